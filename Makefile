@@ -1,0 +1,40 @@
+# The few commands people type. The logic is in scripts/ and in CMake.
+
+RUNNER := build/release/bin/trireme
+
+.PHONY: help setup build demo test lint format bench sanitize clean
+
+help:
+	@echo 'make demo      install what is missing, build, run the example with 4 ranks'
+	@echo 'make test      install what is missing, build, run every test'
+	@echo 'make bench     the collectives beside Gloo and Open MPI'
+	@echo 'make lint      format, layering, static analysis'
+	@echo 'make sanitize  the tests of the communication under the address and thread sanitizers'
+
+setup:
+	@scripts/setup
+
+build: setup
+	@scripts/build release
+
+demo: build
+	$(RUNNER) run -n 4 -- build/release/bin/01_all_reduce
+	$(RUNNER) bench collectives --rounds 1
+
+test: build sanitize
+	ctest --preset release
+
+bench: build
+	$(RUNNER) bench collectives --peers
+
+sanitize: setup
+	@scripts/sanitize
+
+lint: setup
+	@scripts/lint
+
+format: setup
+	@scripts/format
+
+clean:
+	rm -rf build

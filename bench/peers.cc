@@ -1,0 +1,72 @@
+#include "peers.h"
+
+#include <cstdlib>
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "trireme/core/environment.h"
+#include "trireme/core/machine.h"
+
+extern char** environ;  // NOLINT: POSIX gives the environment only by this name
+
+namespace trireme::bench {
+namespace {
+
+bool exists(const std::string& path) {
+  return access(path.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+std::vector<Peer> collective_peers(int ranks, const std::string& output) {
+  const std::string count = std::to_string(ranks);
+  Peer gloo{"gloo", "", {}};
+  const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
+  if (exists(python)) {
+    gloo.command = {python, TRIREME_PEERS_SOURCE "/gloo_collectives.py", count, output};
+  } else {
+    gloo.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
+  }
+  Peer mpi{"mpi", "", {}};
+  const std::string program = TRIREME_PEERS_BUILD "/mpi_collectives";
+  if (exists(program)) {
+    mpi.command = {"mpirun", "-n", count};
+    if (geteuid() == 0) {
+      mpi.command.emplace_back("--allow-run-as-root");
+    }
+    if (ranks > static_cast<int>(allowed_cpus().size())) {
+      // Without it Open MPI spins while the rank it waits for has no processor.
+      for (const char* word : {"--oversubscribe", "--mca", "mpi_yield_when_idle", "1"}) {
+        mpi.command.emplace_back(word);
+      }
+    } else {
+      mpi.command.insert(mpi.command.end(), {"--bind-to", "core"});
+    }
+    mpi.command.insert(mpi.command.end(), {program, output});
+  } else {
+    mpi.missing = "built without MPI (install libopenmpi-dev and build again)";
+  }
+  return {gloo, mpi};
+}
+
+int run_command(const std::vector<std::string>& command) {
+  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
+    setenv(name, "1", 1);
+  }
+  std::vector<char*> arguments;
+  for (const std::string& word : command) {
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  }
+  arguments.push_back(nullptr);
+  pid_t pid = -1;
+  if (posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ) != 0) {
+    return 127;
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+}  // namespace trireme::bench

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trireme::bench {
+
+// Another system that is measured beside Trireme: a command that writes its samples to a file.
+struct Peer {
+  std::string name;     // "gloo", "mpi"
+  std::string missing;  // why it cannot be measured here; empty where it can
+  std::vector<std::string> command;
+};
+
+// Gloo through PyTorch, and Open MPI, with one thread per rank; `output` is where they write.
+std::vector<Peer> collective_peers(int ranks, const std::string& output);
+
+// Runs a command with this process's output and one thread per rank; returns its exit code.
+int run_command(const std::vector<std::string>& command);
+
+}  // namespace trireme::bench

@@ -1,0 +1,19 @@
+# What `cmake --install` puts where, and the package that find_package(trireme) finds.
+
+include(CMakePackageConfigHelpers)
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/trireme")
+
+install(TARGETS ${TRIREME_ROOMS} EXPORT triremeTargets)
+if(TARGET trireme_program)
+  install(TARGETS trireme_program)
+endif()
+install(DIRECTORY include/trireme DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
+install(FILES "${PROJECT_BINARY_DIR}/include/trireme/core/version.h"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/trireme/core")
+install(EXPORT triremeTargets NAMESPACE trireme:: DESTINATION "${package_dir}")
+configure_package_config_file(cmake/triremeConfig.cmake.in triremeConfig.cmake INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file(triremeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES
+  "${PROJECT_BINARY_DIR}/triremeConfig.cmake" "${PROJECT_BINARY_DIR}/triremeConfigVersion.cmake"
+  cmake/TriremeDependencies.cmake cmake/TriremeTorch.cmake
+  DESTINATION "${package_dir}")

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/operation.h"
+#include "trireme/comm/shared_buffer.h"
+#include "trireme/comm/work.h"
+#include "trireme/core/span.h"
+
+namespace trireme {
+
+// Elements for each rank, in rank order; empty means the even split (trireme/shard/range.h).
+using Counts = std::vector<std::int64_t>;
+
+// A fixed group of ranks that can exchange data.
+//
+// Every operation is issued by the call, never blocks for a peer (except where 32 are already in
+// flight) and is finished when its Work says so. All ranks make the same calls in the same order;
+// where they do not, every rank gets a CommError that names both calls. Spans are contiguous host
+// memory: std::vector, SharedBuffer::span, or, with trireme/tensor/span.h, a CPU tensor. Lengths
+// may be anything, 0 included. Input and output of one call must not overlap unless it says so.
+//
+// Wrong arguments throw ConfigError before anything is issued. After a CommError the communicator
+// is finished. One thread at a time may issue operations; any thread may wait.
+class Communicator {
+ public:
+  Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // data = reduction over the ranks of data, the same bits everywhere.
+  Work all_reduce(Span data, ReduceOp op = ReduceOp::kSum);
+
+  // output = this rank's part (`counts`) of the reduction of input. The output may be this rank's
+  // own part of the input.
+  Work reduce_scatter(ConstSpan input,
+                      Span output,
+                      ReduceOp op = ReduceOp::kSum,
+                      Counts counts = {});
+
+  // output = the ranks' inputs one after another. The input may be this rank's own part of the
+  // output.
+  Work all_gather(ConstSpan input, Span output, Counts counts = {});
+
+  // data = data of rank `root`.
+  Work broadcast(Span data, int root = 0);
+
+  // On `root`: data = reduction over the ranks of data. Unchanged elsewhere.
+  Work reduce(Span data, int root = 0, ReduceOp op = ReduceOp::kSum);
+
+  // On `root`: output = the ranks' inputs one after another. `output` is ignored elsewhere.
+  Work gather(ConstSpan input, Span output, int root = 0, Counts counts = {});
+
+  // output = this rank's part of the input of `root`. `input` is ignored elsewhere.
+  Work scatter(ConstSpan input, Span output, int root = 0, Counts counts = {});
+
+  // Rank r receives, in rank order, what each rank holds for r in its input, which is split by
+  // `send_counts` (default: evenly). The output must be as long as what arrives.
+  Work all_to_all(ConstSpan input, Span output, Counts send_counts = {});
+
+  // One message from rank to rank. Messages of a pair arrive in the order they were sent; dtype,
+  // length and tag must be those of the receive that takes it.
+  Work send(ConstSpan data, int to, int tag = 0);
+  Work recv(Span data, int from, int tag = 0);
+
+  // Finished when every rank has called it.
+  Work barrier();
+
+  // Memory that collectives use in place: `bytes` for every rank. Collective and blocking; all
+  // ranks ask for the same size. Throws MemoryError on every rank where one cannot have it, and
+  // leaves the communicator usable.
+  virtual SharedBuffer allocate(std::size_t bytes) = 0;
+
+  // Ends the communicator on every rank: all waits throw CommError with this reason.
+  virtual void abort(const std::string& reason) = 0;
+
+ protected:
+  // Issues a checked operation.
+  virtual Work submit(Operation operation) = 0;
+  // For a communicator that is made of another one.
+  static Work submit_to(Communicator& other, Operation operation);
+
+ private:
+  void check_root(OpKind kind, int root) const;
+  void check_peer(OpKind kind, int peer) const;
+  Counts checked_counts(OpKind kind, Counts counts, std::int64_t total) const;
+};
+
+}  // namespace trireme

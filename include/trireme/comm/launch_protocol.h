@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+
+// What `trireme run` and the ranks it starts agree on. Other launchers may set the variables too.
+
+namespace trireme {
+
+// Variables that a launcher sets for each rank.
+inline constexpr char kEnvRank[] = "TRIREME_RANK";
+inline constexpr char kEnvSize[] = "TRIREME_WORLD_SIZE";
+inline constexpr char kEnvLocalRank[] = "TRIREME_LOCAL_RANK";
+inline constexpr char kEnvLocalSize[] = "TRIREME_LOCAL_SIZE";
+inline constexpr char kEnvJob[] = "TRIREME_JOB";          // names the job; not a secret
+inline constexpr char kEnvToken[] = "TRIREME_TOKEN";      // proves membership; a secret
+inline constexpr char kEnvTimeout[] = "TRIREME_TIMEOUT";  // seconds, of every wait
+inline constexpr char kEnvLogDir[] = "TRIREME_LOG_DIR";
+inline constexpr char kEnvProgramVersion[] = "TRIREME_PROGRAM_VERSION";
+// "FD:INODE" of a pipe on which a failing rank writes one FailureReport line.
+inline constexpr char kEnvReport[] = "TRIREME_REPORT";
+
+// Why a rank failed, in its own words.
+struct FailureReport {
+  int rank = -1;
+  int blamed = -1;  // the rank it fails because of; -1 where it is not another rank
+  bool rendezvous_timed_out = false;
+
+  std::string to_line() const;  // ends with a newline, shorter than a pipe's atomic write
+  static bool parse(const std::string& line, FailureReport* report);
+};
+
+}  // namespace trireme

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "trireme/core/span.h"
+
+namespace trireme {
+
+// Memory of every rank of a communicator that the others can read: `size_bytes()` for each rank,
+// allocated together by `Communicator::allocate`. Collectives on spans inside it work in place,
+// with no copy in and none out. Zero at first. A handle; copies share the memory, which is
+// returned when the last handle on each rank is gone: drop it on all ranks, after the operations
+// that use it are finished.
+class SharedBuffer {
+ public:
+  // What a backend keeps for it.
+  class Impl {
+   public:
+    virtual ~Impl() = default;
+    virtual std::byte* data(int rank) const = 0;
+    virtual std::size_t size_bytes() const = 0;
+    virtual int rank() const = 0;
+  };
+
+  SharedBuffer() = default;
+  explicit SharedBuffer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  // This rank's part, aligned to a page.
+  std::byte* data() const { return impl_->data(impl_->rank()); }
+  // Rank `rank`'s part. Reading while its owner writes is a race: order it with a collective.
+  const std::byte* peer(int rank) const { return impl_->data(rank); }
+  std::size_t size_bytes() const { return impl_ ? impl_->size_bytes() : 0; }
+  bool valid() const { return impl_ != nullptr; }
+
+  // `numel` elements of this rank's part from byte `offset` on; throws ConfigError where they do
+  // not fit. The span keeps the buffer alive.
+  Span span(Dtype dtype, std::int64_t numel, std::size_t offset = 0) const;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "trireme/core/deadline.h"
+
+namespace trireme {
+
+// What a backend knows of one operation in flight.
+class WorkState {
+ public:
+  virtual ~WorkState() = default;
+  // Blocks until the operation is finished on this rank; `timeout` zero means the communicator's.
+  virtual void wait(Milliseconds timeout) = 0;
+  // Makes what progress it can without blocking; true when finished.
+  virtual bool poll() = 0;
+};
+
+// An operation that has been issued and may still be running. It keeps the memory of spans that
+// have an owner (tensors, shared buffers) alive until it is finished; other memory must outlive it
+// and must not be touched before `wait` returns.
+//
+// Operations of one communicator run in the order they were issued. Progress is made by whoever
+// calls into the communicator (`wait`, `done`, or the next operation), or by a helper thread where
+// `InitOptions::progress_thread` asks for one.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;  // already finished
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  Work(Work&&) = default;
+  Work& operator=(Work&&) = default;
+  ~Work();  // an unfinished operation goes on; that nobody waited for it is logged
+
+  // Returns when the result is in place and the inputs may be reused. Throws CommError when a peer
+  // dies (within a second), calls something else, or when `timeout` (default: the communicator's
+  // deadline, counted from this call) passes; the message names the ranks that are missing.
+  void wait();
+  void wait(Milliseconds timeout);
+
+  // True when finished; never blocks. Throws like wait.
+  bool done();
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace trireme

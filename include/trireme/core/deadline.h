@@ -1,0 +1,32 @@
+#pragma once
+
+#include <chrono>
+
+namespace trireme {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+// A moment after which a wait gives up. Every wait in Trireme has one.
+class Deadline {
+ public:
+  explicit Deadline(Milliseconds budget) : start_(Clock::now()), end_(start_ + budget) {}
+
+  bool passed() const { return Clock::now() >= end_; }
+
+  // Never negative.
+  Milliseconds left() const {
+    const auto left = std::chrono::duration_cast<Milliseconds>(end_ - Clock::now());
+    return left.count() < 0 ? Milliseconds(0) : left;
+  }
+
+  double elapsed_seconds() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+
+ private:
+  Clock::time_point start_;
+  Clock::time_point end_;
+};
+
+}  // namespace trireme

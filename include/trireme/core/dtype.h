@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace trireme {
+
+// The element types that collectives and optimizers know. Values are part of the wire format.
+enum class Dtype : std::uint8_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,
+  kBFloat16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kUint8 = 6,
+};
+
+constexpr int kDtypeCount = 7;
+
+// Bytes of one element.
+constexpr std::size_t dtype_bytes(Dtype dtype) {
+  constexpr std::size_t kBytes[] = {4, 8, 2, 2, 4, 8, 1};
+  return kBytes[static_cast<int>(dtype)];
+}
+
+// As LibTorch spells it: "float32", "bfloat16", ...
+constexpr std::string_view dtype_name(Dtype dtype) {
+  constexpr std::string_view kNames[] = {
+      "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"};
+  return kNames[static_cast<int>(dtype)];
+}
+
+// 16-bit floats, which C++20 has no types for: bit patterns that kernels interpret.
+struct Half {
+  std::uint16_t bits;
+};
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+template <class T>
+struct DtypeOf;
+template <>
+struct DtypeOf<float> {
+  static constexpr Dtype kValue = Dtype::kFloat32;
+};
+template <>
+struct DtypeOf<double> {
+  static constexpr Dtype kValue = Dtype::kFloat64;
+};
+template <>
+struct DtypeOf<Half> {
+  static constexpr Dtype kValue = Dtype::kFloat16;
+};
+template <>
+struct DtypeOf<BFloat16> {
+  static constexpr Dtype kValue = Dtype::kBFloat16;
+};
+template <>
+struct DtypeOf<std::int32_t> {
+  static constexpr Dtype kValue = Dtype::kInt32;
+};
+template <>
+struct DtypeOf<std::int64_t> {
+  static constexpr Dtype kValue = Dtype::kInt64;
+};
+template <>
+struct DtypeOf<std::uint8_t> {
+  static constexpr Dtype kValue = Dtype::kUint8;
+};
+
+}  // namespace trireme

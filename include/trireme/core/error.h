@@ -1,0 +1,100 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+// The kinds of failure, told apart by who has to act (docs/errors.md).
+// Every message says what was expected, what was found, where, and what to do next.
+
+namespace trireme {
+
+// Base of everything the library throws.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The caller broke a precondition: the programmer or the command line has to change.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A peer, or the way to it, failed. After it is thrown the communicator is finished: every later
+// call throws the same reason; build a new world.
+class CommError : public Error {
+ public:
+  // Why a communicator ended. kRendezvousTimeout and kRefused come from `init()`.
+  enum class Reason {
+    kPeerDied,
+    kPeerLeft,
+    kTimeout,
+    kMismatch,
+    kRendezvousTimeout,
+    kRefused,
+    kAborted
+  };
+
+  // `peer` is the rank to blame, -1 where it is not one rank.
+  CommError(Reason reason, int peer, const std::string& message)
+      : Error(message), reason_(reason), peer_(peer) {}
+
+  Reason reason() const { return reason_; }
+  int peer() const { return peer_; }
+
+ private:
+  Reason reason_;
+  int peer_;
+};
+
+// Memory that was asked for is not to be had: free some, or ask for less. Nothing has changed.
+class MemoryError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A bug in Trireme.
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
+namespace detail {
+
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+[[noreturn]] void throw_internal(const char* condition,
+                                 const char* file,
+                                 int line,
+                                 const std::string& message);
+
+// The text of an errno value ("No space left on device").
+std::string errno_text(int error_number);
+
+}  // namespace detail
+}  // namespace trireme
+
+// For what a caller can get wrong; the parts are streamed into the message.
+#define TRIREME_CHECK(condition, ...)                                       \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      throw ::trireme::ConfigError(::trireme::detail::concat(__VA_ARGS__)); \
+    }                                                                       \
+  } while (false)
+
+// For what only a bug of ours can break.
+#define TRIREME_ASSERT(condition, ...)                                             \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
+      ::trireme::detail::throw_internal(                                           \
+          #condition, __FILE__, __LINE__, ::trireme::detail::concat(__VA_ARGS__)); \
+    }                                                                              \
+  } while (false)

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// What this process may use of the machine, containers' limits included.
+
+namespace trireme {
+
+// The processors this process may run on, ascending.
+std::vector<int> allowed_cpus();
+
+// Processors' worth of time the control group grants (docker --cpus), rounded up; 0 for no limit.
+int cpu_quota();
+
+// Bytes that can still be allocated before the kernel would have to kill something: free memory of
+// the machine or of the tightest control group above this process, whichever is less.
+std::uint64_t available_memory_bytes();
+
+}  // namespace trireme

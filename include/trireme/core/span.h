@@ -1,0 +1,83 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/dtype.h"
+
+namespace trireme {
+
+// How a foreign container (at::Tensor, ...) becomes a span: specialise with a static
+// `Span of(const T&)` that throws ConfigError for what cannot be one contiguous run in host memory.
+template <class T>
+struct SpanOf;
+
+class Span;
+
+template <class T>
+concept SpanSource = requires(const T& source) {
+  { SpanOf<T>::of(source) } -> std::convertible_to<Span>;
+};
+
+// A run of elements of one type in host memory that a call reads. `owner`, where present, keeps
+// the memory alive for as long as an asynchronous operation uses it; without one the caller does.
+class ConstSpan {
+ public:
+  ConstSpan() = default;
+  ConstSpan(const void* data,
+            std::int64_t numel,
+            Dtype dtype,
+            std::shared_ptr<const void> owner = {})
+      : data_(const_cast<void*>(data)), numel_(numel), dtype_(dtype), owner_(std::move(owner)) {}
+
+  template <class T>
+  requires requires { DtypeOf<T>::kValue; }
+  ConstSpan(
+      const std::vector<T>& values)  // NOLINT(google-explicit-constructor): a view, like std::span
+      : ConstSpan(values.data(), static_cast<std::int64_t>(values.size()), DtypeOf<T>::kValue) {}
+
+  template <SpanSource T>
+  ConstSpan(const T& source);  // NOLINT(google-explicit-constructor): lets a call take a tensor
+
+  const std::byte* bytes() const { return static_cast<const std::byte*>(data_); }
+  std::int64_t numel() const { return numel_; }
+  Dtype dtype() const { return dtype_; }
+  std::size_t size_bytes() const { return static_cast<std::size_t>(numel_) * dtype_bytes(dtype_); }
+  const std::shared_ptr<const void>& owner() const { return owner_; }
+
+ protected:
+  void* data_ = nullptr;
+  std::int64_t numel_ = 0;
+  Dtype dtype_ = Dtype::kFloat32;
+  std::shared_ptr<const void> owner_;
+};
+
+// A run of elements that a call may write.
+class Span : public ConstSpan {
+ public:
+  Span() = default;
+  Span(void* data, std::int64_t numel, Dtype dtype, std::shared_ptr<const void> owner = {})
+      : ConstSpan(data, numel, dtype, std::move(owner)) {}
+
+  template <class T>
+  requires requires { DtypeOf<T>::kValue; }
+  Span(std::vector<T>& values)  // NOLINT(google-explicit-constructor): a view, like std::span
+      : Span(values.data(), static_cast<std::int64_t>(values.size()), DtypeOf<T>::kValue) {}
+
+  template <SpanSource T>
+  Span(const T& source)  // NOLINT(google-explicit-constructor): lets a call take a tensor
+      : Span(SpanOf<T>::of(source)) {}
+
+  std::byte* bytes() const { return static_cast<std::byte*>(data_); }
+};
+
+template <SpanSource T>
+ConstSpan::ConstSpan(const T& source)
+    : ConstSpan(static_cast<const ConstSpan&>(SpanOf<T>::of(source))) {}
+
+}  // namespace trireme

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+// How to start the ranks of a job on this machine.
+struct LaunchOptions {
+  std::vector<std::string> command;  // the program and its arguments
+  int ranks = 1;
+  // Threads of each rank (OMP_NUM_THREADS and its like). Not set: the processors that fall to a
+  // rank, or what the environment already says.
+  std::optional<int> threads;
+  // A folder for rank-R.log files and flight records; created. Empty: none.
+  std::string log_dir;
+  // The deadline of every wait inside the job, the rendezvous included. Not set: the library's.
+  std::optional<double> timeout_seconds;
+  // Give each rank processors of its own where there are enough.
+  bool bind = true;
+  // Additional variables for every rank, NAME=VALUE.
+  std::vector<std::string> environment;
+};
+
+// Exit codes of `launch`; a job ended by a signal to the launcher gives 128 + its number.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitRankFailed = 3;
+inline constexpr int kExitRendezvousTimedOut = 4;
+
+// Starts the ranks, prints their output line by line with the rank in front, forwards signals,
+// and returns when all have ended. When one fails the others are ended too, and it is named with
+// its last words. Leaves no process behind, whatever the ranks start; the ranks die with the
+// calling process. Throws ConfigError for options that make no sense or a program that cannot be
+// started. Not thread-safe: takes over the signals of the process while it runs.
+int launch(const LaunchOptions& options);
+
+}  // namespace trireme

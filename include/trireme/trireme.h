@@ -1,0 +1,11 @@
+#pragma once
+
+// Everything a program needs. Programs that care about build time include the parts.
+
+#include "trireme/comm/communicator.h"  // collectives, messages, shared buffers
+#include "trireme/comm/world.h"         // init() and World
+#include "trireme/core/error.h"         // what is thrown
+#include "trireme/core/version.h"
+#include "trireme/shard/range.h"           // how elements are divided among ranks
+#include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
+#include "trireme/tensor/span.h"           // lets collectives take tensors

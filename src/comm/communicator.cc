@@ -1,0 +1,241 @@
+#include "trireme/comm/communicator.h"
+
+#include <numeric>
+
+#include "trireme/core/error.h"
+#include "trireme/shard/range.h"
+
+namespace trireme {
+namespace {
+
+void check_same_dtype(OpKind kind, const ConstSpan& input, const ConstSpan& output) {
+  TRIREME_CHECK(input.dtype() == output.dtype(),
+                op_name(kind),
+                ": input is ",
+                dtype_name(input.dtype()),
+                " and output is ",
+                dtype_name(output.dtype()),
+                ": give both the same dtype");
+}
+
+void check_numel(
+    OpKind kind, const char* name, std::int64_t expected, std::int64_t found, int rank) {
+  TRIREME_CHECK(expected == found,
+                op_name(kind),
+                ": the ",
+                name,
+                " of rank ",
+                rank,
+                " must have ",
+                expected,
+                " elements, found ",
+                found);
+}
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+}  // namespace
+
+void Communicator::check_root(OpKind kind, int root) const {
+  TRIREME_CHECK(root >= 0 && root < size(),
+                op_name(kind),
+                ": root ",
+                root,
+                " is outside the world of ",
+                size(),
+                " ranks: use 0 to ",
+                size() - 1);
+}
+
+void Communicator::check_peer(OpKind kind, int peer) const {
+  TRIREME_CHECK(peer >= 0 && peer < size(),
+                op_name(kind),
+                ": rank ",
+                peer,
+                " is outside the world of ",
+                size(),
+                " ranks: use 0 to ",
+                size() - 1);
+}
+
+Counts Communicator::checked_counts(OpKind kind, Counts counts, std::int64_t total) const {
+  if (counts.empty()) {
+    return even_counts(total, size());
+  }
+  TRIREME_CHECK(static_cast<int>(counts.size()) == size(),
+                op_name(kind),
+                ": counts has ",
+                counts.size(),
+                " entries for ",
+                size(),
+                " ranks: give one for each");
+  for (const std::int64_t count : counts) {
+    TRIREME_CHECK(count >= 0, op_name(kind), ": counts cannot be negative, found ", count);
+  }
+  const auto sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  TRIREME_CHECK(
+      sum == total, op_name(kind), ": counts add up to ", sum, " elements, the data has ", total);
+  return counts;
+}
+
+Work Communicator::submit_to(Communicator& other, Operation operation) {
+  return other.submit(std::move(operation));
+}
+
+Work Communicator::all_reduce(Span data, ReduceOp op) {
+  return submit({.kind = OpKind::kAllReduce,
+                 .reduce = op,
+                 .dtype = data.dtype(),
+                 .input = data,
+                 .output = data,
+                 .counts = even_counts(data.numel(), size()),
+                 .total = data.numel()});
+}
+
+Work Communicator::reduce_scatter(ConstSpan input, Span output, ReduceOp op, Counts counts) {
+  constexpr auto kKind = OpKind::kReduceScatter;
+  check_same_dtype(kKind, input, output);
+  const std::int64_t total = input.numel();
+  counts = checked_counts(kKind, std::move(counts), total);
+  check_numel(kKind, "output", counts[index(rank())], output.numel(), rank());
+  return submit({.kind = kKind,
+                 .reduce = op,
+                 .dtype = input.dtype(),
+                 .input = std::move(input),
+                 .output = std::move(output),
+                 .counts = std::move(counts),
+                 .total = total});
+}
+
+Work Communicator::all_gather(ConstSpan input, Span output, Counts counts) {
+  constexpr auto kKind = OpKind::kAllGather;
+  check_same_dtype(kKind, input, output);
+  const std::int64_t total = output.numel();
+  counts = checked_counts(kKind, std::move(counts), total);
+  check_numel(kKind, "input", counts[index(rank())], input.numel(), rank());
+  return submit({.kind = kKind,
+                 .dtype = input.dtype(),
+                 .input = std::move(input),
+                 .output = std::move(output),
+                 .counts = std::move(counts),
+                 .total = total});
+}
+
+Work Communicator::broadcast(Span data, int root) {
+  check_root(OpKind::kBroadcast, root);
+  return submit({.kind = OpKind::kBroadcast,
+                 .dtype = data.dtype(),
+                 .root = root,
+                 .input = rank() == root ? ConstSpan(data) : ConstSpan(nullptr, 0, data.dtype()),
+                 .output = data,
+                 .total = data.numel()});
+}
+
+Work Communicator::reduce(Span data, int root, ReduceOp op) {
+  check_root(OpKind::kReduce, root);
+  return submit({.kind = OpKind::kReduce,
+                 .reduce = op,
+                 .dtype = data.dtype(),
+                 .root = root,
+                 .input = data,
+                 .output = rank() == root ? data : Span(nullptr, 0, data.dtype()),
+                 .counts = even_counts(data.numel(), size()),
+                 .total = data.numel()});
+}
+
+Work Communicator::gather(ConstSpan input, Span output, int root, Counts counts) {
+  constexpr auto kKind = OpKind::kGather;
+  check_root(kKind, root);
+  std::int64_t total = -1;
+  if (rank() == root) {
+    check_same_dtype(kKind, input, output);
+    total = output.numel();
+    counts = checked_counts(kKind, std::move(counts), total);
+  } else {
+    output = Span(nullptr, 0, input.dtype());
+    if (!counts.empty()) {
+      total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+      counts = checked_counts(kKind, std::move(counts), total);
+    }
+  }
+  if (!counts.empty()) {
+    check_numel(kKind, "input", counts[index(rank())], input.numel(), rank());
+  }
+  return submit({.kind = kKind,
+                 .dtype = input.dtype(),
+                 .root = root,
+                 .input = std::move(input),
+                 .output = std::move(output),
+                 .counts = std::move(counts),
+                 .total = total});
+}
+
+Work Communicator::scatter(ConstSpan input, Span output, int root, Counts counts) {
+  constexpr auto kKind = OpKind::kScatter;
+  check_root(kKind, root);
+  std::int64_t total = -1;
+  if (rank() == root) {
+    check_same_dtype(kKind, input, output);
+    total = input.numel();
+    counts = checked_counts(kKind, std::move(counts), total);
+  } else {
+    input = ConstSpan(nullptr, 0, output.dtype());
+    if (!counts.empty()) {
+      total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+      counts = checked_counts(kKind, std::move(counts), total);
+    }
+  }
+  if (!counts.empty()) {
+    check_numel(kKind, "output", counts[index(rank())], output.numel(), rank());
+  }
+  return submit({.kind = kKind,
+                 .dtype = output.dtype(),
+                 .root = root,
+                 .input = std::move(input),
+                 .output = std::move(output),
+                 .counts = std::move(counts),
+                 .total = total});
+}
+
+Work Communicator::all_to_all(ConstSpan input, Span output, Counts send_counts) {
+  constexpr auto kKind = OpKind::kAllToAll;
+  check_same_dtype(kKind, input, output);
+  const std::int64_t total = input.numel();
+  send_counts = checked_counts(kKind, std::move(send_counts), total);
+  return submit({.kind = kKind,
+                 .dtype = input.dtype(),
+                 .input = std::move(input),
+                 .output = std::move(output),
+                 .counts = std::move(send_counts),
+                 .total = total});
+}
+
+Work Communicator::send(ConstSpan data, int to, int tag) {
+  check_peer(OpKind::kSend, to);
+  const std::int64_t total = data.numel();
+  return submit({.kind = OpKind::kSend,
+                 .dtype = data.dtype(),
+                 .peer = to,
+                 .tag = tag,
+                 .input = std::move(data),
+                 .total = total});
+}
+
+Work Communicator::recv(Span data, int from, int tag) {
+  check_peer(OpKind::kRecv, from);
+  const std::int64_t total = data.numel();
+  return submit({.kind = OpKind::kRecv,
+                 .dtype = data.dtype(),
+                 .peer = from,
+                 .tag = tag,
+                 .output = std::move(data),
+                 .total = total});
+}
+
+Work Communicator::barrier() {
+  return submit({.kind = OpKind::kBarrier});
+}
+
+}  // namespace trireme

@@ -1,0 +1,56 @@
+#include "comm/failure_report.h"
+
+#include <sstream>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+
+namespace trireme {
+
+std::string FailureReport::to_line() const {
+  return detail::concat(rank, " ", blamed, " ", rendezvous_timed_out ? 1 : 0, "\n");
+}
+
+bool FailureReport::parse(const std::string& line, FailureReport* report) {
+  std::istringstream fields(line);
+  int timed_out = 0;
+  if (!(fields >> report->rank >> report->blamed >> timed_out)) {
+    return false;
+  }
+  report->rendezvous_timed_out = timed_out != 0;
+  return true;
+}
+
+namespace detail {
+
+void report_failure(int rank, const CommError& error) noexcept {
+  try {
+    const auto place = env_string(kEnvReport);
+    if (!place) {
+      return;
+    }
+    int fd = -1;
+    ino_t inode = 0;
+    char colon = 0;
+    std::istringstream fields(*place);
+    struct stat status {};
+    // The program may have closed the descriptor and opened something else in its place: only the
+    // very pipe of the launcher is written to.
+    if (!(fields >> fd >> colon >> inode) || fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode) ||
+        status.st_ino != inode) {
+      return;
+    }
+    const FailureReport report{
+        rank, error.peer(), error.reason() == CommError::Reason::kRendezvousTimeout};
+    const std::string line = report.to_line();
+    [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
+  } catch (
+      ...) {  // NOLINT(bugprone-empty-catch): the failure itself is already on its way to the user
+  }
+}
+
+}  // namespace detail
+}  // namespace trireme

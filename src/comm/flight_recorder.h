@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/operation.h"
+#include "trireme/core/deadline.h"
+
+namespace trireme::detail {
+
+// The last operations of one rank with their times, for the moment when something goes wrong.
+// Recording costs two clock reads per operation. Not thread-safe: its owner holds a lock.
+class FlightRecorder {
+ public:
+  struct Entry {
+    std::uint32_t sequence = 0;
+    OpKind kind = OpKind::kBarrier;
+    ReduceOp reduce = ReduceOp::kSum;
+    Dtype dtype = Dtype::kFloat32;
+    int root = -1;
+    int peer = -1;
+    std::int64_t total = 0;
+    Clock::time_point issued;
+    std::optional<Clock::time_point> finished;
+  };
+
+  static constexpr std::size_t kEntries = 128;
+
+  // Returns a number for `finished`.
+  std::uint64_t issued(std::uint32_t sequence, const Operation& operation);
+  void finished(std::uint64_t number);
+
+  // Everything that is still known, oldest first.
+  std::vector<Entry> entries() const;
+
+  // Writes FOLDER/flight-rank-R.json.
+  // Returns the path of the record, empty when it could not be written (which is logged).
+  std::string write(const std::string& folder, int rank, int size, const std::string& reason) const;
+
+ private:
+  std::vector<Entry> ring_ = std::vector<Entry>(kEntries);
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,59 @@
+#include "trireme/comm/operation.h"
+
+#include "trireme/core/error.h"
+
+namespace trireme {
+
+std::string_view op_name(OpKind kind) {
+  constexpr std::string_view kNames[] = {"barrier",
+                                         "all_reduce",
+                                         "reduce_scatter",
+                                         "all_gather",
+                                         "broadcast",
+                                         "reduce",
+                                         "gather",
+                                         "scatter",
+                                         "all_to_all",
+                                         "send",
+                                         "recv",
+                                         "allocate"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::string_view reduce_name(ReduceOp op) {
+  constexpr std::string_view kNames[] = {"sum", "average", "min", "max"};
+  return kNames[static_cast<int>(op)];
+}
+
+bool reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter || kind == OpKind::kReduce;
+}
+
+bool has_root(OpKind kind) {
+  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
+}
+
+std::string describe(OpKind kind, ReduceOp reduce, Dtype dtype, std::int64_t total, int root) {
+  if (kind == OpKind::kBarrier) {
+    return "barrier()";
+  }
+  if (kind == OpKind::kAllocate) {
+    return detail::concat("allocate(", total, " bytes)");
+  }
+  std::string text = detail::concat(op_name(kind), "(");
+  if (reduces(kind)) {
+    text += detail::concat(reduce_name(reduce), ", ");
+  }
+  text += dtype_name(dtype);
+  // A non-root of a gather or scatter cannot know the total.
+  if (total >= 0) {
+    text += detail::concat(" x ", total);
+  }
+  if (has_root(kind)) {
+    text += detail::concat(", root ", root);
+  }
+  return text + ")";
+}
+
+}  // namespace trireme

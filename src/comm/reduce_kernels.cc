@@ -1,0 +1,281 @@
+// Compiled once per instruction set by Highway's foreach_target; `reduce` picks the best at run
+// time. Note [same bits]: every element goes through the same vector instructions, the ragged end
+// included (it is copied into a padded vector first), and this file is built with
+// -ffp-contract=off, so the result is the same whatever the split.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "comm/reduce_kernels.cc"
+// clang-format off: foreach_target.h must come before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/reduce_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::detail::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// How a stored element becomes lanes of the accumulator and back.
+
+template <class T>
+struct Plain {  // float32, float64: accumulate in their own type
+  using Stored = T;
+  using Tag = hn::ScalableTag<T>;
+  static HWY_INLINE hn::Vec<Tag> load(Tag d, const T* from) { return hn::LoadU(d, from); }
+  static HWY_INLINE void store(Tag d, hn::Vec<Tag> value, T* to) { hn::StoreU(value, d, to); }
+};
+
+struct Brain {  // bfloat16: the upper half of a float32
+  using Stored = std::uint16_t;
+  using Tag = hn::ScalableTag<float>;
+  static HWY_INLINE hn::Vec<Tag> load(Tag d, const Stored* from) {
+    const hn::RebindToUnsigned<Tag> du;
+    const hn::Rebind<Stored, Tag> d16;
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
+  }
+  static HWY_INLINE void store(Tag, hn::Vec<Tag> value, Stored* to) {
+    const hn::RebindToUnsigned<Tag> du;
+    const hn::RebindToSigned<Tag> di;
+    const hn::Rebind<Stored, Tag> d16;
+    const auto bits = hn::BitCast(du, value);
+    // Round to nearest, ties to even; a NaN keeps its upper half and is made quiet.
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF))));
+    const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40));
+    const auto half = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), quiet, rounded);
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, half)), d16, to);
+  }
+};
+
+struct Ieee {  // float16
+  using Stored = std::uint16_t;
+  using Tag = hn::ScalableTag<float>;
+  static HWY_INLINE hn::Vec<Tag> load(Tag d, const Stored* from) {
+    const hn::RebindToUnsigned<Tag> du;
+    const hn::RebindToSigned<Tag> di;
+    const hn::Rebind<Stored, Tag> d16;
+    const auto half = hn::PromoteTo(du, hn::LoadU(d16, from));
+    const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(du, 0x8000)));
+    const auto magnitude = hn::And(half, hn::Set(du, 0x7FFF));
+    // Normal numbers move the exponent's bias from 15 to 127; infinity and NaN go to 255.
+    const auto wide = hn::ShiftLeft<13>(magnitude);
+    const auto special = hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x7BFF));
+    const auto rebias = hn::IfThenElse(
+        hn::RebindMask(du, special), hn::Set(du, 224u << 23), hn::Set(du, 112u << 23));
+    const auto normal = hn::Add(wide, rebias);
+    // Subnormal numbers are whole multiples of 2^-24; converting the integer stays exact also
+    // where the processor flushes subnormal floats to zero.
+    const auto tiny = hn::BitCast(
+        du, hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-24f)));
+    const auto subnormal = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x0400));
+    return hn::BitCast(d,
+                       hn::Or(sign, hn::IfThenElse(hn::RebindMask(du, subnormal), tiny, normal)));
+  }
+  static HWY_INLINE void store(Tag d, hn::Vec<Tag> value, Stored* to) {
+    const hn::RebindToUnsigned<Tag> du;
+    const hn::RebindToSigned<Tag> di;
+    const hn::Rebind<Stored, Tag> d16;
+    const auto bits = hn::BitCast(du, value);
+    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000));
+    const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFF));
+    const auto signed_magnitude = hn::BitCast(di, magnitude);
+    // Normal results: round at bit 13, ties to even; a carry into the exponent is right, and one
+    // past the largest number gives infinity.
+    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
+    const auto rounded = hn::ShiftRight<13>(
+        hn::Add(hn::Sub(magnitude, hn::Set(du, 112u << 23)), hn::Add(odd, hn::Set(du, 0xFFF))));
+    // Results below 2^-14: adding 0.5 puts the rounding of the addition at bit 2^-24.
+    const auto magic = hn::Set(d, 0.5f);
+    const auto tiny =
+        hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), magic)), hn::BitCast(du, magic));
+    const auto is_tiny = hn::Lt(signed_magnitude, hn::Set(di, 113 << 23));
+    // From 65520 on the nearest is infinity.
+    const auto is_large = hn::Gt(signed_magnitude, hn::Set(di, 0x477FEFFF));
+    auto half = hn::IfThenElse(hn::RebindMask(du, is_tiny), tiny, rounded);
+    half = hn::IfThenElse(hn::RebindMask(du, is_large), hn::Set(du, 0x7C00), half);
+    const auto nan =
+        hn::Or(hn::Set(du, 0x7E00), hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x03FF)));
+    half = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), nan, half);
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, hn::Or(half, sign))), d16, to);
+  }
+};
+
+template <ReduceOp kOp, class D, class V = hn::Vec<D>>
+HWY_INLINE V combine(D, V accumulated, V next) {
+  if constexpr (kOp == ReduceOp::kSum || kOp == ReduceOp::kAverage) {
+    return hn::Add(accumulated, next);
+  } else {
+    // Masks, not hn::Min and hn::Max: those differ between machines on NaN and on signed zeros.
+    const auto better =
+        kOp == ReduceOp::kMin ? hn::Lt(next, accumulated) : hn::Lt(accumulated, next);
+    const auto chosen = hn::IfThenElse(hn::Or(better, hn::IsNaN(next)), next, accumulated);
+    return hn::IfThenElse(hn::IsNaN(accumulated), accumulated, chosen);
+  }
+}
+
+// kInputs 0: as many as `inputs` has. The common small counts are unrolled by the compiler.
+template <class Format, ReduceOp kOp, int kInputs>
+HWY_INLINE void reduce_lanes(const typename Format::Stored* const* inputs,
+                             std::size_t input_count,
+                             typename Format::Stored* const* outputs,
+                             std::size_t output_count,
+                             std::size_t at,
+                             hn::Vec<typename Format::Tag> divisor) {
+  const typename Format::Tag d;
+  const std::size_t count = kInputs > 0 ? kInputs : input_count;
+  auto sum = Format::load(d, inputs[0] + at);
+  for (std::size_t k = 1; k < count; ++k) {
+    sum = combine<kOp>(d, sum, Format::load(d, inputs[k] + at));
+  }
+  if constexpr (kOp == ReduceOp::kAverage) {
+    sum = hn::Div(sum, divisor);
+  }
+  for (std::size_t k = 0; k < output_count; ++k) {
+    Format::store(d, sum, outputs[k] + at);
+  }
+}
+
+template <class Format, ReduceOp kOp, int kInputs>
+void reduce_streams(const Reduction& r) {
+  using Stored = typename Format::Stored;
+  using Lane = hn::TFromD<typename Format::Tag>;
+  const typename Format::Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto divisor = hn::Set(d, static_cast<Lane>(r.divisor));
+  const auto* const* inputs = reinterpret_cast<const Stored* const*>(r.inputs.data());
+  auto* const* outputs = reinterpret_cast<Stored* const*>(r.outputs.data());
+  const std::size_t input_count = r.inputs.size();
+  const std::size_t output_count = r.outputs.size();
+
+  std::size_t at = 0;
+  for (; at + 2 * lanes <= r.numel; at += 2 * lanes) {
+    reduce_lanes<Format, kOp, kInputs>(inputs, input_count, outputs, output_count, at, divisor);
+    reduce_lanes<Format, kOp, kInputs>(
+        inputs, input_count, outputs, output_count, at + lanes, divisor);
+  }
+  for (; at + lanes <= r.numel; at += lanes) {
+    reduce_lanes<Format, kOp, kInputs>(inputs, input_count, outputs, output_count, at, divisor);
+  }
+  if (at < r.numel) {
+    // See Note [same bits]: the end goes through a padded vector and the same instructions.
+    const std::size_t rest = r.numel - at;
+    HWY_ALIGN Stored padded[hn::MaxLanes(d)] = {};
+    std::memcpy(padded, inputs[0] + at, rest * sizeof(Stored));
+    auto sum = Format::load(d, padded);
+    for (std::size_t k = 1; k < input_count; ++k) {
+      std::memcpy(padded, inputs[k] + at, rest * sizeof(Stored));
+      sum = combine<kOp>(d, sum, Format::load(d, padded));
+    }
+    if constexpr (kOp == ReduceOp::kAverage) {
+      sum = hn::Div(sum, divisor);
+    }
+    Format::store(d, sum, padded);
+    for (std::size_t k = 0; k < output_count; ++k) {
+      std::memcpy(outputs[k] + at, padded, rest * sizeof(Stored));
+    }
+  }
+}
+
+template <class Format, ReduceOp kOp>
+void reduce_counted(const Reduction& r) {
+  switch (r.inputs.size()) {
+    case 2:
+      return reduce_streams<Format, kOp, 2>(r);
+    case 3:
+      return reduce_streams<Format, kOp, 3>(r);
+    case 4:
+      return reduce_streams<Format, kOp, 4>(r);
+    default:
+      return reduce_streams<Format, kOp, 0>(r);
+  }
+}
+
+template <class Format>
+void reduce_format(const Reduction& r) {
+  switch (r.op) {
+    case ReduceOp::kSum:
+      return reduce_counted<Format, ReduceOp::kSum>(r);
+    case ReduceOp::kAverage:
+      return reduce_counted<Format, ReduceOp::kAverage>(r);
+    case ReduceOp::kMin:
+      return reduce_counted<Format, ReduceOp::kMin>(r);
+    case ReduceOp::kMax:
+      return reduce_counted<Format, ReduceOp::kMax>(r);
+  }
+}
+
+void reduce_floats(const Reduction& r) {
+  switch (r.dtype) {
+    case Dtype::kFloat32:
+      return reduce_format<Plain<float>>(r);
+#if HWY_HAVE_FLOAT64
+    case Dtype::kFloat64:
+      return reduce_format<Plain<double>>(r);
+#endif
+    case Dtype::kFloat16:
+      return reduce_format<Ieee>(r);
+    default:
+      return reduce_format<Brain>(r);
+  }
+}
+
+}  // namespace trireme::detail::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::detail {
+namespace {
+
+HWY_EXPORT(reduce_floats);
+
+// Integers are exact in any order and need no vector code of their own. `Wide` holds sums.
+template <class T, class Wide>
+void reduce_integers(const Reduction& r) {
+  using Unsigned = std::make_unsigned_t<Wide>;
+  for (std::size_t i = 0; i < r.numel; ++i) {
+    const auto element = [&](std::size_t k) { return reinterpret_cast<const T*>(r.inputs[k])[i]; };
+    auto value = static_cast<Wide>(element(0));
+    for (std::size_t k = 1; k < r.inputs.size(); ++k) {
+      const auto next = static_cast<Wide>(element(k));
+      switch (r.op) {
+        case ReduceOp::kSum:
+        case ReduceOp::kAverage:  // unsigned, because overflow must wrap and not be undefined
+          value = static_cast<Wide>(static_cast<Unsigned>(value) + static_cast<Unsigned>(next));
+          break;
+        case ReduceOp::kMin:
+          value = std::min(value, next);
+          break;
+        case ReduceOp::kMax:
+          value = std::max(value, next);
+          break;
+      }
+    }
+    if (r.op == ReduceOp::kAverage) {
+      value /= static_cast<Wide>(r.divisor);
+    }
+    for (std::byte* output : r.outputs) {
+      reinterpret_cast<T*>(output)[i] = static_cast<T>(value);
+    }
+  }
+}
+
+}  // namespace
+
+void reduce(const Reduction& reduction) {
+  switch (reduction.dtype) {
+    case Dtype::kInt32:
+      return reduce_integers<std::int32_t, std::int64_t>(reduction);
+    case Dtype::kInt64:
+      return reduce_integers<std::int64_t, std::int64_t>(reduction);
+    case Dtype::kUint8:
+      return reduce_integers<std::uint8_t, std::int64_t>(reduction);
+    default:
+      return HWY_DYNAMIC_DISPATCH(reduce_floats)(reduction);
+  }
+}
+
+}  // namespace trireme::detail
+#endif  // HWY_ONCE

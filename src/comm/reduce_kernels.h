@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "trireme/comm/operation.h"
+#include "trireme/core/dtype.h"
+
+namespace trireme::detail {
+
+// One reduction of `numel` elements: for every i,
+//   y = chain over inputs k = 0, 1, ... of inputs[k][i], then / divisor for an average
+//   outputs[j][i] = y for every j
+// `inputs` has at least one entry. An output may be the same memory as an input (in place); other
+// overlaps are not allowed. The result depends on the values alone: not on alignment, on where a
+// range was cut, or on the vector width of the machine.
+struct Reduction {
+  Dtype dtype;
+  ReduceOp op;
+  std::int64_t divisor;  // of kAverage: the number of ranks
+  std::span<const std::byte* const> inputs;
+  std::span<std::byte* const> outputs;
+  std::size_t numel;
+};
+
+void reduce(const Reduction& reduction);
+
+}  // namespace trireme::detail

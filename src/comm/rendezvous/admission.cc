@@ -1,0 +1,195 @@
+#include "comm/rendezvous/admission.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <elf.h>
+#include <link.h>
+#include <sodium.h>
+#include <unistd.h>
+
+#include "trireme/core/error.h"
+#include "trireme/core/machine.h"
+#include "trireme/core/version.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr char kMagic[8] = {'T', 'R', 'I', 'R', 'E', 'M', 'E', '1'};
+
+template <std::size_t kSize>
+void copy_text(char (&to)[kSize], const std::string& from) {
+  const std::size_t length = std::min(from.size(), kSize - 1);
+  std::memcpy(to, from.data(), length);
+  to[length] = '\0';
+}
+
+// Text from a stranger may lack its end.
+template <std::size_t kSize>
+std::string text_of(const char (&from)[kSize]) {
+  return {from, strnlen(from, kSize)};
+}
+
+// The parts are hashed one after another; all have fixed sizes, so no two conversations collide.
+class Authenticator {
+ public:
+  explicit Authenticator(const std::string& token) {
+    std::array<std::uint8_t, crypto_hash_sha256_BYTES> key{};
+    crypto_hash_sha256(
+        key.data(), reinterpret_cast<const unsigned char*>(token.data()), token.size());
+    crypto_auth_hmacsha256_init(&state_, key.data(), key.size());
+  }
+  template <class T>
+  Authenticator& add(const T& part) {
+    crypto_auth_hmacsha256_update(
+        &state_, reinterpret_cast<const unsigned char*>(&part), sizeof(part));
+    return *this;
+  }
+  ProofBytes finish() {
+    ProofBytes proof{};
+    crypto_auth_hmacsha256_final(&state_, proof.data());
+    return proof;
+  }
+
+ private:
+  crypto_auth_hmacsha256_state state_;
+};
+
+constexpr std::uint32_t kHostSide = 1;
+constexpr std::uint32_t kJoinerSide = 2;
+
+bool same_proof(const ProofBytes& a, const ProofBytes& b) {
+  return sodium_memcmp(a.data(), b.data(), a.size()) == 0;  // constant time
+}
+
+int find_build_id(dl_phdr_info* info, std::size_t, void* result) {
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& header = info->dlpi_phdr[i];
+    if (header.p_type != PT_NOTE) {
+      continue;
+    }
+    const auto* at = reinterpret_cast<const std::uint8_t*>(info->dlpi_addr + header.p_vaddr);
+    const auto* end = at + header.p_memsz;
+    while (at + sizeof(ElfW(Nhdr)) <= end) {
+      const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
+      const auto* name = at + sizeof(*note);
+      const auto* value = name + ((note->n_namesz + 3) & ~3U);
+      if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 &&
+          std::memcmp(name, "GNU", 4) == 0) {
+        auto& text = *static_cast<std::string*>(result);
+        for (unsigned k = 0; k < note->n_descsz; ++k) {
+          constexpr char kHex[] = "0123456789abcdef";
+          text += kHex[value[k] >> 4];
+          text += kHex[value[k] & 15];
+        }
+        return 1;
+      }
+      at = value + ((note->n_descsz + 3) & ~3U);
+    }
+  }
+  return 1;  // the first object is the executable; the libraries after it do not matter
+}
+
+}  // namespace
+
+std::string executable_build_id() {
+  std::string text;
+  dl_iterate_phdr(find_build_id, &text);
+  return text;
+}
+
+Hello make_hello(const Identity& identity) {
+  TRIREME_ASSERT(sodium_init() >= 0, "libsodium cannot find a source of random numbers");
+  Hello hello{};
+  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
+  hello.protocol = kProtocol;
+  hello.rank = identity.rank;
+  hello.size = identity.size;
+  hello.pid = getpid();
+  randombytes_buf(hello.nonce.data(), hello.nonce.size());
+  copy_text(hello.library, TRIREME_VERSION);
+  copy_text(hello.program, identity.program_version);
+  char path[sizeof(hello.path)] = {};
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  copy_text(hello.path, length > 0 ? std::string(path, static_cast<std::size_t>(length)) : "?");
+  for (const int cpu : allowed_cpus()) {
+    if (cpu < 1024) {
+      hello.cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
+    }
+  }
+  return hello;
+}
+
+Challenge make_challenge(const Hello& host, const Hello& hello, const std::string& token) {
+  Challenge challenge{};
+  std::memcpy(challenge.magic, kMagic, sizeof(kMagic));
+  challenge.host = host;
+  randombytes_buf(challenge.host.nonce.data(), challenge.host.nonce.size());
+  challenge.proof = Authenticator(token).add(kHostSide).add(hello).add(challenge.host).finish();
+  return challenge;
+}
+
+bool challenge_is_genuine(const Challenge& challenge,
+                          const Hello& hello,
+                          const std::string& token) {
+  return std::memcmp(challenge.magic, kMagic, sizeof(kMagic)) == 0 &&
+         same_proof(challenge.proof,
+                    Authenticator(token).add(kHostSide).add(hello).add(challenge.host).finish());
+}
+
+Proof make_proof(const Challenge& challenge, const Hello& hello, const std::string& token) {
+  return {Authenticator(token).add(kJoinerSide).add(hello).add(challenge.host).finish()};
+}
+
+bool proof_is_genuine(const Proof& proof,
+                      const Challenge& challenge,
+                      const Hello& hello,
+                      const std::string& token) {
+  return same_proof(proof.proof, make_proof(challenge, hello, token).proof);
+}
+
+std::optional<std::string> objection(const Hello& host, const Hello& hello) {
+  if (text_of(hello.library) != text_of(host.library)) {
+    return concat("it uses Trireme ",
+                  text_of(hello.library),
+                  " and rank 0 uses ",
+                  text_of(host.library),
+                  ": build both with the same version");
+  }
+  if (text_of(hello.program) != text_of(host.program)) {
+    return concat("it runs program version \"",
+                  text_of(hello.program),
+                  "\" (",
+                  text_of(hello.path),
+                  ") and rank 0 runs \"",
+                  text_of(host.program),
+                  "\" (",
+                  text_of(host.path),
+                  "): start the same build everywhere, or set TRIREME_PROGRAM_VERSION to one value "
+                  "where different builds may work together");
+  }
+  if (hello.size != host.size) {
+    return concat("it was started for a world of ",
+                  hello.size,
+                  " ranks and rank 0 for one of ",
+                  host.size,
+                  ": give every process the same world size");
+  }
+  if (hello.rank <= 0 || hello.rank >= host.size) {
+    return concat("rank ",
+                  hello.rank,
+                  " is outside the world of ",
+                  host.size,
+                  " ranks of rank 0 (pid ",
+                  host.pid,
+                  ")");
+  }
+  return std::nullopt;
+}
+
+std::string name_of(const Hello& hello) {
+  return concat(
+      "rank ", hello.rank, " of ", hello.size, " (pid ", hello.pid, ", ", text_of(hello.path), ")");
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,102 @@
+#include "comm/shm/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "comm/shm/conditions.h"
+
+// How the collectives work. A rank's input is in one of three places (control.h, Source):
+//
+//   slot    small inputs are copied behind the descriptor when the operation is issued. Peers read
+//           them there, each rank computes its own result, and nobody waits for anybody to finish
+//           reading, because slots are reused only after kSlots operations.
+//   shared  inputs in a SharedBuffer are read by the peers where they are. A reduction gives each
+//           rank a chunk: it reads that chunk from every rank and writes the result to everyone
+//           who needs it. One synchronisation at the end keeps the inputs alive until all have
+//           read them.
+//   staged  any other memory passes through the staging area, a window at a time.
+//
+// The sum of an element is one chain in rank order in every case, so all give the same bits.
+
+namespace trireme::detail {
+
+std::int64_t sum_before(const std::int64_t* counts, int rank) {
+  return std::accumulate(counts, counts + rank, std::int64_t{0});
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+Slot& Collectives::slot(const Call& call, int peer) const {
+  return station_.control().slot(peer, call.sequence);
+}
+
+const std::byte* Collectives::readable_input(const Call& call, int peer) const {
+  if (peer == station_.rank()) {
+    return call.operation.input.bytes();
+  }
+  Slot& theirs = slot(call, peer);
+  switch (theirs.source) {
+    case Source::kSlot:
+      return station_.control().eager(theirs);
+    case Source::kShared:
+      return station_.resolve(peer, theirs.segment, theirs.offset);
+    default:
+      return nullptr;
+  }
+}
+
+void Collectives::publish(const Call& call) {
+  const Operation& op = call.operation;
+  Slot& mine = slot(call, station_.rank());
+  mine.kind = op.kind;
+  mine.reduce = op.reduce;
+  mine.dtype = op.dtype;
+  mine.root = op.root;
+  mine.total = op.total;
+  mine.input_numel = op.input.numel();
+  mine.output_numel = op.output.numel();
+  mine.has_counts = op.counts.empty() ? 0 : 1;
+  std::copy(op.counts.begin(), op.counts.end(), station_.control().counts(mine));
+  const std::size_t bytes = op.input.size_bytes();
+  if (bytes == 0) {
+    mine.source = Source::kNone;
+  } else if (bytes > kEagerSharedBytes &&
+             station_.locate(op.input.bytes(), bytes, &mine.segment, &mine.offset)) {
+    mine.source = Source::kShared;
+  } else if (bytes <= kEagerBytes) {
+    mine.source = Source::kSlot;
+    std::memcpy(station_.control().eager(mine), op.input.bytes(), bytes);
+  } else {
+    mine.source = Source::kStaged;
+  }
+  mine.sequence.store(call.sequence, std::memory_order_seq_cst);
+  station_.self().issued.store(call.sequence, std::memory_order_relaxed);
+  station_.ring_if_all_issued(call.sequence);
+}
+
+void Collectives::pass_phase() {
+  ++phase_;
+  station_.self().phase.store(phase_, std::memory_order_seq_cst);
+  station_.ring_if_all_at(phase_);
+}
+
+Steps Collectives::run(const Call& call) {
+  if (call.operation.kind == OpKind::kBarrier || call.operation.kind == OpKind::kAllocate) {
+    return barrier(call);
+  }
+  if (!reduces(call.operation.kind)) {
+    return exchange(call);
+  }
+  return reduction(call);
+}
+
+Steps Collectives::barrier(const Call& call) {
+  co_await AllIssued(station_, call);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/shm/call.h"
+#include "comm/shm/station.h"
+#include "comm/shm/steps.h"
+#include "trireme/comm/operation.h"
+
+namespace trireme::detail {
+
+// The collectives of one machine over shared memory (docs/collectives.md). Issuing an operation
+// publishes its slot; running it is a coroutine that the owner advances, one operation after
+// another in the order of issue.
+class Collectives {
+ public:
+  explicit Collectives(Station& station) : station_(station) {}
+
+  // Tells the peers about the call and where its input is. The slot must be free.
+  void publish(const Call& call);
+
+  // The steps from there to the result. `call` outlives them.
+  Steps run(const Call& call);
+
+ private:
+  Steps barrier(const Call& call);
+  Steps exchange(const Call& call);
+  Steps reduction(const Call& call);
+  void reduce_from_slots(const Call& call) const;
+  void reduce_in_place(const Call& call) const;
+
+  // Passes a synchronisation point; the caller then awaits AllAtPhase(phase_) where it has to.
+  void pass_phase();
+
+  Slot& slot(const Call& call, int peer) const;
+  // The input of `peer` where it can be read in place; null when it comes through the stage.
+  const std::byte* readable_input(const Call& call, int peer) const;
+
+  Station& station_;
+  std::uint32_t phase_ = 0;
+  // Windows staged so far. Halves of the staging area alternate by it; see Note [stage halves].
+  std::uint32_t turn_ = 0;
+};
+
+// Elements of the ranks before `rank`.
+std::int64_t sum_before(const std::int64_t* counts, int rank);
+
+// memcpy that takes nothing and the same place as well.
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
+
+}  // namespace trireme::detail

@@ -1,0 +1,75 @@
+#include "comm/shm/control.h"
+
+#include "comm/shm/segment.h"
+
+namespace trireme::detail {
+namespace {
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+std::size_t header_bytes() {
+  return round_up(sizeof(ControlHeader), page_bytes());
+}
+
+}  // namespace
+
+Control::Offsets::Offsets(int size, std::size_t stage_bytes)
+    : counts_bytes(round_up(sizeof(std::int64_t) * index(size), kLineBytes)),
+      slot_bytes(sizeof(Slot) + counts_bytes + kEagerBytes),
+      slots(round_up(sizeof(RankBlock), kLineBytes)),
+      mailboxes(slots + kSlots * slot_bytes),
+      outbox_flags(mailboxes + index(size) * sizeof(Mailbox)),
+      outbox(round_up(outbox_flags + kOutboxSlots * sizeof(OutboxFlag), page_bytes())),
+      stage(outbox + kOutboxSlots * kOutboxSlotBytes),
+      end(round_up(stage + 2 * stage_bytes, page_bytes())) {}
+
+Control::Control(std::byte* base, int size, std::size_t stage_bytes)
+    : base_(base),
+      ranks_(base + header_bytes()),
+      stage_bytes_(stage_bytes),
+      offsets_(size, stage_bytes) {}
+
+std::size_t Control::bytes(int size, std::size_t stage_bytes) {
+  return header_bytes() + index(size) * Offsets(size, stage_bytes).end;
+}
+
+std::byte* Control::rank_base(int rank) const {
+  return ranks_ + index(rank) * offsets_.end;
+}
+
+RankBlock& Control::rank(int rank) const {
+  return *reinterpret_cast<RankBlock*>(rank_base(rank));
+}
+
+Slot& Control::slot(int rank, std::uint32_t sequence) const {
+  return *reinterpret_cast<Slot*>(rank_base(rank) + offsets_.slots +
+                                  (sequence % kSlots) * offsets_.slot_bytes);
+}
+
+std::int64_t* Control::counts(Slot& slot) const {
+  return reinterpret_cast<std::int64_t*>(reinterpret_cast<std::byte*>(&slot) + sizeof(Slot));
+}
+
+std::byte* Control::eager(Slot& slot) const {
+  return reinterpret_cast<std::byte*>(&slot) + sizeof(Slot) + offsets_.counts_bytes;
+}
+
+std::byte* Control::stage(int rank, std::uint32_t half) const {
+  return rank_base(rank) + offsets_.stage + (half % 2) * stage_bytes_;
+}
+
+Mailbox& Control::mailbox(int from, int to) const {
+  return reinterpret_cast<Mailbox*>(rank_base(from) + offsets_.mailboxes)[to];
+}
+
+OutboxFlag& Control::outbox_flag(int rank, std::uint32_t slot) const {
+  return reinterpret_cast<OutboxFlag*>(rank_base(rank) + offsets_.outbox_flags)[slot];
+}
+
+std::byte* Control::outbox(int rank, std::uint32_t slot) const {
+  return rank_base(rank) + offsets_.outbox + slot * kOutboxSlotBytes;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "trireme/comm/operation.h"
+
+// The layout of the memory that the ranks of one machine share to coordinate: one block per rank,
+// slots for operations, mailboxes for messages, staging areas. Everything here is a shared-memory
+// format: fixed-width fields, cache-line aligned, no pointers.
+
+namespace trireme::detail {
+
+constexpr std::size_t kLineBytes = 64;
+constexpr std::uint32_t kSlots = 32;  // collectives in flight per rank
+constexpr std::uint32_t kMailboxEntries = 16;
+constexpr std::uint32_t kOutboxSlots = 16;
+constexpr std::size_t kOutboxSlotBytes = 64 << 10;
+// Inputs up to this size travel in their slot, which saves a synchronisation; what lies in a
+// SharedBuffer is worth a copy only up to a smaller one.
+constexpr std::size_t kEagerBytes = 16 << 10;
+constexpr std::size_t kEagerSharedBytes = 4 << 10;
+
+// Where peers find the bytes a rank contributes.
+enum class Source : std::uint8_t {
+  kNone = 0,    // it contributes nothing
+  kSlot = 1,    // small: copied into the slot behind the descriptor
+  kShared = 2,  // in a SharedBuffer: read in place
+  kStaged = 3,  // in private memory: passes through the staging area in windows
+};
+
+// What a rank says about one operation. `sequence` is written last: a peer that sees it sees the
+// rest. A slot is reused after kSlots operations, when every peer has completed the old one.
+struct alignas(kLineBytes) Slot {
+  std::atomic<std::uint32_t> sequence;
+  OpKind kind;
+  ReduceOp reduce;
+  Dtype dtype;
+  Source source;
+  std::int32_t root;
+  std::uint32_t segment;  // of a kShared source: which SharedBuffer,
+  std::uint64_t offset;   // and where in this rank's part of it, in bytes
+  std::int64_t total;     // Operation::total
+  std::int64_t input_numel;
+  std::int64_t output_numel;
+  std::uint32_t has_counts;  // Operation::counts follows the slot
+};
+static_assert(sizeof(Slot) == kLineBytes);
+
+struct RankBlock {
+  // Progress of this rank, each on a line of its own because peers poll them.
+  // phase counts the synchronisation points this rank has passed inside operations; every rank
+  // passes the same ones in the same order.
+  alignas(kLineBytes) std::atomic<std::uint32_t> phase;
+  // Operations completed: their slots may be reused.
+  alignas(kLineBytes) std::atomic<std::uint32_t> completed;
+  std::atomic<std::uint32_t> issued;
+  // Threads of this rank asleep on `bell`; whoever publishes what they wait for rings it.
+  alignas(kLineBytes) std::atomic<std::uint32_t> sleeping;
+  std::atomic<std::uint32_t> bell;  // a futex
+  // Set when this rank has left in good order: its end is then no failure.
+  std::atomic<std::uint32_t> left;
+};
+
+// The reason that ended the communicator, written once by the rank that found it.
+struct AbortRecord {
+  alignas(kLineBytes) std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 set
+  std::int32_t reporter;
+  std::int32_t blamed;
+  std::int32_t reason;
+  char message[1024];
+};
+
+struct ControlHeader {
+  char magic[8];
+  std::uint32_t size;
+  std::uint32_t stage_bytes;
+  AbortRecord abort;
+};
+
+// One message, or one piece of it, from one rank to another.
+struct alignas(kLineBytes) Letter {
+  Source source;  // kShared or kStaged (then `outbox_slot` holds `bytes` of it)
+  Dtype dtype;
+  std::int32_t tag;
+  std::uint32_t segment;
+  std::uint32_t outbox_slot;
+  std::uint64_t offset;  // of a shared source
+  std::int64_t numel;    // of the whole message
+  std::uint64_t bytes;   // of this piece
+};
+
+// A ring of letters from one rank to another.
+struct Mailbox {
+  alignas(kLineBytes) std::atomic<std::uint32_t> pushed;  // written by the sender
+  alignas(kLineBytes) std::atomic<std::uint32_t> taken;   // written by the receiver
+  Letter letters[kMailboxEntries];
+};
+
+struct OutboxFlag {
+  alignas(
+      kLineBytes) std::atomic<std::uint32_t> used;  // set by the sender, cleared by the receiver
+};
+
+// Finds things in the control memory.
+class Control {
+ public:
+  Control() = default;
+  Control(std::byte* base, int size, std::size_t stage_bytes);
+
+  static std::size_t bytes(int size, std::size_t stage_bytes);
+
+  ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(base_); }
+  RankBlock& rank(int rank) const;
+  Slot& slot(int rank, std::uint32_t sequence) const;
+  std::int64_t* counts(Slot& slot) const;
+  std::byte* eager(Slot& slot) const;
+  // Half 0 or 1 of a rank's staging area.
+  std::byte* stage(int rank, std::uint32_t half) const;
+  std::size_t stage_bytes() const { return stage_bytes_; }
+  Mailbox& mailbox(int from, int to) const;
+  OutboxFlag& outbox_flag(int rank, std::uint32_t slot) const;
+  std::byte* outbox(int rank, std::uint32_t slot) const;
+
+ private:
+  // A rank's area: block | slots | mailboxes to every rank | outbox flags | outbox | stage halves.
+  struct Offsets {
+    Offsets() = default;
+    Offsets(int size, std::size_t stage_bytes);
+    std::size_t counts_bytes = 0, slot_bytes = 0;
+    std::size_t slots = 0, mailboxes = 0, outbox_flags = 0, outbox = 0, stage = 0, end = 0;
+  };
+
+  std::byte* rank_base(int rank) const;
+
+  std::byte* base_ = nullptr;
+  std::byte* ranks_ = nullptr;
+  std::size_t stage_bytes_ = 0;
+  Offsets offsets_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "comm/flight_recorder.h"
+#include "comm/shm/collectives.h"
+#include "comm/shm/messages.h"
+#include "comm/shm/station.h"
+#include "trireme/comm/work.h"
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+
+struct ProgressOptions {
+  Milliseconds timeout{0};
+  bool helper_thread = false;
+  std::string flight_folder;
+};
+
+// Runs the operations of one rank: keeps them in order, advances them from whatever thread waits,
+// puts a thread to sleep when nothing can be done, and ends everything when a peer is lost, calls
+// something else, or a deadline passes.
+class Progress : public std::enable_shared_from_this<Progress> {
+ public:
+  Progress(Membership membership, ProgressOptions options);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();
+
+  void start_helper();
+  // Stops the helper and drops what is in flight.
+  void close();
+
+  Station& station() { return station_; }
+  const ProgressOptions& options() const { return options_; }
+
+  Work issue(Operation operation);
+  void abort(const std::string& reason);
+
+ private:
+  struct Pending;
+  using Queue = std::deque<std::shared_ptr<Pending>>;
+
+  void wait(Pending& pending, Milliseconds timeout);
+  bool poll(Pending& pending);
+  // Runs until `finished()` holds, which is called under the mutex.
+  template <class Finished>
+  void run_until(Finished finished, Milliseconds timeout, std::uint32_t sleeper_mark);
+
+  // All below are called under the mutex.
+  bool advance();
+  bool advance_head(Queue& queue);
+  void throw_if_failed() const;
+  void check_for_abort();
+  void check_peers();
+  [[noreturn]] void fail(CommError::Reason reason, int blamed, const std::string& what);
+  void record_failure(const CommError& error);
+  void write_summary(const std::string& message) const;
+  Pending* blocked_operation();
+  std::string missing_text(Pending& pending, int* first_missing) const;
+  void helper_loop();
+
+  const ProgressOptions options_;
+  Station station_;
+
+  std::mutex mutex_;
+  std::condition_variable helper_wake_;
+  // Guarded by mutex_:
+  Collectives collectives_;
+  Messages messages_;
+  FlightRecorder recorder_;
+  Queue queue_;                 // collectives, in order
+  std::map<int, Queue> sends_;  // by peer, each in order
+  std::map<int, Queue> recvs_;
+  std::uint32_t last_sequence_ = 0;
+  std::optional<CommError> failure_;
+  bool closing_ = false;
+
+  std::thread helper_;
+};
+
+}  // namespace trireme::detail

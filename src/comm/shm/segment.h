@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "trireme/core/file_descriptor.h"
+
+namespace trireme::detail {
+
+// Anonymous shared memory: a memfd. It has no name that another user could open, does not count
+// against the size of /dev/shm, and vanishes with the last process that maps it, however that
+// process ends. Sealed against resizing, so that no peer can turn a read of ours into a SIGBUS.
+
+// Creates one of `bytes` with no pages yet. Throws MemoryError.
+FileDescriptor create_memory(std::size_t bytes);
+
+// Gives [offset, offset + bytes) its pages now, on the calling thread's memory node, so that a
+// machine without memory is an error here and not a SIGBUS later. Throws MemoryError.
+void reserve_pages(int fd, std::size_t offset, std::size_t bytes);
+
+// A mapping of all of `fd`. Ranks that are threads of one process share one mapping, which saves
+// address space and lets the thread sanitizer see both sides of an exchange.
+class Mapping {
+ public:
+  static std::shared_ptr<Mapping> map(FileDescriptor fd, std::size_t bytes);
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+  std::size_t size_bytes() const { return bytes_; }
+
+ private:
+  Mapping(FileDescriptor fd, std::byte* data, std::size_t bytes)
+      : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+
+  FileDescriptor fd_;
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+std::size_t page_bytes();
+std::size_t round_up(std::size_t value, std::size_t multiple);
+
+}  // namespace trireme::detail

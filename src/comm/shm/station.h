@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/rendezvous.h"
+#include "comm/shm/control.h"
+#include "comm/shm/segment.h"
+
+namespace trireme::detail {
+
+// One rank's place in the shared memory of its machine: what it can see of its peers, and how it
+// tells them that something has happened. Knows nothing of particular collectives.
+class Station {
+ public:
+  explicit Station(Membership membership);
+  Station(const Station&) = delete;
+  Station& operator=(const Station&) = delete;
+  ~Station();  // leaves in good order
+
+  int rank() const { return membership_.rank; }
+  int size() const { return membership_.size; }
+  const Control& control() const { return control_; }
+  RankBlock& self() const { return control_.rank(rank()); }
+  // More ranks than processors: waiting must give the processor away at once.
+  bool oversubscribed() const { return membership_.size > membership_.processors; }
+
+  // --- telling and watching; see Note [doorbells] in station.cc
+
+  void ring(int peer) const;
+  void ring_all() const;
+  // Rings the sleeping peers if every rank has issued operation `sequence` / reached `phase` /
+  // completed `sequence`.
+  void ring_if_all_issued(std::uint32_t sequence) const;
+  void ring_if_all_at(std::uint32_t phase) const;
+  void sleep_on_bell(std::uint32_t seen, int milliseconds) const;
+
+  bool issued(int peer, std::uint32_t sequence) const {
+    return control_.slot(peer, sequence).sequence.load(std::memory_order_acquire) == sequence;
+  }
+  bool at_phase(int peer, std::uint32_t phase) const {
+    return reached(control_.rank(peer).phase.load(std::memory_order_acquire), phase);
+  }
+  bool completed(int peer, std::uint32_t sequence) const {
+    return reached(control_.rank(peer).completed.load(std::memory_order_acquire), sequence);
+  }
+
+  // --- who is there
+
+  bool has_ended(int peer) const;  // its process is gone
+  bool has_left(int peer) const { return control_.rank(peer).left.load() != 0; }
+  // "rank 2 (pid 4711)", and what the kernel says of it: " (stopped)".
+  std::string name(int peer) const;
+  const std::vector<Channel>& links() const { return membership_.links; }
+
+  // --- shared buffers
+
+  void add_buffer(std::uint32_t id, std::shared_ptr<Mapping> mapping, std::size_t stride);
+  void remove_buffer(std::uint32_t id);
+  // Finds the shared buffer that holds [data, data + bytes) of this rank; false when none does.
+  bool locate(const std::byte* data,
+              std::size_t bytes,
+              std::uint32_t* id,
+              std::uint64_t* offset) const;
+  // Byte `offset` of rank `peer`'s part of buffer `id`. Throws ConfigError when this rank has
+  // dropped the buffer that a peer still uses.
+  std::byte* resolve(int peer, std::uint32_t id, std::uint64_t offset) const;
+
+  // Sequence numbers wrap: `reached` compares them on the circle.
+  static bool reached(std::uint32_t value, std::uint32_t target) {
+    return static_cast<std::int32_t>(value - target) >= 0;
+  }
+
+ private:
+  struct Buffer {
+    std::shared_ptr<Mapping> mapping;
+    std::size_t stride = 0;  // bytes of one rank's part
+  };
+
+  Membership membership_;
+  std::shared_ptr<Mapping> memory_;
+  Control control_;
+  mutable std::mutex buffers_mutex_;
+  std::map<std::uint32_t, Buffer> buffers_;  // guarded by buffers_mutex_
+};
+
+}  // namespace trireme::detail

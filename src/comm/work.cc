@@ -1,0 +1,42 @@
+#include "trireme/comm/work.h"
+
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme {
+
+Work::~Work() {
+  if (!state_) {
+    return;
+  }
+  try {
+    if (!state_->poll()) {
+      log(LogLevel::kWarning,
+          "a Work was dropped before it was finished and nobody waited for it: the operation goes "
+          "on, its failure would go unseen; keep the Work and call wait()");
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, detail::concat("a Work nobody waited for has failed: ", error.what()));
+  }
+}
+
+void Work::wait() {
+  wait(Milliseconds(0));
+}
+
+void Work::wait(Milliseconds timeout) {
+  if (state_) {
+    const auto state = std::move(state_);
+    state_.reset();
+    state->wait(timeout);
+  }
+}
+
+bool Work::done() {
+  if (state_ && state_->poll()) {
+    state_.reset();
+  }
+  return !state_;
+}
+
+}  // namespace trireme

@@ -1,0 +1,156 @@
+#include "trireme/comm/world.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include <sodium.h>
+#include <unistd.h>
+
+#include "comm/failure_report.h"
+#include "comm/job_environment.h"
+#include "comm/rendezvous/rendezvous.h"
+#include "comm/shm/shm_communicator.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+using detail::JobEnvironment;
+
+// Which of a process's worlds of one job this is. The ranks build them in the same order, so equal
+// numbers meet; ranks that are threads of one process count each for itself.
+int number_of_world(const std::string& job, int rank) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int>, int> counts;
+  const std::lock_guard lock(mutex);
+  return counts[{job, rank}]++;
+}
+
+std::string hex_digest(const std::string& text) {
+  unsigned char digest[crypto_hash_sha256_BYTES];
+  crypto_hash_sha256(digest, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  char hex[2 * sizeof(digest) + 1];
+  sodium_bin2hex(hex, sizeof(hex), digest, sizeof(digest));
+  return {hex, 32};
+}
+
+JobEnvironment place_of_this_process(const InitOptions& options) {
+  TRIREME_CHECK(options.rank.has_value() == options.size.has_value(),
+                "InitOptions: give both rank and size, or neither");
+  if (!options.rank) {
+    return detail::read_job_environment();
+  }
+  TRIREME_CHECK(
+      *options.size >= 1, "InitOptions: a world has at least one rank, found size ", *options.size);
+  TRIREME_CHECK(*options.rank >= 0 && *options.rank < *options.size,
+                "InitOptions: rank ",
+                *options.rank,
+                " is outside the world of ",
+                *options.size,
+                " ranks: use 0 to ",
+                *options.size - 1);
+  JobEnvironment place;
+  place.launcher = "init options";
+  place.rank = place.local_rank = *options.rank;
+  place.size = place.local_size = *options.size;
+  place.job = env_string(kEnvJob).value_or("");
+  return place;
+}
+
+Milliseconds timeout_of(const InitOptions& options) {
+  if (options.timeout.count() > 0) {
+    return options.timeout;
+  }
+  if (const auto seconds = env_seconds(kEnvTimeout)) {
+    return Milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(*seconds * 1000)));
+  }
+  return kDefaultTimeout;
+}
+
+std::string program_version_of(const InitOptions& options) {
+  if (!options.program_version.empty()) {
+    return options.program_version;
+  }
+  const auto given = env_string(kEnvProgramVersion);
+  return given ? *given : detail::executable_build_id();
+}
+
+std::string flight_folder_of(const InitOptions& options, const std::string& job) {
+  if (!options.flight_folder.empty()) {
+    return options.flight_folder;
+  }
+  if (const auto folder = env_string(kEnvLogDir)) {
+    return *folder;
+  }
+  std::error_code error;
+  const auto temporary = std::filesystem::temp_directory_path(error);
+  return concat(
+      error ? "." : temporary.string(), "/trireme-", geteuid(), "/", hex_digest(job).substr(0, 12));
+}
+
+}  // namespace
+
+World::World(std::unique_ptr<Communicator> backend,
+             int local_rank,
+             int local_size,
+             std::string launcher)
+    : backend_(std::move(backend)),
+      local_rank_(local_rank),
+      local_size_(local_size),
+      launcher_(std::move(launcher)) {}
+
+Work World::submit(Operation operation) {
+  return submit_to(*backend_, std::move(operation));
+}
+
+std::shared_ptr<World> init(InitOptions options) {
+  const JobEnvironment place = place_of_this_process(options);
+  TRIREME_CHECK(place.local_size == place.size,
+                place.launcher,
+                " started ",
+                place.size,
+                " ranks, ",
+                place.local_size,
+                " of them on this machine; ranks of several machines cannot join each "
+                "other yet: start all of them on one machine");
+  std::string job = options.job.empty() ? place.job : options.job;
+  TRIREME_CHECK(place.size == 1 || !job.empty(),
+                "nothing tells this job of ",
+                place.size,
+                " ranks from others: set TRIREME_JOB to a name of its own, or use trireme run");
+  if (job.empty()) {
+    job = concat("alone ", getpid());
+  }
+  detail::RendezvousOptions meeting;
+  meeting.identity.rank = place.rank;
+  meeting.identity.size = place.size;
+  // Launchers that know no token leave the check to the user ID alone (docs/architecture.md).
+  meeting.identity.token =
+      options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
+  meeting.identity.program_version = program_version_of(options);
+  meeting.name =
+      concat("trireme/", geteuid(), "/", hex_digest(job), "/", number_of_world(job, place.rank));
+  // Windows of the stage must hold a vector of each rank.
+  constexpr std::size_t kLeastPerRank = 1024;
+  meeting.stage_bytes =
+      std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
+  meeting.timeout = timeout_of(options);
+  try {
+    detail::Membership membership = detail::meet(meeting);
+    auto backend = detail::make_shm_communicator(
+        std::move(membership),
+        {meeting.timeout, options.progress_thread, flight_folder_of(options, job)});
+    return std::make_shared<World>(
+        std::move(backend), place.local_rank, place.local_size, place.launcher);
+  } catch (const CommError& error) {
+    detail::report_failure(place.rank, error);
+    throw;
+  }
+}
+
+}  // namespace trireme

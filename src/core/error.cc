@@ -1,0 +1,23 @@
+#include "trireme/core/error.h"
+
+#include <system_error>
+
+namespace trireme::detail {
+
+void throw_internal(const char* condition, const char* file, int line, const std::string& message) {
+  throw InternalError(concat("internal error in Trireme: ",
+                             message,
+                             " (",
+                             condition,
+                             " is false at ",
+                             file,
+                             ":",
+                             line,
+                             "); please report it with this message"));
+}
+
+std::string errno_text(int error_number) {
+  return std::generic_category().message(error_number);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,140 @@
+#include "trireme/core/machine.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include <sched.h>
+
+#include "trireme/core/environment.h"
+
+namespace trireme {
+namespace {
+
+std::optional<std::string> first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!file || !std::getline(file, line)) {
+    return std::nullopt;
+  }
+  return line;
+}
+
+std::optional<std::uint64_t> number_in(const std::string& path) {
+  const auto line = first_line(path);
+  const auto value = line ? parse_integer(*line) : std::nullopt;  // "max" is no number: no limit
+  return value && *value >= 0 ? std::optional<std::uint64_t>(*value) : std::nullopt;
+}
+
+// This process's folder in a control-group hierarchy: "" names version 2, else a controller of
+// version 1.
+std::string cgroup_path(const std::string& controller) {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) {
+      continue;
+    }
+    std::istringstream controllers(line.substr(first + 1, second - first - 1));
+    if (controller.empty() && second == first + 1) {
+      return line.substr(second + 1);
+    }
+    for (std::string name; std::getline(controllers, name, ',');) {
+      if (name == controller) {
+        return line.substr(second + 1);
+      }
+    }
+  }
+  return {};
+}
+
+// Calls visit(folder) for this process's group and every group above it; inside a container only
+// the mount's root may be visible, which is the last one tried.
+template <class Visit>
+void for_each_group(const std::string& mount, std::string path, Visit visit) {
+  for (;;) {
+    visit(mount + path);
+    if (path.empty() || path == "/") {
+      break;
+    }
+    path.resize(path.rfind('/'));
+  }
+}
+
+}  // namespace
+
+std::vector<int> allowed_cpus() {
+  std::vector<int> cpus;
+  // The kernel refuses a set smaller than its own: grow until it fits.
+  for (int count = 1024; count <= 1 << 20; count *= 2) {
+    cpu_set_t* set = CPU_ALLOC(count);
+    const std::size_t bytes = CPU_ALLOC_SIZE(count);
+    const bool known = sched_getaffinity(0, bytes, set) == 0;
+    for (int cpu = 0; known && cpu < count; ++cpu) {
+      if (CPU_ISSET_S(cpu, bytes, set)) {
+        cpus.push_back(cpu);
+      }
+    }
+    CPU_FREE(set);
+    if (known) {
+      break;
+    }
+  }
+  if (cpus.empty()) {
+    cpus.push_back(0);
+  }
+  return cpus;
+}
+
+int cpu_quota() {
+  double tightest = std::numeric_limits<double>::infinity();
+  for_each_group("/sys/fs/cgroup", cgroup_path(""), [&](const std::string& folder) {
+    std::istringstream line(first_line(folder + "/cpu.max").value_or(""));
+    double quota = 0;
+    double period = 0;
+    if (line >> quota >> period && quota > 0 && period > 0) {
+      tightest = std::min(tightest, quota / period);
+    }
+  });
+  for_each_group("/sys/fs/cgroup/cpu", cgroup_path("cpu"), [&](const std::string& folder) {
+    const auto quota = number_in(folder + "/cpu.cfs_quota_us");
+    const auto period = number_in(folder + "/cpu.cfs_period_us");
+    if (quota && period && *quota > 0 && *period > 0) {
+      tightest = std::min(tightest, static_cast<double>(*quota) / static_cast<double>(*period));
+    }
+  });
+  return tightest < 1e6 ? std::max(1, static_cast<int>(tightest + 0.999)) : 0;
+}
+
+std::uint64_t available_memory_bytes() {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    std::uint64_t kibibytes = 0;
+    if (fields >> name >> kibibytes && name == "MemAvailable:") {
+      available = kibibytes << 10;
+      break;
+    }
+  }
+  const auto bound = [&](const std::string& limit_file, const std::string& usage_file) {
+    const auto limit = number_in(limit_file);
+    const auto usage = number_in(usage_file);
+    if (limit && usage) {
+      available = std::min(available, *limit > *usage ? *limit - *usage : 0);
+    }
+  };
+  for_each_group("/sys/fs/cgroup", cgroup_path(""), [&](const std::string& folder) {
+    bound(folder + "/memory.max", folder + "/memory.current");
+  });
+  for_each_group("/sys/fs/cgroup/memory", cgroup_path("memory"), [&](const std::string& folder) {
+    bound(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
+  });
+  return available;
+}
+
+}  // namespace trireme

@@ -1,0 +1,284 @@
+// Every collective x dtype x reduction x awkward length x kind of memory, for one world size per
+// test, against what tests/support/reference.h computes; all comparisons are bit for bit.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "support/ranks.h"
+#include "support/reference.h"
+#include "trireme/core/error.h"
+#include "trireme/shard/range.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+using testing::Bytes;
+
+enum class Memory { kAny, kOwned, kMixed };  // kMixed: owned on odd ranks only
+
+// Hands out spans of one kind of memory, filled with given bytes.
+class Memories {
+ public:
+  Memories(World& world, Memory kind, std::size_t most_bytes)
+      : owned_(kind == Memory::kOwned || (kind == Memory::kMixed && world.rank() % 2 == 1)) {
+    // Collective: everyone allocates, also those who do not use it.
+    for (auto& buffer : shared_) {
+      buffer = world.allocate(most_bytes + 64);
+    }
+  }
+
+  Span span(int which, Dtype dtype, std::int64_t numel, const Bytes& fill) {
+    const std::size_t bytes = static_cast<std::size_t>(numel) * dtype_bytes(dtype);
+    Span result;
+    if (owned_) {
+      result = shared_[which].span(dtype, numel, 8);
+    } else {
+      private_[which].assign(bytes + 8, 0);
+      result = Span(private_[which].data(), numel, dtype);
+    }
+    std::memset(result.bytes(), 0xA5, bytes);
+    if (!fill.empty()) {
+      std::memcpy(result.bytes(), fill.data(), fill.size());
+    }
+    return result;
+  }
+
+ private:
+  bool owned_;
+  SharedBuffer shared_[2];
+  Bytes private_[2];
+};
+
+Bytes slice(const Bytes& bytes, Dtype dtype, std::int64_t begin, std::int64_t count) {
+  const auto element = static_cast<std::int64_t>(dtype_bytes(dtype));
+  return {bytes.begin() + begin * element, bytes.begin() + (begin + count) * element};
+}
+
+void append(Bytes& to, const Bytes& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+class Checker {
+ public:
+  Checker(World& world, Memory memory, Dtype dtype, std::int64_t numel)
+      : world_(world), memories_(world, memory, static_cast<std::size_t>(numel + world.size()) * dtype_bytes(dtype)),
+        dtype_(dtype), numel_(numel), counts_(even_counts(numel, world.size())) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      inputs_.push_back(testing::make_input(dtype, numel, rank));
+    }
+    where_ = concat(dtype_name(dtype), " x ", numel, ", memory ", static_cast<int>(memory), ", rank ", world.rank(),
+                    " of ", world.size());
+  }
+
+  void check_all() {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax}) {
+      const Bytes reduced = testing::reduce_in_order(dtype_, op, inputs_);
+      all_reduce(op, reduced);
+      reduce_scatter(op, reduced);
+      reduce(op, reduced);
+    }
+    all_gather();
+    broadcast();
+    gather();
+    scatter();
+    all_to_all();
+    uneven();
+    messages();
+    world_.barrier().wait();
+  }
+
+ private:
+  const Bytes& mine() const { return inputs_[static_cast<std::size_t>(world_.rank())]; }
+  std::int64_t begin_of(int rank) const { return even_range(numel_, world_.size(), rank).begin; }
+  std::int64_t count_of(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
+
+  void expect(const Span& found, const Bytes& expected, const std::string& what) {
+    ASSERT_EQ(found.size_bytes(), expected.size()) << what << " " << where_;
+    if (expected.empty() || std::memcmp(found.bytes(), expected.data(), expected.size()) == 0) {
+      return;
+    }
+    std::size_t at = 0;
+    while (std::to_integer<std::uint8_t>(found.bytes()[at]) == expected[at]) {
+      ++at;
+    }
+    FAIL() << what << " " << where_ << ": differs first in element " << at / dtype_bytes(dtype_);
+  }
+
+  void all_reduce(ReduceOp op, const Bytes& reduced) {
+    const Span data = memories_.span(0, dtype_, numel_, mine());
+    world_.all_reduce(data, op).wait();
+    expect(data, reduced, concat("all_reduce ", reduce_name(op)));
+  }
+
+  void reduce_scatter(ReduceOp op, const Bytes& reduced) {
+    const Bytes expected = slice(reduced, dtype_, begin_of(world_.rank()), count_of(world_.rank()));
+    const Span input = memories_.span(0, dtype_, numel_, mine());
+    const Span output = memories_.span(1, dtype_, count_of(world_.rank()), {});
+    world_.reduce_scatter(input, output, op).wait();
+    expect(output, expected, concat("reduce_scatter ", reduce_name(op)));
+    expect(input, mine(), "input of reduce_scatter");
+    // Into the own part of the input.
+    const Span own(input.bytes() + begin_of(world_.rank()) * static_cast<std::int64_t>(dtype_bytes(dtype_)),
+                   count_of(world_.rank()), dtype_, input.owner());
+    world_.reduce_scatter(input, own, op).wait();
+    expect(own, expected, concat("reduce_scatter in place ", reduce_name(op)));
+  }
+
+  void reduce(ReduceOp op, const Bytes& reduced) {
+    const int root = world_.size() - 1;
+    const Span data = memories_.span(0, dtype_, numel_, mine());
+    world_.reduce(data, root, op).wait();
+    expect(data, world_.rank() == root ? reduced : mine(), concat("reduce ", reduce_name(op)));
+  }
+
+  Bytes gathered() const {
+    Bytes all;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      append(all, slice(inputs_[static_cast<std::size_t>(rank)], dtype_, 0, count_of(rank)));
+    }
+    return all;
+  }
+
+  void all_gather() {
+    const Bytes part = slice(mine(), dtype_, 0, count_of(world_.rank()));
+    const Span input = memories_.span(0, dtype_, count_of(world_.rank()), part);
+    const Span output = memories_.span(1, dtype_, numel_, {});
+    world_.all_gather(input, output).wait();
+    expect(output, gathered(), "all_gather");
+    // From the own part of the output.
+    const Span whole = memories_.span(0, dtype_, numel_, {});
+    const Span own(whole.bytes() + begin_of(world_.rank()) * static_cast<std::int64_t>(dtype_bytes(dtype_)),
+                   count_of(world_.rank()), dtype_, whole.owner());
+    std::copy(part.begin(), part.end(), reinterpret_cast<std::uint8_t*>(own.bytes()));
+    world_.all_gather(own, whole).wait();
+    expect(whole, gathered(), "all_gather in place");
+  }
+
+  void broadcast() {
+    const int root = world_.size() / 2;
+    const Span data = memories_.span(0, dtype_, numel_, mine());
+    world_.broadcast(data, root).wait();
+    expect(data, inputs_[static_cast<std::size_t>(root)], "broadcast");
+  }
+
+  void gather() {
+    const int root = world_.size() - 1;
+    const Span input = memories_.span(0, dtype_, count_of(world_.rank()),
+                                      slice(mine(), dtype_, 0, count_of(world_.rank())));
+    const Span output = memories_.span(1, dtype_, world_.rank() == root ? numel_ : 0, {});
+    world_.gather(input, output, root).wait();
+    expect(output, world_.rank() == root ? gathered() : Bytes{}, "gather");
+  }
+
+  void scatter() {
+    const int root = world_.size() - 1;
+    const Span input = memories_.span(0, dtype_, world_.rank() == root ? numel_ : 0,
+                                      world_.rank() == root ? mine() : Bytes{});
+    const Span output = memories_.span(1, dtype_, count_of(world_.rank()), {});
+    world_.scatter(input, output, root).wait();
+    expect(output, slice(inputs_[static_cast<std::size_t>(root)], dtype_, begin_of(world_.rank()), count_of(world_.rank())),
+           "scatter");
+  }
+
+  void all_to_all() {
+    Bytes expected;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      append(expected, slice(inputs_[static_cast<std::size_t>(rank)], dtype_, begin_of(world_.rank()), count_of(world_.rank())));
+    }
+    const Span input = memories_.span(0, dtype_, numel_, mine());
+    const Span output = memories_.span(1, dtype_, count_of(world_.rank()) * world_.size(), {});
+    world_.all_to_all(input, output).wait();
+    expect(output, expected, "all_to_all");
+  }
+
+  // Explicit counts: everything to the last rank but one element to the first.
+  void uneven() {
+    Counts counts(static_cast<std::size_t>(world_.size()), 0);
+    counts.back() = numel_;
+    if (numel_ > 0 && world_.size() > 1) {
+      counts.front() = 1;
+      counts.back() = numel_ - 1;
+    }
+    const std::int64_t my_count = counts[static_cast<std::size_t>(world_.rank())];
+    const std::int64_t my_begin = std::accumulate(counts.begin(), counts.begin() + world_.rank(), std::int64_t{0});
+    const Bytes reduced = testing::reduce_in_order(dtype_, ReduceOp::kSum, inputs_);
+    const Span input = memories_.span(0, dtype_, numel_, mine());
+    const Span part = memories_.span(1, dtype_, my_count, {});
+    world_.reduce_scatter(input, part, ReduceOp::kSum, counts).wait();
+    expect(part, slice(reduced, dtype_, my_begin, my_count), "reduce_scatter with counts");
+    const Span whole = memories_.span(0, dtype_, numel_, {});
+    world_.all_gather(part, whole, counts).wait();
+    expect(whole, reduced, "all_gather with counts");
+  }
+
+  // A ring: everyone sends to the right and receives from the left.
+  void messages() {
+    const int right = (world_.rank() + 1) % world_.size();
+    const int left = (world_.rank() + world_.size() - 1) % world_.size();
+    const Span outgoing = memories_.span(0, dtype_, numel_, mine());
+    const Span incoming = memories_.span(1, dtype_, numel_, {});
+    auto receiving = world_.recv(incoming, left, 5);
+    world_.send(outgoing, right, 5).wait();
+    receiving.wait();
+    expect(incoming, inputs_[static_cast<std::size_t>(left)], "send and recv");
+  }
+
+  World& world_;
+  Memories memories_;
+  Dtype dtype_;
+  std::int64_t numel_;
+  Counts counts_;
+  std::vector<Bytes> inputs_;
+  std::string where_;
+};
+
+class CollectivesTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(CollectivesTest, GiveTheReferenceBits) {
+  const int size = GetParam();
+  testing::fork_world(
+      size,
+      [&](World& world) {
+        for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
+          for (const std::int64_t numel : {0, 1, size - 1, size, size + 1, 67, 1021, 8209, 30011}) {
+            for (const Memory memory : {Memory::kAny, Memory::kOwned, Memory::kMixed}) {
+              Checker(world, memory, static_cast<Dtype>(dtype), numel).check_all();
+            }
+          }
+        }
+      },
+      // Small windows, so that middling lengths need many of them.
+      [](InitOptions& options) { options.stage_bytes = 16 << 10; });
+}
+
+INSTANTIATE_TEST_SUITE_P(World, CollectivesTest, ::testing::Values(1, 2, 3, 4, 8));
+
+// The same code with ranks as threads: under the thread sanitizer this is the proof that the
+// synchronisation is right.
+TEST(Collectives, AreFreeOfRaces) {
+  testing::spawn_world(
+      3,
+      [&](World& world) {
+        for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
+          for (const std::int64_t numel : {1, 67, 8209, 30011}) {
+            for (const Memory memory : {Memory::kAny, Memory::kOwned, Memory::kMixed}) {
+              Checker(world, memory, dtype, numel).check_all();
+            }
+          }
+        }
+      },
+      [](InitOptions& options) { options.stage_bytes = 16 << 10; });
+}
+
+TEST(Collectives, LargeBuffersGiveTheReferenceBits) {
+  testing::fork_world(3, [&](World& world) {
+    for (const Memory memory : {Memory::kAny, Memory::kOwned}) {
+      Checker(world, memory, Dtype::kFloat32, 2'000'003).check_all();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace trireme

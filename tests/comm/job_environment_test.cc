@@ -1,0 +1,103 @@
+#include "comm/job_environment.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "support/ranks.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+using detail::JobEnvironment;
+using detail::read_job_environment;
+
+// Sets variables for one test and takes them away again.
+class Variables {
+ public:
+  Variables(std::initializer_list<std::pair<const char*, const char*>> values) : values_(values) {
+    for (const auto& [name, value] : values_) {
+      setenv(name, value, 1);
+    }
+  }
+  ~Variables() {
+    for (const auto& [name, value] : values_) {
+      unsetenv(name);
+    }
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  std::vector<std::pair<const char*, const char*>> values_;
+};
+
+void expect_place(const JobEnvironment& job, const std::string& launcher, int rank, int size) {
+  EXPECT_EQ(job.launcher, launcher);
+  EXPECT_EQ(job.rank, rank);
+  EXPECT_EQ(job.size, size);
+}
+
+TEST(JobEnvironment, WithoutALauncherIsAWorldOfOne) { expect_place(read_job_environment(), "none", 0, 1); }
+
+TEST(JobEnvironment, ReadsTriremesOwnVariablesFirst) {
+  const Variables variables{{"TRIREME_RANK", "2"}, {"TRIREME_WORLD_SIZE", "4"}, {"RANK", "0"}, {"WORLD_SIZE", "9"}};
+  expect_place(read_job_environment(), "trireme run", 2, 4);
+}
+
+TEST(JobEnvironment, ReadsTorchrun) {
+  const Variables variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}};
+  const JobEnvironment job = read_job_environment();
+  expect_place(job, "torchrun", 1, 2);
+  EXPECT_NE(job.job.find("29500"), std::string::npos);
+}
+
+TEST(JobEnvironment, ReadsOpenMpi) {
+  const Variables variables{{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "5"}};
+  expect_place(read_job_environment(), "mpirun (Open MPI)", 3, 5);
+}
+
+TEST(JobEnvironment, ReadsMpich) {
+  const Variables variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
+  expect_place(read_job_environment(), "mpiexec (MPICH)", 0, 2);
+}
+
+TEST(JobEnvironment, ReadsSrunButNotTheShellOfABatchJob) {
+  Variables variables{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_ID", "77"}};
+  expect_place(read_job_environment(), "none", 0, 1);
+  const Variables batch{{"SLURM_STEP_ID", "4294967291"}};
+  expect_place(read_job_environment(), "none", 0, 1);
+  const Variables step{{"SLURM_STEP_ID", "0"}};
+  expect_place(read_job_environment(), "srun", 1, 2);
+}
+
+TEST(JobEnvironment, RefusesWhatMakesNoSense) {
+  {
+    const Variables variables{{"TRIREME_RANK", "0"}};
+    EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("TRIREME_WORLD_SIZE"), std::string::npos);
+  }
+  {
+    const Variables variables{{"TRIREME_RANK", "zero"}, {"TRIREME_WORLD_SIZE", "2"}};
+    EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("\"zero\""), std::string::npos);
+  }
+  {
+    const Variables variables{{"TRIREME_RANK", "2"}, {"TRIREME_WORLD_SIZE", "2"}};
+    EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("outside the world"), std::string::npos);
+  }
+  {
+    const Variables variables{{"TRIREME_TIMEOUT", "soon"}};
+    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("TRIREME_TIMEOUT"), std::string::npos);
+  }
+  {
+    const Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
+    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("several machines"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,177 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "comm/rendezvous/channel.h"
+#include "support/ranks.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+using testing::fork_rank;
+using testing::message_of;
+using testing::options_for;
+using testing::unique_job;
+using testing::wait_for;
+
+// Rank 0 of two waits; an intruder comes first and must be refused with all of `parts`; then the
+// real rank 1 is still let in.
+void expect_refused(const std::function<void(InitOptions&)>& disguise, const std::vector<std::string>& parts) {
+  const std::string job = unique_job();
+  const auto join = [&](int rank) {
+    const auto world = init(options_for(job, rank, 2));
+    world->barrier().wait();
+  };
+  const pid_t host = fork_rank(0, join);
+  const pid_t intruder = fork_rank(1, [&](int) {
+    InitOptions options = options_for(job, 1, 2);
+    disguise(options);
+    try {
+      init(options);
+      ADD_FAILURE() << "the intruder was let in";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.reason(), CommError::Reason::kRefused);
+      for (const std::string& part : parts) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    }
+  });
+  EXPECT_EQ(wait_for(intruder), 0);
+  const pid_t member = fork_rank(1, join);
+  EXPECT_EQ(wait_for(member), 0);
+  EXPECT_EQ(wait_for(host), 0);
+}
+
+TEST(Rendezvous, RefusesAWrongToken) {
+  expect_refused([](InitOptions& options) { options.token = "a guess"; },
+                 {"rank 0 of 2", "refused rank 1 of 2", "does not know the token"});
+}
+
+TEST(Rendezvous, RefusesNoToken) {
+  unsetenv("TRIREME_TOKEN");
+  expect_refused([](InitOptions& options) { options.token = ""; }, {"does not know the token"});
+}
+
+TEST(Rendezvous, RefusesAWrongWorldSize) {
+  expect_refused([](InitOptions& options) { options.size = 3; },
+                 {"for a world of 3 ranks and rank 0 for one of 2", "rank 1 of 3"});
+}
+
+TEST(Rendezvous, RefusesAnotherProgramVersion) {
+  expect_refused([](InitOptions& options) { options.program_version = "2.0-other"; },
+                 {"\"2.0-other\"", "and rank 0 runs"});
+}
+
+TEST(Rendezvous, RefusesADuplicateRank) {
+  const std::string job = unique_job();
+  const auto join = [&](int rank) { init(options_for(job, rank, 3)); };
+  const pid_t host = fork_rank(0, join);
+  // Two processes claim rank 1: one is in, the other is told who has its place.
+  const auto claim = [&](int rank) {
+    try {
+      init(options_for(job, rank, 3));
+    } catch (const CommError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1 is already taken by pid"), std::string::npos) << error.what();
+      _exit(42);
+    }
+  };
+  const pid_t one = fork_rank(1, claim);
+  const pid_t two = fork_rank(1, claim);
+  int status = 0;
+  const pid_t refused = waitpid(-1, &status, 0);
+  EXPECT_TRUE(refused == one || refused == two);
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+  const pid_t last = fork_rank(2, join);
+  EXPECT_EQ(wait_for(refused == one ? two : one), 0);
+  EXPECT_EQ(wait_for(last), 0);
+  EXPECT_EQ(wait_for(host), 0);
+}
+
+TEST(Rendezvous, RefusesASecondRankZero) {
+  const std::string job = unique_job();
+  const pid_t host = fork_rank(0, [&](int) { init(options_for(job, 0, 2)); });
+  std::string message;
+  for (int i = 0; i < 500 && message.empty(); ++i) {
+    // Until the first has opened its door, this one would be the first itself.
+    const std::string sockets = [] {
+      std::ifstream file("/proc/net/unix");
+      std::ostringstream text;
+      text << file.rdbuf();
+      return text.str();
+    }();
+    if (sockets.find("@trireme/") == std::string::npos) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
+    message = message_of<CommError>([&] { init(options_for(job, 0, 2)); });
+  }
+  EXPECT_NE(message.find("is already rank 0"), std::string::npos) << message;
+  EXPECT_NE(message.find(detail::concat("pid ", host)), std::string::npos) << message;
+  kill(host, SIGKILL);
+  wait_for(host);
+}
+
+TEST(Rendezvous, NamesTheMissingRanksAtTheDeadline) {
+  InitOptions options = options_for(unique_job(), 0, 3);
+  options.timeout = Milliseconds(300);
+  const std::string message = message_of<CommError>([&] { init(options); });
+  EXPECT_NE(message.find("1 of 3 ranks came together, missing: 1, 2"), std::string::npos) << message;
+}
+
+TEST(Rendezvous, ARankWithoutRankZeroGivesUpAtTheDeadline) {
+  InitOptions options = options_for(unique_job(), 1, 2);
+  options.timeout = Milliseconds(300);
+  const std::string message = message_of<CommError>([&] { init(options); });
+  EXPECT_NE(message.find("found no rank 0"), std::string::npos) << message;
+}
+
+TEST(Rendezvous, ARankThatDiesAfterJoiningCanBeStartedAgain) {
+  const std::string job = unique_job();
+  const auto join = [&](int rank) { init(options_for(job, rank, 3))->barrier().wait(); };
+  const pid_t host = fork_rank(0, join);
+  const pid_t victim = fork_rank(1, join);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  kill(victim, SIGKILL);
+  wait_for(victim);
+  const pid_t second = fork_rank(1, join);
+  const pid_t third = fork_rank(2, join);
+  for (const pid_t pid : {second, third, host}) {
+    EXPECT_EQ(wait_for(pid), 0);
+  }
+}
+
+// Strangers that say nothing, or nonsense, hold nobody up.
+TEST(Rendezvous, IsNotHeldUpByStrangers) {
+  const std::string job = unique_job();
+  const auto join = [&](int rank) { init(options_for(job, rank, 2)); };
+  const pid_t host = fork_rank(0, join);
+  std::vector<detail::Channel> strangers;
+  for (int i = 0; i < 500 && strangers.size() < 3; ++i) {
+    std::ifstream file("/proc/net/unix");
+    for (std::string line; std::getline(file, line);) {
+      const auto at = line.find("@trireme/");
+      if (at == std::string::npos) {
+        continue;
+      }
+      if (auto channel = detail::connect_to(line.substr(at + 1))) {
+        if (strangers.size() == 1) {
+          channel->send("nonsense", 8, {}, Deadline(Milliseconds(0)));
+        }
+        strangers.push_back(std::move(*channel));
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_GE(strangers.size(), 3U);
+  EXPECT_EQ(wait_for(fork_rank(1, join)), 0);
+  EXPECT_EQ(wait_for(host), 0);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,125 @@
+#include "trireme/comm/shared_buffer.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "support/processes.h"
+#include "support/ranks.h"
+#include "trireme/core/error.h"
+#include "trireme/core/machine.h"
+
+namespace trireme {
+namespace {
+
+using testing::fork_world;
+using testing::message_of;
+
+TEST(SharedBuffer, IsZeroAtFirstAndReadableByPeers) {
+  fork_world(3, [](World& world) {
+    const SharedBuffer buffer = world.allocate(10'000);
+    for (std::size_t i = 0; i < buffer.size_bytes(); ++i) {
+      ASSERT_EQ(buffer.data()[i], std::byte{0});
+    }
+    world.barrier().wait();
+    buffer.data()[9'999] = static_cast<std::byte>(world.rank() + 1);
+    world.barrier().wait();
+    for (int peer = 0; peer < 3; ++peer) {
+      EXPECT_EQ(buffer.peer(peer)[9'999], static_cast<std::byte>(peer + 1));
+    }
+    world.barrier().wait();
+  });
+}
+
+TEST(SharedBuffer, TooLargeIsAnErrorOnEveryRankAndBreaksNothing) {
+  fork_world(2, [](World& world) {
+    const std::string message = message_of<MemoryError>([&] { world.allocate(available_memory_bytes() * 4 / 4096 * 4096); });
+    EXPECT_NE(message.find("MiB"), std::string::npos) << message;
+    const SharedBuffer small = world.allocate(1000);
+    std::vector<float> data = {1};
+    world.all_reduce(data).wait();
+    EXPECT_EQ(data[0], 2);
+  });
+}
+
+TEST(SharedBuffer, AFileSizeLimitIsAnErrorAndNoSignal) {
+  fork_world(2, [](World& world) {
+    const rlimit limit{1 << 20, RLIM_INFINITY};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    EXPECT_NE(message_of<MemoryError>([&] { world.allocate(8 << 20); }).find("ulimit -f"), std::string::npos);
+  });
+}
+
+TEST(SharedBuffer, IsInvisibleInTheFileSystem) {
+  const auto files_in_shm = [] {
+    std::vector<std::string> names;
+    if (std::ifstream("/dev/shm/.")) {
+      const auto listing = testing::run_program({"ls", "-A", "/dev/shm"});
+      names.push_back(listing.out);
+    }
+    return names;
+  };
+  const auto before = files_in_shm();
+  fork_world(2, [&](World& world) {
+    const SharedBuffer buffer = world.allocate(100'000);
+    world.barrier().wait();
+    EXPECT_EQ(files_in_shm(), before);
+    world.barrier().wait();
+  });
+}
+
+TEST(SharedBuffer, IsReturnedWithItsLastHandle) {
+  fork_world(2, [](World& world) {
+    const auto mapped = [] {
+      const std::string maps = testing::read_file("/proc/self/maps");
+      int count = 0;
+      for (std::size_t at = maps.find("memfd:trireme"); at != std::string::npos; at = maps.find("memfd:trireme", at + 1)) {
+        ++count;
+      }
+      return count;
+    };
+    const int before = mapped();
+    for (int i = 0; i < 50; ++i) {
+      SharedBuffer buffer = world.allocate(1 << 20);
+      const Span span = buffer.span(Dtype::kFloat32, 10);
+      buffer = {};
+      EXPECT_EQ(mapped(), before + 1);  // the span still holds it
+      world.barrier().wait();
+    }
+    EXPECT_EQ(mapped(), before);
+  });
+}
+
+TEST(World, CanBeBuiltAgainAndBesideAnother) {
+  const std::string job = testing::unique_job();
+  testing::fork_ranks(3, [&](int rank) {
+    for (int round = 0; round < 5; ++round) {
+      const auto one = init(testing::options_for(job, rank, 3));
+      const auto two = init(testing::options_for(job, rank, 3));
+      std::vector<int> a = {1};
+      std::vector<int> b = {10};
+      Work first = one->all_reduce(a);
+      Work second = two->all_reduce(b);
+      second.wait();
+      first.wait();
+      EXPECT_EQ(a[0], 3);
+      EXPECT_EQ(b[0], 30);
+    }
+  });
+}
+
+TEST(World, OfOneRankNeedsNoLauncher) {
+  const auto world = init();
+  EXPECT_EQ(world->size(), 1);
+  EXPECT_EQ(world->launcher(), "none");
+  std::vector<float> data = {3};
+  world->all_reduce(data, ReduceOp::kAverage).wait();
+  EXPECT_EQ(data[0], 3);
+  EXPECT_EQ(world->allocate(100).size_bytes(), 100U);
+}
+
+}  // namespace
+}  // namespace trireme

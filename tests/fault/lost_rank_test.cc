@@ -1,0 +1,117 @@
+// Ranks that die, stop, leave or do something else in the middle of collectives.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "support/processes.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+using testing::Finished;
+using testing::Program;
+using testing::test_binary;
+using testing::trireme_binary;
+
+std::vector<std::string> job(int ranks, const std::string& mode, const std::vector<std::string>& options = {}) {
+  std::vector<std::string> command = {trireme_binary(), "run", "-n", std::to_string(ranks)};
+  command.insert(command.end(), options.begin(), options.end());
+  command.insert(command.end(), {"--", test_binary("worker"), mode});
+  return command;
+}
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+  }
+}
+
+TEST(LostRank, AKilledRankIsNamedByEveryoneWithinASecond) {
+  const testing::TemporaryFolder folder;
+  Program program(job(3, "loop", {"--log-dir", folder.path()}));
+  ASSERT_TRUE(program.wait_for_output("looping", 3));
+  const auto ranks = program.children();
+  ASSERT_EQ(ranks.size(), 3U);
+  const auto start = std::chrono::steady_clock::now();
+  kill(ranks[1], SIGKILL);
+  const Finished result = program.wait();
+  // A deadline that the product promises, not a speed: nothing may wait for the collective's own.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"trireme run: rank 1 of 3", "signal 9", "[0] rank 0 of 3", "[2] rank 2 of 3",
+                            detail::concat("rank 1 (pid ", ranks[1], ", has ended)"), "last operations:"});
+  // Each survivor has written its record, and one of them the summary for all.
+  for (const char* file : {"flight-rank-0.json", "flight-rank-2.json"}) {
+    expect_parts(testing::read_file(folder.path() + "/" + file), {"\"op\": \"all_reduce\"", "\"state\": \"finished\""});
+  }
+  expect_parts(testing::read_file(folder.path() + "/flight-summary.txt"),
+               {detail::concat("rank 1 (pid ", ranks[1], ", has ended)"), "issued #", "completed #"});
+}
+
+TEST(LostRank, AStoppedRankIsNamedAtTheDeadline) {
+  const testing::TemporaryFolder folder;
+  const std::string mark = testing::unique_mark();
+  Program program(job(3, "loop", {"--timeout", "1", "--log-dir", folder.path()}), {mark});
+  ASSERT_TRUE(program.wait_for_output("looping", 3));
+  const auto ranks = program.children();
+  ASSERT_EQ(ranks.size(), 3U);
+  kill(ranks[2], SIGSTOP);
+  const Finished result = program.wait();
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"waited 1", detail::concat("rank 2 (pid ", ranks[2], ", stopped by a signal)")});
+  expect_parts(testing::read_file(folder.path() + "/flight-summary.txt"), {"rank 2 (pid", "stopped by a signal"});
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+TEST(LostRank, ARankThatLeavesIsMissedByThoseWhoWaitForIt) {
+  const Finished result = testing::run_program(job(3, "leave"));
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"rank 1 (pid", "has left the world", "barrier()"});
+}
+
+TEST(LostRank, MismatchedCallsAreNamedByTheLauncherToo) {
+  const Finished result = testing::run_program(job(2, "mismatch"));
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"all_reduce(sum, float32 x 10)", "broadcast(float32 x 10, root 0)", "trireme run: rank"});
+}
+
+// Two hundred deaths at random moments, from before the rendezvous to the middle of collectives.
+TEST(LostRank, NothingIsLeftBehindByTwoHundredKills) {
+  const auto shm_entries = [] {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      ++count;
+    }
+    return count;
+  };
+  const std::size_t shm_before = shm_entries();
+  const std::string mark = testing::unique_mark();
+  std::mt19937 random(20260801);
+  for (int i = 0; i < 200; ++i) {
+    const int ranks = 2 + static_cast<int>(random() % 3);
+    Program program(job(ranks, "loop"), {mark});
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+    std::vector<pid_t> pids = program.children();
+    for (int tries = 0; pids.empty() && tries < 1000; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      pids = program.children();
+    }
+    ASSERT_FALSE(pids.empty());
+    kill(pids[random() % pids.size()], SIGKILL);
+    const Finished result = program.wait();
+    // A rank killed between fork and exec is a program that could not be started.
+    EXPECT_TRUE(result.code == 3 || result.code == 2) << i << ": " << result.code << " " << result.err;
+    ASSERT_TRUE(testing::processes_with(mark).empty()) << i;
+  }
+  // The memory has no name anywhere; it lives only in processes, and none is left.
+  EXPECT_EQ(shm_entries(), shm_before);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,211 @@
+// `trireme run` as its users see it.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "support/processes.h"
+
+namespace trireme {
+namespace {
+
+using testing::Finished;
+using testing::Program;
+using testing::run_program;
+using testing::test_binary;
+using testing::trireme_binary;
+
+Finished run(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+  arguments.insert(arguments.begin(), {trireme_binary(), "run"});
+  return run_program(std::move(arguments), std::move(environment));
+}
+
+Finished run_script(int ranks, const std::string& script) {
+  return run({"-n", std::to_string(ranks), "--", "/bin/sh", "-c", script});
+}
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+  }
+}
+
+TEST(RunCommand, StartsRanksThatFindEachOther) {
+  const Finished result = run({"-n", "3", "--", test_binary("worker"), "hello"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  expect_parts(result.out, {"[0] rank 0 of 3 by trireme run, sum 3", "[1] rank 1 of 3", "[2] rank 2 of 3"});
+}
+
+TEST(RunCommand, PassesArgumentsAsTheyAre) {
+  const Finished result = run({"-n", "1", "--", "printf", "%s|", "-n", "9", "--", "--help", "a b", ""});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.out, "[0] -n|9|--|--help|a b||\n");
+  EXPECT_EQ(run({"-n", "1", "echo", "no", "--dashes", "-n", "2"}).out, "[0] no --dashes -n 2\n");
+}
+
+TEST(RunCommand, RefusesWrongUsageWithCodeTwo) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"-n", "0", "--", "true"}, "found \"0\""},
+      {{"-n", "-3", "--", "true"}, "found \"-3\""},
+      {{"-n", "two", "--", "true"}, "found \"two\""},
+      {{"-n", "1.5", "--", "true"}, "found \"1.5\""},
+      {{"-n", "99999999999", "--", "true"}, "found \"99999999999\""},
+      {{"--", "true"}, "-n"},
+      {{"-n", "2"}, "expected a program"},
+      {{"-n", "2", "--"}, "expected a program"},
+      {{"-n", "2", "--", "no-such-program-anywhere"}, "no-such-program-anywhere"},
+      {{"-n", "2", "--", "/no/such/program"}, "does not exist"},
+      {{"-n", "2", "--", "/etc/passwd"}, "not a file that may be executed"},
+      {{"-n", "2", "--", "/etc"}, "not a file that may be executed"},
+      {{"-n", "2", "--bogus", "--", "true"}, "--bogus"},
+      {{"-n", "2", "--threads", "0", "--", "true"}, "--threads"},
+      {{"-n", "2", "--timeout", "never", "--", "true"}, "\"never\""},
+      {{"-n", "2", "--timeout", "0", "--", "true"}, "\"0\""},
+      {{"-n", "2", "--log-dir", "/proc/nothing/here", "--", "true"}, "/proc/nothing/here"},
+  };
+  for (const auto& [arguments, part] : cases) {
+    const Finished result = run(arguments);
+    EXPECT_EQ(result.code, 2) << part << ": " << result.err;
+    expect_parts(result.err, {part});
+  }
+  EXPECT_EQ(run_program({trireme_binary()}).code, 2);
+  EXPECT_EQ(run_program({trireme_binary(), "sail"}).code, 2);
+  EXPECT_EQ(run_program({trireme_binary(), "--help"}).code, 0);
+  EXPECT_EQ(run_program({trireme_binary(), "run", "--help"}).code, 0);
+}
+
+TEST(RunCommand, SaysThatAFileIsNoProgram) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.path() + "/broken";
+  std::ofstream(path) << "this is no program\n";
+  EXPECT_EQ(run_program({"chmod", "+x", path}).code, 0);
+  const Finished result = run({"-n", "2", "--", path});
+  EXPECT_EQ(result.code, 2);
+  expect_parts(result.err, {"could not be started", "broken"});
+}
+
+TEST(RunCommand, NamesTheFirstRankThatFailsWithItsLastWords) {
+  const Finished result = run_script(
+      3, "if [ $TRIREME_RANK = 1 ]; then echo 'the disk is on fire' >&2; exit 7; fi; sleep 100");
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"rank 1 of 3", "exit code 7", "last words of rank 1", "the disk is on fire"});
+}
+
+TEST(RunCommand, NamesTheSignalThatKilledARank) {
+  const Finished result = run_script(2, "if [ $TRIREME_RANK = 0 ]; then kill -SEGV $$; fi; sleep 100");
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"rank 0 of 2", "signal 11"});
+}
+
+TEST(RunCommand, BlamesTheRankThatThrewAndNotThoseThatMissIt) {
+  const Finished result = run({"-n", "3", "--", test_binary("worker"), "throw"});
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"trireme run: rank 1 of 3", "exit code 6", "rank 1 has had enough"});
+}
+
+TEST(RunCommand, SaysThatTheRanksDidNotFindEachOther) {
+  const Finished result = run({"-n", "2", "--timeout", "0.5", "--", "/bin/sh", "-c",
+                               "if [ $TRIREME_RANK = 0 ]; then exec " + test_binary("worker") + "; fi; sleep 100"});
+  EXPECT_EQ(result.code, 4) << result.err;
+  expect_parts(result.err, {"rendezvous timed out", "missing: 1"});
+}
+
+TEST(RunCommand, NeverMixesLines) {
+  const Finished result = run_script(4, "i=0; while [ $i -lt 200 ]; do printf 'aaaaaaaaaa'; printf 'bbbbbbbbbb\\n'; i=$((i+1)); done");
+  std::istringstream lines(result.out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_EQ(line.substr(3), " aaaaaaaaaabbbbbbbbbb");
+    EXPECT_EQ(line[0], '[');
+  }
+  EXPECT_EQ(count, 800);
+}
+
+TEST(RunCommand, KeepsTheTwoStreamsApartAndColourOffFiles) {
+  const Finished result = run_script(1, "echo out; echo err >&2");
+  EXPECT_EQ(result.out, "[0] out\n");
+  EXPECT_EQ(result.err, "[0] err\n");
+}
+
+TEST(RunCommand, WritesALogForEachRank) {
+  const testing::TemporaryFolder folder;
+  const std::string logs = folder.path() + "/deep/logs";
+  const Finished result = run({"-n", "2", "--log-dir", logs, "--", "/bin/sh", "-c", "echo I am $TRIREME_RANK"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(testing::read_file(logs + "/rank-0.log"), "I am 0\n");
+  EXPECT_EQ(testing::read_file(logs + "/rank-1.log"), "I am 1\n");
+}
+
+TEST(RunCommand, GivesEachRankItsThreadsAndProcessors) {
+  const Finished result = run({"-n", "1", "--threads", "3", "--", test_binary("worker")}, {"OMP_NUM_THREADS=9"});
+  expect_parts(result.out, {"threads 3"});
+  expect_parts(run({"-n", "1", "--", test_binary("worker")}, {"OMP_NUM_THREADS=9"}).out, {"threads 9"});
+  const Finished many = run({"-n", "64", "--", "/bin/sh", "-c", "echo $OMP_NUM_THREADS"});
+  EXPECT_EQ(many.code, 0);
+}
+
+TEST(RunCommand, GivesRankZeroItsStandardInput) {
+  const Finished result =
+      run_program({"/bin/sh", "-c", "echo from outside | " + trireme_binary() + " run -n 2 -- cat"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.out, "[0] from outside\n");
+}
+
+TEST(RunCommand, ForwardsSignalsAndEndsWithThem) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string mark = testing::unique_mark();
+    Program program({trireme_binary(), "run", "-n", "2", "--", "/bin/sh", "-c",
+                     "trap 'echo caught; exit 0' INT TERM HUP; echo ready; while :; do sleep 0.05; done"},
+                    {mark});
+    ASSERT_TRUE(program.wait_for_output("ready", 2));
+    kill(program.pid(), number);
+    const Finished result = program.wait();
+    EXPECT_EQ(result.code, 128 + number);
+    expect_parts(result.out, {"[0] caught", "[1] caught"});
+    EXPECT_TRUE(testing::processes_with(mark).empty());
+  }
+}
+
+TEST(RunCommand, EndsRanksThatIgnoreSignals) {
+  const std::string mark = testing::unique_mark();
+  Program program({trireme_binary(), "run", "-n", "2", "--", "/bin/sh", "-c",
+                   "trap '' INT TERM; echo ready; while :; do sleep 0.05; done"},
+                  {mark});
+  ASSERT_TRUE(program.wait_for_output("ready", 2));
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().code, 128 + SIGTERM);
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+TEST(RunCommand, LeavesNothingOfWhatRanksStartedAndAbandoned) {
+  const std::string mark = testing::unique_mark();
+  Program program({trireme_binary(), "run", "-n", "2", "--", "/bin/sh", "-c",
+                   "(setsid sleep 100 >/dev/null 2>&1 &) ; sleep 100 & echo started"},
+                  {mark});
+  EXPECT_EQ(program.wait().code, 0);
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+TEST(RunCommand, TakesTheRanksWithItWhenItIsKilled) {
+  const std::string mark = testing::unique_mark();
+  Program program({trireme_binary(), "run", "-n", "3", "--", test_binary("worker"), "loop"}, {mark});
+  ASSERT_TRUE(program.wait_for_output("looping", 3));
+  kill(program.pid(), SIGKILL);
+  program.wait();
+  for (int i = 0; i < 100 && !testing::processes_with(mark).empty(); ++i) {
+    run_program({"sleep", "0.02"});
+  }
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+TEST(RunCommand, EndsTheJobWhenNobodyReadsItsOutput) {
+  const std::string mark = testing::unique_mark();
+  run_program({"/bin/sh", "-c", trireme_binary() + " run -n 2 -- yes | head -n 3"}, {mark});
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/world.h"
+
+// Ranks for tests: as processes, which is how they really run, or as threads, where the thread
+// sanitizer sees both sides.
+
+namespace trireme::testing {
+
+// A job name that no other test uses.
+std::string unique_job();
+
+// Options that place a rank in a job of its own, with a short deadline.
+InitOptions options_for(const std::string& job, int rank, int size);
+
+// Runs body(rank) in `size` forked processes and waits. A rank fails when a gtest expectation in
+// it fails or when it throws; the test then fails with what it printed. Returns the wait statuses.
+std::vector<int> fork_ranks(int size, const std::function<void(int rank)>& body);
+
+// The same with a world of all of them; `adjust` may change the options.
+void fork_world(int size,
+                const std::function<void(World& world)>& body,
+                const std::function<void(InitOptions& options)>& adjust = {});
+
+// Runs body(world) in `size` threads of this process.
+void spawn_world(int size,
+                 const std::function<void(World& world)>& body,
+                 const std::function<void(InitOptions& options)>& adjust = {});
+
+// Starts body(rank) in a process of its own; for tests that kill it. Reap it with wait_for.
+pid_t fork_rank(int rank, const std::function<void(int rank)>& body);
+int wait_for(pid_t pid);
+
+// The message of the E that `body` throws; fails the test when it throws nothing else.
+template <class E>
+std::string message_of(const std::function<void()>& body);
+
+}  // namespace trireme::testing
+
+#include <gtest/gtest.h>
+
+template <class E>
+std::string trireme::testing::message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception: " << error.what();
+    return {};
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}

@@ -1,0 +1,30 @@
+#include <memory>
+
+#include "collectives_bench.h"
+#include "commands.h"
+#include "number_options.h"
+
+namespace trireme::tools {
+
+void add_bench_command(CLI::App& program, Action& action) {
+  CLI::App* bench = program.add_subcommand("bench", "Measure, side by side with other systems");
+  bench->require_subcommand(1);
+
+  auto options = std::make_shared<bench::CollectivesOptions>();
+  CLI::App* collectives = bench->add_subcommand(
+      "collectives", "all_reduce, reduce_scatter, all_gather and broadcast from 4 KiB to 64 MiB");
+  add_count(*collectives, "-n,--ranks", options->ranks, "How many ranks (default: 2)");
+  collectives->add_flag(
+      "--peers", options->peers, "Beside Gloo (PyTorch) and Open MPI, in turns in the same run");
+  collectives->add_option("--json", options->json_path, "Write the table as JSON too")
+      ->type_name("FILE");
+  add_count(
+      *collectives, "--rounds", options->rounds, "How often the systems take turns (default: 3)");
+  collectives->add_option("--worker", options->worker_output, "")
+      ->group("");  // for the ranks it starts
+  collectives->callback([&action, options] {
+    action = [options] { return bench::run_collectives_bench(*options); };
+  });
+}
+
+}  // namespace trireme::tools

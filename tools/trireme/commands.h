@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/App.hpp>
+
+// Each subcommand adds itself to the program and, when it was chosen, sets `action`, whose result
+// is the exit code.
+
+namespace trireme::tools {
+
+using Action = std::function<int()>;
+
+// `command` is what split_off_command has found.
+void add_run_command(CLI::App& program, Action& action, const std::vector<std::string>& command);
+// Takes the program to run, and its arguments, off the words of `trireme run ...`: they are not
+// options of ours, whatever they look like.
+std::vector<std::string> split_off_command(std::vector<std::string>& words);
+
+void add_bench_command(CLI::App& program, Action& action);
+
+}  // namespace trireme::tools

@@ -1,0 +1,55 @@
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "commands.h"
+#include "trireme/core/error.h"
+#include "trireme/core/version.h"
+#include "trireme/launch/launcher.h"
+
+namespace {
+
+// CLI11 has exit codes of its own; ours are fixed: 2 for anything wrong with the command line.
+int report_usage(const CLI::App& program, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {  // --help, --version
+    program.exit(error);
+    return trireme::kExitOk;
+  }
+  std::fprintf(
+      stderr,
+      "trireme: %s\nRun \"trireme --help\" or \"trireme COMMAND --help\" for what it takes.\n",
+      error.what());
+  return trireme::kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App program("Distributed training for LibTorch.", "trireme");
+  program.set_version_flag("--version", std::string("trireme ") + TRIREME_VERSION);
+  program.require_subcommand(1);
+  trireme::tools::Action action;
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const std::vector<std::string> command = trireme::tools::split_off_command(words);
+  trireme::tools::add_run_command(program, action, command);
+  trireme::tools::add_bench_command(program, action);
+  try {
+    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+    program.parse(words);
+    return action();
+  } catch (const CLI::ParseError& error) {
+    return report_usage(program, error);
+  } catch (const trireme::ConfigError& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return trireme::kExitUsage;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return 1;
+  }
+}

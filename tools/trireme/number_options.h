@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <CLI/App.hpp>
+
+// Options that take numbers, with one wording for what is wrong with them.
+
+namespace trireme::tools {
+
+// A whole number from 1 on.
+CLI::Option* add_count(CLI::App& app, const std::string& name, int& value, const std::string& help);
+CLI::Option* add_optional_count(CLI::App& app,
+                                const std::string& name,
+                                std::optional<int>& value,
+                                const std::string& help);
+// Seconds above 0, fractions allowed.
+CLI::Option* add_optional_seconds(CLI::App& app,
+                                  const std::string& name,
+                                  std::optional<double>& value,
+                                  const std::string& help);
+
+}  // namespace trireme::tools
