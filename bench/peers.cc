@@ -56,6 +56,7 @@ int run_command(const std::vector<std::string>& command) {
     setenv(name, "1", 1);
   }
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& word : command) {
     arguments.push_back(const_cast<char*>(word.c_str()));
   }

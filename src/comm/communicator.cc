@@ -80,11 +80,24 @@ Counts Communicator::checked_counts(OpKind kind, Counts counts, std::int64_t tot
   return counts;
 }
 
+std::int64_t Communicator::agree_on_split(OpKind kind,
+                                          bool at_root,
+                                          std::int64_t numel_at_root,
+                                          Counts* counts) const {
+  if (!at_root && counts->empty()) {
+    return -1;
+  }
+  const std::int64_t total =
+      at_root ? numel_at_root : std::accumulate(counts->begin(), counts->end(), std::int64_t{0});
+  *counts = checked_counts(kind, std::move(*counts), total);
+  return total;
+}
+
 Work Communicator::submit_to(Communicator& other, Operation operation) {
   return other.submit(std::move(operation));
 }
 
-Work Communicator::all_reduce(Span data, ReduceOp op) {
+Work Communicator::all_reduce(const Span& data, ReduceOp op) {
   return submit({.kind = OpKind::kAllReduce,
                  .reduce = op,
                  .dtype = data.dtype(),
@@ -94,7 +107,10 @@ Work Communicator::all_reduce(Span data, ReduceOp op) {
                  .total = data.numel()});
 }
 
-Work Communicator::reduce_scatter(ConstSpan input, Span output, ReduceOp op, Counts counts) {
+Work Communicator::reduce_scatter(const ConstSpan& input,
+                                  const Span& output,
+                                  ReduceOp op,
+                                  Counts counts) {
   constexpr auto kKind = OpKind::kReduceScatter;
   check_same_dtype(kKind, input, output);
   const std::int64_t total = input.numel();
@@ -103,13 +119,13 @@ Work Communicator::reduce_scatter(ConstSpan input, Span output, ReduceOp op, Cou
   return submit({.kind = kKind,
                  .reduce = op,
                  .dtype = input.dtype(),
-                 .input = std::move(input),
-                 .output = std::move(output),
+                 .input = input,
+                 .output = output,
                  .counts = std::move(counts),
                  .total = total});
 }
 
-Work Communicator::all_gather(ConstSpan input, Span output, Counts counts) {
+Work Communicator::all_gather(const ConstSpan& input, const Span& output, Counts counts) {
   constexpr auto kKind = OpKind::kAllGather;
   check_same_dtype(kKind, input, output);
   const std::int64_t total = output.numel();
@@ -117,13 +133,13 @@ Work Communicator::all_gather(ConstSpan input, Span output, Counts counts) {
   check_numel(kKind, "input", counts[index(rank())], input.numel(), rank());
   return submit({.kind = kKind,
                  .dtype = input.dtype(),
-                 .input = std::move(input),
-                 .output = std::move(output),
+                 .input = input,
+                 .output = output,
                  .counts = std::move(counts),
                  .total = total});
 }
 
-Work Communicator::broadcast(Span data, int root) {
+Work Communicator::broadcast(const Span& data, int root) {
   check_root(OpKind::kBroadcast, root);
   return submit({.kind = OpKind::kBroadcast,
                  .dtype = data.dtype(),
@@ -133,7 +149,7 @@ Work Communicator::broadcast(Span data, int root) {
                  .total = data.numel()});
 }
 
-Work Communicator::reduce(Span data, int root, ReduceOp op) {
+Work Communicator::reduce(const Span& data, int root, ReduceOp op) {
   check_root(OpKind::kReduce, root);
   return submit({.kind = OpKind::kReduce,
                  .reduce = op,
@@ -145,92 +161,76 @@ Work Communicator::reduce(Span data, int root, ReduceOp op) {
                  .total = data.numel()});
 }
 
-Work Communicator::gather(ConstSpan input, Span output, int root, Counts counts) {
+Work Communicator::gather(const ConstSpan& input, const Span& output, int root, Counts counts) {
   constexpr auto kKind = OpKind::kGather;
   check_root(kKind, root);
-  std::int64_t total = -1;
   if (rank() == root) {
     check_same_dtype(kKind, input, output);
-    total = output.numel();
-    counts = checked_counts(kKind, std::move(counts), total);
-  } else {
-    output = Span(nullptr, 0, input.dtype());
-    if (!counts.empty()) {
-      total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-      counts = checked_counts(kKind, std::move(counts), total);
-    }
   }
+  const std::int64_t total = agree_on_split(kKind, rank() == root, output.numel(), &counts);
   if (!counts.empty()) {
     check_numel(kKind, "input", counts[index(rank())], input.numel(), rank());
   }
   return submit({.kind = kKind,
                  .dtype = input.dtype(),
                  .root = root,
-                 .input = std::move(input),
-                 .output = std::move(output),
+                 .input = input,
+                 .output = rank() == root ? output : Span(nullptr, 0, input.dtype()),
                  .counts = std::move(counts),
                  .total = total});
 }
 
-Work Communicator::scatter(ConstSpan input, Span output, int root, Counts counts) {
+Work Communicator::scatter(const ConstSpan& input, const Span& output, int root, Counts counts) {
   constexpr auto kKind = OpKind::kScatter;
   check_root(kKind, root);
-  std::int64_t total = -1;
   if (rank() == root) {
     check_same_dtype(kKind, input, output);
-    total = input.numel();
-    counts = checked_counts(kKind, std::move(counts), total);
-  } else {
-    input = ConstSpan(nullptr, 0, output.dtype());
-    if (!counts.empty()) {
-      total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-      counts = checked_counts(kKind, std::move(counts), total);
-    }
   }
+  const std::int64_t total = agree_on_split(kKind, rank() == root, input.numel(), &counts);
   if (!counts.empty()) {
     check_numel(kKind, "output", counts[index(rank())], output.numel(), rank());
   }
   return submit({.kind = kKind,
                  .dtype = output.dtype(),
                  .root = root,
-                 .input = std::move(input),
-                 .output = std::move(output),
+                 .input = rank() == root ? input : ConstSpan(nullptr, 0, output.dtype()),
+                 .output = output,
                  .counts = std::move(counts),
                  .total = total});
 }
 
-Work Communicator::all_to_all(ConstSpan input, Span output, Counts send_counts) {
+Work Communicator::all_to_all(const ConstSpan& input, const Span& output, Counts send_counts) {
   constexpr auto kKind = OpKind::kAllToAll;
   check_same_dtype(kKind, input, output);
   const std::int64_t total = input.numel();
   send_counts = checked_counts(kKind, std::move(send_counts), total);
   return submit({.kind = kKind,
                  .dtype = input.dtype(),
-                 .input = std::move(input),
-                 .output = std::move(output),
+                 .input = input,
+                 .output = output,
                  .counts = std::move(send_counts),
                  .total = total});
 }
 
-Work Communicator::send(ConstSpan data, int to, int tag) {
+Work Communicator::send(const ConstSpan& data, int to, int tag) {
   check_peer(OpKind::kSend, to);
   const std::int64_t total = data.numel();
   return submit({.kind = OpKind::kSend,
                  .dtype = data.dtype(),
                  .peer = to,
                  .tag = tag,
-                 .input = std::move(data),
+                 .input = data,
                  .total = total});
 }
 
-Work Communicator::recv(Span data, int from, int tag) {
+Work Communicator::recv(const Span& data, int from, int tag) {
   check_peer(OpKind::kRecv, from);
   const std::int64_t total = data.numel();
   return submit({.kind = OpKind::kRecv,
                  .dtype = data.dtype(),
                  .peer = from,
                  .tag = tag,
-                 .output = std::move(data),
+                 .output = data,
                  .total = total});
 }
 

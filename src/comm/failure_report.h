@@ -10,4 +10,8 @@ namespace trireme::detail {
 // its exit code. Does nothing where no launcher listens. Never throws.
 void report_failure(int rank, const CommError& error) noexcept;
 
+// True once the launcher that started this process is gone, so that nobody would end its ranks.
+// False where none listens.
+bool launcher_has_ended() noexcept;
+
 }  // namespace trireme::detail

@@ -75,7 +75,7 @@ std::string FlightRecorder::write(const std::string& folder,
 
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  const std::string path = concat(folder, "/flight-rank-", rank, ".json");
+  std::string path = concat(folder, "/flight-rank-", rank, ".json");
   std::ofstream file(path);
   // A message may hold bytes that are not UTF-8 (a path): replace them rather than throw.
   file << record.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";

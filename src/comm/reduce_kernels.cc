@@ -3,6 +3,7 @@
 // included (it is copied into a padded vector first), and this file is built with
 // -ffp-contract=off, so the result is the same whatever the split.
 #undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): Highway's name
 #define HWY_TARGET_INCLUDE "comm/reduce_kernels.cc"
 // clang-format off: foreach_target.h must come before highway.h
 #include <hwy/foreach_target.h>

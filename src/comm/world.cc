@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <sodium.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/failure_report.h"
@@ -67,7 +68,8 @@ Milliseconds timeout_of(const InitOptions& options) {
     return options.timeout;
   }
   if (const auto seconds = env_seconds(kEnvTimeout)) {
-    return Milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(*seconds * 1000)));
+    constexpr double kMost = 1e12;  // what a Deadline takes anyway
+    return Milliseconds(static_cast<std::int64_t>(std::clamp(*seconds * 1000, 1.0, kMost)));
   }
   return kDefaultTimeout;
 }
@@ -88,7 +90,14 @@ std::string flight_folder_of(const InitOptions& options, const std::string& job)
     return *folder;
   }
   std::error_code error;
-  const auto temporary = std::filesystem::temp_directory_path(error);
+  auto temporary = std::filesystem::temp_directory_path(error);
+  // In a folder that everyone can write, someone else may have taken the name.
+  struct stat status {};
+  const std::string ours = concat(temporary.string(), "/trireme-", geteuid());
+  if (!error && lstat(ours.c_str(), &status) == 0 &&
+      (!S_ISDIR(status.st_mode) || status.st_uid != geteuid())) {
+    temporary = ".";
+  }
   return concat(
       error ? "." : temporary.string(), "/trireme-", geteuid(), "/", hex_digest(job).substr(0, 12));
 }
@@ -108,7 +117,7 @@ Work World::submit(Operation operation) {
   return submit_to(*backend_, std::move(operation));
 }
 
-std::shared_ptr<World> init(InitOptions options) {
+std::shared_ptr<World> init(const InitOptions& options) {
   const JobEnvironment place = place_of_this_process(options);
   TRIREME_CHECK(place.local_size == place.size,
                 place.launcher,

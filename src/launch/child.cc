@@ -32,6 +32,7 @@ Pipe make_pipe() {
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (const std::string& text : texts) {
     result.push_back(const_cast<char*>(text.c_str()));
   }
@@ -81,9 +82,6 @@ struct Prepared {
   if (options.kept_fd >= 0) {
     fcntl(options.kept_fd, F_SETFD, 0);
   }
-  for (int number = 1; number < NSIG; ++number) {
-    signal(number, SIG_DFL);
-  }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -111,7 +109,7 @@ std::string find_program(const std::string& program) {
   }
   std::istringstream folders(env_string("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string path = concat(folder.empty() ? "." : folder, "/", program);
+    std::string path = concat(folder.empty() ? "." : folder, "/", program);
     if (is_executable_file(path)) {
       return path;
     }

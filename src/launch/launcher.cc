@@ -4,30 +4,26 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sodium.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "launch/child.h"
+#include "launch/job_setup.h"
 #include "launch/line_printer.h"
 #include "launch/placement.h"
+#include "launch/signal_watch.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
-
-extern char** environ;  // NOLINT: POSIX gives the environment only by this name
 
 namespace trireme {
 namespace {
@@ -38,63 +34,15 @@ using detail::concat;
 // to end in good order after SIGTERM.
 constexpr Milliseconds kTimeToNotice{700};
 constexpr Milliseconds kTimeToEnd{3000};
+// For a reader of the output that has fallen behind when the ranks have ended.
+constexpr Milliseconds kTimeToRead{600'000};
 
-constexpr std::array kEndingSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-constexpr std::array kPassedSignals = {SIGUSR1, SIGUSR2, SIGCONT};
+// Reads of 16 KiB from one stream: per turn of the loop, and after its rank has ended (what it
+// wrote is all in the pipe then; only something it has left running could go on writing).
+constexpr int kReadsPerTurn = 4;
+constexpr int kReadsAtEnd = 64;
+
 constexpr std::array kColours = {36, 33, 32, 35, 34, 91, 96, 93};
-
-template <class Array>
-bool contains(const Array& array, int value) {
-  return std::find(array.begin(), array.end(), value) != array.end();
-}
-
-std::string random_hex(std::size_t bytes) {
-  if (sodium_init() < 0) {
-    throw InternalError("libsodium cannot find a source of random numbers");
-  }
-  std::vector<unsigned char> raw(bytes);
-  randombytes_buf(raw.data(), raw.size());
-  std::string hex(2 * bytes + 1, '\0');
-  sodium_bin2hex(hex.data(), hex.size(), raw.data(), raw.size());
-  hex.pop_back();
-  return hex;
-}
-
-// Blocks the signals the launcher reads through a signalfd, and restores everything at the end.
-class SignalWatch {
- public:
-  SignalWatch() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int number : kEndingSignals) {
-      sigaddset(&set, number);
-    }
-    for (const int number : kPassedSignals) {
-      sigaddset(&set, number);
-    }
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGTSTP);
-    sigaddset(&set, SIGPIPE);
-    sigprocmask(SIG_BLOCK, &set, &before_);
-    fd_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    TRIREME_CHECK(fd_.valid(), "signalfd failed: ", detail::errno_text(errno));
-  }
-  ~SignalWatch() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  SignalWatch(const SignalWatch&) = delete;
-  SignalWatch& operator=(const SignalWatch&) = delete;
-
-  int fd() const { return fd_.get(); }
-  // The next signal that has come; 0 when there is none.
-  int next() const {
-    signalfd_siginfo info{};
-    return read(fd_.get(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo)
-                                                                : 0;
-  }
-
- private:
-  sigset_t before_{};
-  FileDescriptor fd_;
-};
 
 // One rank: its process, its output, and how it ended.
 struct Rank {
@@ -122,7 +70,9 @@ class Job {
     }
     drain_reports();
     end_descendants();
-    return verdict();
+    const int code = verdict();
+    finish_output();
+    return code;
   }
 
   ~Job() {
@@ -143,119 +93,53 @@ class Job {
 
   void start() {
     const std::string program = detail::find_program(options_.command.front());
-    raise_descriptor_limit();
-    make_log_dir();
+    detail::raise_descriptor_limit(options_.ranks);
+    if (!options_.log_dir.empty()) {
+      detail::make_log_dir(options_.log_dir);
+    }
     open_report_pipe();
     // Whatever a rank starts and abandons becomes a child of the launcher, which ends it.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     const auto places = detail::place_ranks(options_.ranks, allowed_cpus(), cpu_quota());
     const bool stdin_is_terminal = isatty(STDIN_FILENO) != 0;
-    const std::string job = random_hex(8);
-    const std::string token = random_hex(32);
+    const auto identity = detail::make_job_identity(report_place_);
     ranks_.reserve(static_cast<std::size_t>(options_.ranks));
     for (int rank = 0; rank < options_.ranks; ++rank) {
       detail::ChildOptions child;
       child.program = program;
       child.arguments = options_.command;
       child.placement = places[static_cast<std::size_t>(rank)];
-      child.environment = environment_of(rank, child.placement, job, token);
+      child.environment = detail::rank_environment(options_, identity, rank, child.placement);
       if (!options_.bind) {
         child.placement.cpus.clear();
       }
       child.inherits_input = rank == 0 && !stdin_is_terminal;
       child.kept_fd = report_writer_.get();
       ranks_.push_back({detail::start_child(child),
-                        printer(STDOUT_FILENO, rank),
-                        printer(STDERR_FILENO, rank),
+                        printer(output_, rank),
+                        printer(errors_, rank),
                         {},
                         false,
                         0,
                         false,
                         std::nullopt});
-      open_log(rank);
     }
     report_writer_.reset();
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      open_log(rank);  // after the last fork: ranks have no business with each other's logs
+    }
   }
 
-  static detail::LinePrinter printer(int fd, int rank) {
-    const bool colour = isatty(fd) != 0 && !env_string("NO_COLOR");
-    return {fd, rank, colour ? kColours[static_cast<std::size_t>(rank) % kColours.size()] : -1};
-  }
-
-  std::vector<std::string> environment_of(int rank,
-                                          const detail::Placement& place,
-                                          const std::string& job,
-                                          const std::string& token) const {
-    std::vector<std::string> ours = {concat(kEnvRank, "=", rank),
-                                     concat(kEnvSize, "=", options_.ranks),
-                                     concat(kEnvLocalRank, "=", rank),
-                                     concat(kEnvLocalSize, "=", options_.ranks),
-                                     concat(kEnvJob, "=", job),
-                                     concat(kEnvToken, "=", token),
-                                     concat(kEnvReport, "=", report_place_)};
-    if (options_.timeout_seconds) {
-      ours.push_back(concat(kEnvTimeout, "=", *options_.timeout_seconds));
-    }
-    if (!options_.log_dir.empty()) {
-      ours.push_back(concat(kEnvLogDir, "=", std::filesystem::absolute(options_.log_dir).string()));
-    }
-    for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
-      if (options_.threads || !env_string(name)) {
-        ours.push_back(concat(name, "=", options_.threads.value_or(place.threads)));
-      }
-    }
-    ours.insert(ours.end(), options_.environment.begin(), options_.environment.end());
-    std::vector<std::string> all;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string text = *entry;
-      const std::string name = text.substr(0, text.find('=') + 1);
-      if (std::none_of(ours.begin(), ours.end(), [&](const std::string& other) {
-            return other.starts_with(name);
-          })) {
-        all.push_back(text);
-      }
-    }
-    all.insert(all.end(), ours.begin(), ours.end());
-    return all;
-  }
-
-  void raise_descriptor_limit() const {
-    const auto needed = static_cast<rlim_t>(options_.ranks) * 3 + 32;
-    rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) {
-      return;
-    }
-    TRIREME_CHECK(limit.rlim_max >= needed,
-                  options_.ranks,
-                  " ranks need ",
-                  needed,
-                  " open files, the limit is ",
-                  limit.rlim_max,
-                  ": raise it (ulimit -Hn) or start fewer");
-    limit.rlim_cur = needed;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
-
-  void make_log_dir() const {
-    if (options_.log_dir.empty()) {
-      return;
-    }
-    std::error_code error;
-    std::filesystem::create_directories(options_.log_dir, error);
-    TRIREME_CHECK(
-        !error, "the log folder \"", options_.log_dir, "\" cannot be created: ", error.message());
-    TRIREME_CHECK(access(options_.log_dir.c_str(), W_OK) == 0,
-                  "the log folder \"",
-                  options_.log_dir,
-                  "\" cannot be written: ",
-                  detail::errno_text(errno));
+  static detail::LinePrinter printer(detail::OutputQueue& output, int rank) {
+    const bool colour = isatty(output.fd()) != 0 && !env_string("NO_COLOR");
+    return {output, rank, colour ? kColours[static_cast<std::size_t>(rank) % kColours.size()] : -1};
   }
 
   void open_log(int rank) {
     if (!options_.log_dir.empty()) {
       const std::string path = concat(options_.log_dir, "/rank-", rank, ".log");
-      ranks_.back().log.open(path);
-      TRIREME_CHECK(ranks_.back().log,
+      ranks_[static_cast<std::size_t>(rank)].log.open(path);
+      TRIREME_CHECK(ranks_[static_cast<std::size_t>(rank)].log,
                     "the log file \"",
                     path,
                     "\" cannot be written: ",
@@ -282,21 +166,28 @@ class Job {
   }
 
   void wait_for_events() {
-    std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}, {report_reader_.get(), POLLIN, 0}};
+    std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0},
+                                {report_reader_.get(), POLLIN, 0},
+                                {output_.empty() ? -1 : output_.fd(), POLLOUT, 0},
+                                {errors_.empty() ? -1 : errors_.fd(), POLLOUT, 0}};
+    constexpr std::size_t kFirstRank = 4;
     for (const Rank& rank : ranks_) {
-      entries.push_back({rank.child.output.get(), POLLIN, 0});  // negative once closed: skipped
-      entries.push_back({rank.child.errors.get(), POLLIN, 0});
+      // poll skips negative descriptors: of a stream that has ended, or that has to wait because
+      // what it writes goes nowhere.
+      entries.push_back({output_.full() ? -1 : rank.child.output.get(), POLLIN, 0});
+      entries.push_back({errors_.full() ? -1 : rank.child.errors.get(), POLLIN, 0});
     }
     const std::int64_t limit = ending_ ? ending_->left().count() + 1 : 1000;
     poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(limit, 1000)));
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (entries[2 + 2 * i].revents != 0) {
-        pump(ranks_[i], ranks_[i].child.output, ranks_[i].output);
+      if (entries[kFirstRank + 2 * i].revents != 0) {
+        pump(ranks_[i], ranks_[i].child.output, ranks_[i].output, kReadsPerTurn);
       }
-      if (entries[3 + 2 * i].revents != 0) {
-        pump(ranks_[i], ranks_[i].child.errors, ranks_[i].errors);
+      if (entries[kFirstRank + 2 * i + 1].revents != 0) {
+        pump(ranks_[i], ranks_[i].child.errors, ranks_[i].errors, kReadsPerTurn);
       }
     }
+    flush_output();
     drain_reports();
     while (const int number = signals_.next()) {
       take_signal(number);
@@ -304,44 +195,72 @@ class Job {
     reap();
   }
 
-  // Reads what a stream holds now; closes it at its end.
-  void pump(Rank& rank, FileDescriptor& stream, detail::LinePrinter& printer) {
-    char buffer[16 << 10];
-    while (stream.valid()) {
-      const ssize_t got = read(stream.get(), buffer, sizeof(buffer));
-      if (got > 0) {
-        const std::string_view text(buffer, static_cast<std::size_t>(got));
-        printer.add(text);
-        if (rank.log.is_open()) {
-          rank.log << text << std::flush;
-          if (!rank.log) {
-            complain(concat("a log file in ",
-                            options_.log_dir,
-                            " can no longer be written: ",
-                            detail::errno_text(errno)));
-            rank.log.close();
-          }
-        }
-        continue;
-      }
-      if (got < 0 && errno == EINTR) {
-        continue;
-      }
-      if (got < 0 && errno == EAGAIN) {
-        break;
-      }
-      stream.reset();
-    }
-    if (!printer.readable() && !output_lost_) {
+  void flush_output() {
+    output_.flush();
+    errors_.flush();
+    if ((output_.lost() || errors_.lost()) && !output_lost_) {
       output_lost_ = true;  // as with any program whose reader goes away
       begin_ending(SIGTERM);
     }
   }
 
+  // At the end: what is still to be written, unless the reader does not read.
+  void finish_output() {
+    const Deadline patience(ending_ ? kTimeToNotice : kTimeToRead);
+    while ((!output_.empty() || !errors_.empty()) && !patience.passed()) {
+      pollfd entries[] = {{output_.empty() ? -1 : output_.fd(), POLLOUT, 0},
+                          {errors_.empty() ? -1 : errors_.fd(), POLLOUT, 0},
+                          {signals_.fd(), POLLIN, 0}};
+      poll(entries, std::size(entries), 100);
+      output_.flush();
+      errors_.flush();
+      if (detail::SignalWatch::asks_to_end(signals_.next())) {
+        return;
+      }
+    }
+  }
+
+  // Reads what a stream holds now, a limited number of times, so that a rank that never stops
+  // writing does not keep the launcher from everything else; closes the stream at its end.
+  void pump(Rank& rank, FileDescriptor& stream, detail::LinePrinter& printer, int reads) {
+    char buffer[16 << 10];
+    while (stream.valid() && reads-- > 0) {
+      const ssize_t got = read(stream.get(), buffer, sizeof(buffer));
+      if (got > 0) {
+        const std::string_view text(buffer, static_cast<std::size_t>(got));
+        printer.add(text);
+        write_log(rank, text);
+      } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+        stream.reset();
+      } else if (errno == EAGAIN) {
+        return;
+      }
+    }
+  }
+
+  void write_log(Rank& rank, std::string_view text) {
+    if (!rank.log.is_open()) {
+      return;
+    }
+    rank.log << text << std::flush;
+    if (!rank.log) {
+      complain(concat("a log file in ",
+                      options_.log_dir,
+                      " can no longer be written: ",
+                      detail::errno_text(errno)));
+      rank.log.close();
+    }
+  }
+
   void drain_reports() {
     char buffer[4096];
-    for (ssize_t got = 0; (got = read(report_reader_.get(), buffer, sizeof(buffer))) > 0;) {
+    ssize_t got = -1;
+    while (report_reader_.valid() &&
+           (got = read(report_reader_.get(), buffer, sizeof(buffer))) > 0) {
       report_text_.append(buffer, static_cast<std::size_t>(got));
+    }
+    if (got == 0) {
+      report_reader_.reset();  // every rank has closed it: there is nothing more to poll for
     }
     for (std::size_t end = 0; (end = report_text_.find('\n')) != std::string::npos;) {
       FailureReport report;
@@ -354,13 +273,13 @@ class Job {
   }
 
   void take_signal(int number) {
-    if (contains(kEndingSignals, number)) {
+    if (detail::SignalWatch::asks_to_end(number)) {
       if (stopped_by_ != 0) {
         signal_all(SIGKILL);  // asked twice
       }
       stopped_by_ = number;
       begin_ending(number);
-    } else if (contains(kPassedSignals, number)) {
+    } else if (detail::SignalWatch::is_passed_on(number)) {
       signal_all(number);
     } else if (number == SIGTSTP) {
       signal_all(SIGTSTP);
@@ -373,6 +292,7 @@ class Job {
     for (const Rank& rank : ranks_) {
       if (!rank.ended) {
         kill(-rank.child.pid, number);
+        kill(rank.child.pid, number);  // it may have moved to another group
       }
     }
   }
@@ -391,8 +311,8 @@ class Job {
       }
       found->ended = true;
       found->status = status;
-      pump(*found, found->child.output, found->output);
-      pump(*found, found->child.errors, found->errors);
+      pump(*found, found->child.output, found->output, kReadsAtEnd);
+      pump(*found, found->child.errors, found->errors, kReadsAtEnd);
       found->output.finish();
       found->errors.finish();
       if (found->failed()) {
@@ -449,17 +369,17 @@ class Job {
 
   // --- saying what happened
 
-  static void complain(const std::string& message) {
-    const std::string line = concat("trireme run: ", message, "\n");
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+  void complain(const std::string& message) {
+    errors_.push(concat("trireme run: ", message, "\n"));
   }
 
   // The rank to name: the first to fail that does not itself blame another rank that failed.
   int first_failure() const {
     for (const int rank : failures_) {
       const auto& report = ranks_[static_cast<std::size_t>(rank)].report;
-      const bool follows = report && report->blamed >= 0 && report->blamed != rank &&
-                           contains(failures_, report->blamed);
+      const bool follows =
+          report && report->blamed >= 0 && report->blamed != rank &&
+          std::find(failures_.begin(), failures_.end(), report->blamed) != failures_.end();
       if (!follows) {
         return rank;
       }
@@ -475,7 +395,7 @@ class Job {
     return concat("failed with exit code ", WEXITSTATUS(status));
   }
 
-  int verdict() const {
+  int verdict() {
     if (failures_.empty()) {
       if (stopped_by_ != 0) {
         complain(concat("stopped by signal ", stopped_by_, " (", strsignal(stopped_by_), ")"));
@@ -506,7 +426,9 @@ class Job {
   }
 
   const LaunchOptions& options_;
-  SignalWatch signals_;
+  detail::SignalWatch signals_;
+  detail::OutputQueue output_{STDOUT_FILENO};
+  detail::OutputQueue errors_{STDERR_FILENO};
   FileDescriptor report_reader_;
   FileDescriptor report_writer_;
   std::string report_place_;

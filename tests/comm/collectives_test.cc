@@ -1,11 +1,11 @@
 // Every collective x dtype x reduction x awkward length x kind of memory, for one world size per
 // test, against what tests/support/reference.h computes; all comparisons are bit for bit.
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <map>
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 #include "support/ranks.h"
 #include "support/reference.h"
@@ -58,18 +58,31 @@ Bytes slice(const Bytes& bytes, Dtype dtype, std::int64_t begin, std::int64_t co
   return {bytes.begin() + begin * element, bytes.begin() + (begin + count) * element};
 }
 
-void append(Bytes& to, const Bytes& more) { to.insert(to.end(), more.begin(), more.end()); }
+void append(Bytes& to, const Bytes& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
 
 class Checker {
  public:
   Checker(World& world, Memory memory, Dtype dtype, std::int64_t numel)
-      : world_(world), memories_(world, memory, static_cast<std::size_t>(numel + world.size()) * dtype_bytes(dtype)),
-        dtype_(dtype), numel_(numel), counts_(even_counts(numel, world.size())) {
+      : world_(world),
+        memories_(
+            world, memory, static_cast<std::size_t>(numel + world.size()) * dtype_bytes(dtype)),
+        dtype_(dtype),
+        numel_(numel),
+        counts_(even_counts(numel, world.size())) {
     for (int rank = 0; rank < world.size(); ++rank) {
       inputs_.push_back(testing::make_input(dtype, numel, rank));
     }
-    where_ = concat(dtype_name(dtype), " x ", numel, ", memory ", static_cast<int>(memory), ", rank ", world.rank(),
-                    " of ", world.size());
+    where_ = concat(dtype_name(dtype),
+                    " x ",
+                    numel,
+                    ", memory ",
+                    static_cast<int>(memory),
+                    ", rank ",
+                    world.rank(),
+                    " of ",
+                    world.size());
   }
 
   void check_all() {
@@ -120,8 +133,11 @@ class Checker {
     expect(output, expected, concat("reduce_scatter ", reduce_name(op)));
     expect(input, mine(), "input of reduce_scatter");
     // Into the own part of the input.
-    const Span own(input.bytes() + begin_of(world_.rank()) * static_cast<std::int64_t>(dtype_bytes(dtype_)),
-                   count_of(world_.rank()), dtype_, input.owner());
+    const Span own(
+        input.bytes() + begin_of(world_.rank()) * static_cast<std::int64_t>(dtype_bytes(dtype_)),
+        count_of(world_.rank()),
+        dtype_,
+        input.owner());
     world_.reduce_scatter(input, own, op).wait();
     expect(own, expected, concat("reduce_scatter in place ", reduce_name(op)));
   }
@@ -149,8 +165,11 @@ class Checker {
     expect(output, gathered(), "all_gather");
     // From the own part of the output.
     const Span whole = memories_.span(0, dtype_, numel_, {});
-    const Span own(whole.bytes() + begin_of(world_.rank()) * static_cast<std::int64_t>(dtype_bytes(dtype_)),
-                   count_of(world_.rank()), dtype_, whole.owner());
+    const Span own(
+        whole.bytes() + begin_of(world_.rank()) * static_cast<std::int64_t>(dtype_bytes(dtype_)),
+        count_of(world_.rank()),
+        dtype_,
+        whole.owner());
     std::copy(part.begin(), part.end(), reinterpret_cast<std::uint8_t*>(own.bytes()));
     world_.all_gather(own, whole).wait();
     expect(whole, gathered(), "all_gather in place");
@@ -165,8 +184,8 @@ class Checker {
 
   void gather() {
     const int root = world_.size() - 1;
-    const Span input = memories_.span(0, dtype_, count_of(world_.rank()),
-                                      slice(mine(), dtype_, 0, count_of(world_.rank())));
+    const Span input = memories_.span(
+        0, dtype_, count_of(world_.rank()), slice(mine(), dtype_, 0, count_of(world_.rank())));
     const Span output = memories_.span(1, dtype_, world_.rank() == root ? numel_ : 0, {});
     world_.gather(input, output, root).wait();
     expect(output, world_.rank() == root ? gathered() : Bytes{}, "gather");
@@ -174,18 +193,26 @@ class Checker {
 
   void scatter() {
     const int root = world_.size() - 1;
-    const Span input = memories_.span(0, dtype_, world_.rank() == root ? numel_ : 0,
-                                      world_.rank() == root ? mine() : Bytes{});
+    const Span input = memories_.span(
+        0, dtype_, world_.rank() == root ? numel_ : 0, world_.rank() == root ? mine() : Bytes{});
     const Span output = memories_.span(1, dtype_, count_of(world_.rank()), {});
     world_.scatter(input, output, root).wait();
-    expect(output, slice(inputs_[static_cast<std::size_t>(root)], dtype_, begin_of(world_.rank()), count_of(world_.rank())),
+    expect(output,
+           slice(inputs_[static_cast<std::size_t>(root)],
+                 dtype_,
+                 begin_of(world_.rank()),
+                 count_of(world_.rank())),
            "scatter");
   }
 
   void all_to_all() {
     Bytes expected;
     for (int rank = 0; rank < world_.size(); ++rank) {
-      append(expected, slice(inputs_[static_cast<std::size_t>(rank)], dtype_, begin_of(world_.rank()), count_of(world_.rank())));
+      append(expected,
+             slice(inputs_[static_cast<std::size_t>(rank)],
+                   dtype_,
+                   begin_of(world_.rank()),
+                   count_of(world_.rank())));
     }
     const Span input = memories_.span(0, dtype_, numel_, mine());
     const Span output = memories_.span(1, dtype_, count_of(world_.rank()) * world_.size(), {});
@@ -202,7 +229,8 @@ class Checker {
       counts.back() = numel_ - 1;
     }
     const std::int64_t my_count = counts[static_cast<std::size_t>(world_.rank())];
-    const std::int64_t my_begin = std::accumulate(counts.begin(), counts.begin() + world_.rank(), std::int64_t{0});
+    const std::int64_t my_begin =
+        std::accumulate(counts.begin(), counts.begin() + world_.rank(), std::int64_t{0});
     const Bytes reduced = testing::reduce_in_order(dtype_, ReduceOp::kSum, inputs_);
     const Span input = memories_.span(0, dtype_, numel_, mine());
     const Span part = memories_.span(1, dtype_, my_count, {});

@@ -1,11 +1,11 @@
 #include "comm/job_environment.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <initializer_list>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "support/ranks.h"
 #include "trireme/core/error.h"
@@ -42,16 +42,23 @@ void expect_place(const JobEnvironment& job, const std::string& launcher, int ra
   EXPECT_EQ(job.size, size);
 }
 
-TEST(JobEnvironment, WithoutALauncherIsAWorldOfOne) { expect_place(read_job_environment(), "none", 0, 1); }
+TEST(JobEnvironment, WithoutALauncherIsAWorldOfOne) {
+  expect_place(read_job_environment(), "none", 0, 1);
+}
 
 TEST(JobEnvironment, ReadsTriremesOwnVariablesFirst) {
-  const Variables variables{{"TRIREME_RANK", "2"}, {"TRIREME_WORLD_SIZE", "4"}, {"RANK", "0"}, {"WORLD_SIZE", "9"}};
+  const Variables variables{
+      {"TRIREME_RANK", "2"}, {"TRIREME_WORLD_SIZE", "4"}, {"RANK", "0"}, {"WORLD_SIZE", "9"}};
   expect_place(read_job_environment(), "trireme run", 2, 4);
 }
 
 TEST(JobEnvironment, ReadsTorchrun) {
-  const Variables variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"},
-                             {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}};
+  const Variables variables{{"RANK", "1"},
+                            {"WORLD_SIZE", "2"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "2"},
+                            {"MASTER_ADDR", "localhost"},
+                            {"MASTER_PORT", "29500"}};
   const JobEnvironment job = read_job_environment();
   expect_place(job, "torchrun", 1, 2);
   EXPECT_NE(job.job.find("29500"), std::string::npos);
@@ -79,23 +86,31 @@ TEST(JobEnvironment, ReadsSrunButNotTheShellOfABatchJob) {
 TEST(JobEnvironment, RefusesWhatMakesNoSense) {
   {
     const Variables variables{{"TRIREME_RANK", "0"}};
-    EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("TRIREME_WORLD_SIZE"), std::string::npos);
+    EXPECT_NE(
+        testing::message_of<ConfigError>([] { read_job_environment(); }).find("TRIREME_WORLD_SIZE"),
+        std::string::npos);
   }
   {
     const Variables variables{{"TRIREME_RANK", "zero"}, {"TRIREME_WORLD_SIZE", "2"}};
-    EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("\"zero\""), std::string::npos);
+    EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("\"zero\""),
+              std::string::npos);
   }
   {
     const Variables variables{{"TRIREME_RANK", "2"}, {"TRIREME_WORLD_SIZE", "2"}};
-    EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("outside the world"), std::string::npos);
+    EXPECT_NE(
+        testing::message_of<ConfigError>([] { read_job_environment(); }).find("outside the world"),
+        std::string::npos);
   }
   {
     const Variables variables{{"TRIREME_TIMEOUT", "soon"}};
-    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("TRIREME_TIMEOUT"), std::string::npos);
+    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("TRIREME_TIMEOUT"),
+              std::string::npos);
   }
   {
-    const Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
-    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("several machines"), std::string::npos);
+    const Variables variables{
+        {"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
+    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("several machines"),
+              std::string::npos);
   }
 }
 

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 #include "support/ranks.h"
 #include "trireme/core/error.h"
@@ -22,7 +22,8 @@ void expect_mismatch(const std::function<void(World&)>& first,
                      const std::function<void(World&)>& second,
                      const std::vector<std::string>& parts) {
   fork_world(3, [&](World& world) {
-    const std::string message = message_of<CommError>([&] { (world.rank() == 1 ? second : first)(world); });
+    const std::string message =
+        message_of<CommError>([&] { (world.rank() == 1 ? second : first)(world); });
     expect_parts(message, parts);
     try {
       world.barrier().wait();
@@ -33,37 +34,72 @@ void expect_mismatch(const std::function<void(World&)>& first,
   });
 }
 
-std::vector<float> floats(std::size_t count) { return std::vector<float>(count, 1); }
+std::vector<float> floats(std::size_t count) {
+  return std::vector<float>(count, 1);
+}
 
 TEST(Mismatch, DifferentOperationsAreNamed) {
   expect_mismatch(
-      [](World& world) { auto data = floats(10); world.all_reduce(data).wait(); },
-      [](World& world) { auto data = floats(10); world.broadcast(data, 2).wait(); },
-      {"different operations", "all_reduce(sum, float32 x 10)", "broadcast(float32 x 10, root 2)", "rank 1"});
+      [](World& world) {
+        auto data = floats(10);
+        world.all_reduce(data).wait();
+      },
+      [](World& world) {
+        auto data = floats(10);
+        world.broadcast(data, 2).wait();
+      },
+      {"different operations",
+       "all_reduce(sum, float32 x 10)",
+       "broadcast(float32 x 10, root 2)",
+       "rank 1"});
 }
 
 TEST(Mismatch, DifferentLengthsAreNamed) {
   expect_mismatch(
-      [](World& world) { auto data = floats(100'000); world.all_reduce(data).wait(); },
-      [](World& world) { auto data = floats(99'999); world.all_reduce(data).wait(); },
+      [](World& world) {
+        auto data = floats(100'000);
+        world.all_reduce(data).wait();
+      },
+      [](World& world) {
+        auto data = floats(99'999);
+        world.all_reduce(data).wait();
+      },
       {"different lengths", "float32 x 100000", "float32 x 99999"});
 }
 
 TEST(Mismatch, DifferentDtypesAreNamed) {
   expect_mismatch(
-      [](World& world) { auto data = floats(10); world.all_reduce(data).wait(); },
-      [](World& world) { std::vector<double> data(10); world.all_reduce(data).wait(); },
+      [](World& world) {
+        auto data = floats(10);
+        world.all_reduce(data).wait();
+      },
+      [](World& world) {
+        std::vector<double> data(10);
+        world.all_reduce(data).wait();
+      },
       {"different dtypes", "float32 x 10", "float64 x 10"});
 }
 
 TEST(Mismatch, DifferentReductionsAndRootsAreNamed) {
   expect_mismatch(
-      [](World& world) { auto data = floats(10); world.all_reduce(data, ReduceOp::kMax).wait(); },
-      [](World& world) { auto data = floats(10); world.all_reduce(data, ReduceOp::kMin).wait(); },
+      [](World& world) {
+        auto data = floats(10);
+        world.all_reduce(data, ReduceOp::kMax).wait();
+      },
+      [](World& world) {
+        auto data = floats(10);
+        world.all_reduce(data, ReduceOp::kMin).wait();
+      },
       {"different reductions", "max", "min"});
   expect_mismatch(
-      [](World& world) { auto data = floats(10); world.broadcast(data, 0).wait(); },
-      [](World& world) { auto data = floats(10); world.broadcast(data, 1).wait(); },
+      [](World& world) {
+        auto data = floats(10);
+        world.broadcast(data, 0).wait();
+      },
+      [](World& world) {
+        auto data = floats(10);
+        world.broadcast(data, 1).wait();
+      },
       {"different roots", "root 0", "root 1"});
 }
 
@@ -71,7 +107,8 @@ TEST(Mismatch, GatherOfAWrongLengthNamesTheRank) {
   fork_world(2, [](World& world) {
     auto input = floats(world.rank() == 1 ? 4 : 5);
     auto output = floats(world.rank() == 0 ? 10 : 0);
-    const std::string message = message_of<CommError>([&] { world.gather(input, output, 0).wait(); });
+    const std::string message =
+        message_of<CommError>([&] { world.gather(input, output, 0).wait(); });
     expect_parts(message, {"gather", "rank 1", "must have 5 elements, found 4"});
   });
 }
@@ -83,7 +120,8 @@ TEST(Mismatch, MessagesMustBeReceivedAsTheyWereSent) {
       world.send(data, 1, /*tag=*/3).wait();
       EXPECT_THROW(world.barrier().wait(), CommError);
     } else {
-      const std::string message = message_of<CommError>([&] { world.recv(data, 0, /*tag=*/4).wait(); });
+      const std::string message =
+          message_of<CommError>([&] { world.recv(data, 0, /*tag=*/4).wait(); });
       expect_parts(message, {"tag 4", "tag 3", "rank 0"});
     }
   });
@@ -91,7 +129,8 @@ TEST(Mismatch, MessagesMustBeReceivedAsTheyWereSent) {
 
 TEST(Mismatch, AllocationsOfDifferentSizesAreNamed) {
   fork_world(2, [](World& world) {
-    const std::string message = message_of<CommError>([&] { world.allocate(world.rank() == 0 ? 100 : 200); });
+    const std::string message =
+        message_of<CommError>([&] { world.allocate(world.rank() == 0 ? 100 : 200); });
     expect_parts(message, {"allocate(100 bytes)", "allocate(200 bytes)"});
   });
 }
@@ -101,16 +140,24 @@ TEST(Arguments, AreCheckedBeforeAnythingIsIssued) {
   auto data = floats(10);
   auto part = floats(9);
   std::vector<double> doubles(10);
-  expect_parts(message_of<ConfigError>([&] { world->broadcast(data, 1).wait(); }), {"root 1", "1 ranks"});
+  expect_parts(message_of<ConfigError>([&] { world->broadcast(data, 1).wait(); }),
+               {"root 1", "1 ranks"});
   expect_parts(message_of<ConfigError>([&] { world->broadcast(data, -1).wait(); }), {"root -1"});
   expect_parts(message_of<ConfigError>([&] { world->send(data, 7).wait(); }), {"rank 7"});
   expect_parts(message_of<ConfigError>([&] { world->reduce_scatter(data, part).wait(); }),
                {"output", "10 elements, found 9"});
-  expect_parts(message_of<ConfigError>([&] { world->all_gather(data, doubles).wait(); }), {"float32", "float64"});
-  expect_parts(message_of<ConfigError>([&] { world->all_gather(data, data, {5, 5}).wait(); }), {"2 entries for 1 ranks"});
-  expect_parts(message_of<ConfigError>([&] { world->all_gather(data, data, {9}).wait(); }), {"add up to 9"});
-  expect_parts(message_of<ConfigError>([&] { world->allocate(16).span(Dtype::kFloat32, 5); }), {"16 bytes"});
-  expect_parts(message_of<ConfigError>([&] { world->allocate(16).span(Dtype::kFloat32, 1, 2); }), {"aligned"});
+  expect_parts(message_of<ConfigError>([&] { world->all_gather(data, doubles).wait(); }),
+               {"float32", "float64"});
+  expect_parts(message_of<ConfigError>([&] {
+                 world->all_gather(data, data, {5, 5}).wait();
+               }),
+               {"2 entries for 1 ranks"});
+  expect_parts(message_of<ConfigError>([&] { world->all_gather(data, data, {9}).wait(); }),
+               {"add up to 9"});
+  expect_parts(message_of<ConfigError>([&] { world->allocate(16).span(Dtype::kFloat32, 5); }),
+               {"16 bytes"});
+  expect_parts(message_of<ConfigError>([&] { world->allocate(16).span(Dtype::kFloat32, 1, 2); }),
+               {"aligned"});
   world->barrier().wait();  // nothing is broken
 }
 

@@ -1,10 +1,10 @@
 #include "comm/reduce_kernels.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "support/reference.h"
 
@@ -20,7 +20,11 @@ Bytes reduce_bytes(Dtype dtype, ReduceOp op, const std::vector<Bytes>& inputs) {
   }
   Bytes output(inputs[0].size());
   std::byte* const to = reinterpret_cast<std::byte*>(output.data());
-  detail::reduce({dtype, op, static_cast<std::int64_t>(inputs.size()), from, {&to, 1},
+  detail::reduce({dtype,
+                  op,
+                  static_cast<std::int64_t>(inputs.size()),
+                  from,
+                  {&to, 1},
                   output.size() / dtype_bytes(dtype)});
   return output;
 }
@@ -65,7 +69,8 @@ TEST(ReduceKernels, RoundSumsOfHalvesOnceToTheNearest) {
       std::vector<std::uint16_t> a;
       for (int bits = 0; bits < 65536; ++bits) {
         const auto value = static_cast<std::uint16_t>(bits);
-        const bool finite = dtype == Dtype::kFloat16 ? (value & 0x7C00) != 0x7C00 : (value & 0x7F80) != 0x7F80;
+        const bool finite =
+            dtype == Dtype::kFloat16 ? (value & 0x7C00) != 0x7C00 : (value & 0x7F80) != 0x7F80;
         if (finite) {
           a.push_back(value);
         }
@@ -120,11 +125,16 @@ TEST(ReduceKernels, LetNanWinMinimumAndMaximum) {
 }
 
 TEST(ReduceKernels, WrapIntegerSumsAndDivideWideAverages) {
-  const std::vector<Bytes> inputs = {bytes_of<std::uint8_t>({200, 255, 7}), bytes_of<std::uint8_t>({100, 255, 8})};
-  EXPECT_EQ(reduce_bytes(Dtype::kUint8, ReduceOp::kSum, inputs), bytes_of<std::uint8_t>({44, 254, 15}));
-  EXPECT_EQ(reduce_bytes(Dtype::kUint8, ReduceOp::kAverage, inputs), bytes_of<std::uint8_t>({150, 255, 7}));
+  const std::vector<Bytes> inputs = {bytes_of<std::uint8_t>({200, 255, 7}),
+                                     bytes_of<std::uint8_t>({100, 255, 8})};
+  EXPECT_EQ(reduce_bytes(Dtype::kUint8, ReduceOp::kSum, inputs),
+            bytes_of<std::uint8_t>({44, 254, 15}));
+  EXPECT_EQ(reduce_bytes(Dtype::kUint8, ReduceOp::kAverage, inputs),
+            bytes_of<std::uint8_t>({150, 255, 7}));
   const std::int32_t most = std::numeric_limits<std::int32_t>::max();
-  EXPECT_EQ(reduce_bytes(Dtype::kInt32, ReduceOp::kAverage, {bytes_of<std::int32_t>({most}), bytes_of<std::int32_t>({most})}),
+  EXPECT_EQ(reduce_bytes(Dtype::kInt32,
+                         ReduceOp::kAverage,
+                         {bytes_of<std::int32_t>({most}), bytes_of<std::int32_t>({most})}),
             bytes_of<std::int32_t>({most}));
 }
 

@@ -1,11 +1,11 @@
+#include <fstream>
+#include <sstream>
+#include <thread>
+
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <fstream>
-#include <sstream>
-#include <thread>
 
 #include "comm/rendezvous/channel.h"
 #include "support/ranks.h"
@@ -22,7 +22,8 @@ using testing::wait_for;
 
 // Rank 0 of two waits; an intruder comes first and must be refused with all of `parts`; then the
 // real rank 1 is still let in.
-void expect_refused(const std::function<void(InitOptions&)>& disguise, const std::vector<std::string>& parts) {
+void expect_refused(const std::function<void(InitOptions&)>& disguise,
+                    const std::vector<std::string>& parts) {
   const std::string job = unique_job();
   const auto join = [&](int rank) {
     const auto world = init(options_for(job, rank, 2));
@@ -77,7 +78,8 @@ TEST(Rendezvous, RefusesADuplicateRank) {
     try {
       init(options_for(job, rank, 3));
     } catch (const CommError& error) {
-      EXPECT_NE(std::string(error.what()).find("rank 1 is already taken by pid"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("rank 1 is already taken by pid"), std::string::npos)
+          << error.what();
       _exit(42);
     }
   };
@@ -121,7 +123,8 @@ TEST(Rendezvous, NamesTheMissingRanksAtTheDeadline) {
   InitOptions options = options_for(unique_job(), 0, 3);
   options.timeout = Milliseconds(300);
   const std::string message = message_of<CommError>([&] { init(options); });
-  EXPECT_NE(message.find("1 of 3 ranks came together, missing: 1, 2"), std::string::npos) << message;
+  EXPECT_NE(message.find("1 of 3 ranks came together, missing: 1, 2"), std::string::npos)
+      << message;
 }
 
 TEST(Rendezvous, ARankWithoutRankZeroGivesUpAtTheDeadline) {

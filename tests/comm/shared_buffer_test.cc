@@ -1,11 +1,11 @@
 #include "trireme/comm/shared_buffer.h"
 
+#include <fstream>
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <fstream>
 
 #include "support/processes.h"
 #include "support/ranks.h"
@@ -36,7 +36,8 @@ TEST(SharedBuffer, IsZeroAtFirstAndReadableByPeers) {
 
 TEST(SharedBuffer, TooLargeIsAnErrorOnEveryRankAndBreaksNothing) {
   fork_world(2, [](World& world) {
-    const std::string message = message_of<MemoryError>([&] { world.allocate(available_memory_bytes() * 4 / 4096 * 4096); });
+    const std::string message =
+        message_of<MemoryError>([&] { world.allocate(available_memory_bytes() * 2 / 3); });
     EXPECT_NE(message.find("MiB"), std::string::npos) << message;
     const SharedBuffer small = world.allocate(1000);
     std::vector<float> data = {1};
@@ -49,7 +50,8 @@ TEST(SharedBuffer, AFileSizeLimitIsAnErrorAndNoSignal) {
   fork_world(2, [](World& world) {
     const rlimit limit{1 << 20, RLIM_INFINITY};
     setrlimit(RLIMIT_FSIZE, &limit);
-    EXPECT_NE(message_of<MemoryError>([&] { world.allocate(8 << 20); }).find("ulimit -f"), std::string::npos);
+    EXPECT_NE(message_of<MemoryError>([&] { world.allocate(8 << 20); }).find("ulimit -f"),
+              std::string::npos);
   });
 }
 
@@ -76,7 +78,8 @@ TEST(SharedBuffer, IsReturnedWithItsLastHandle) {
     const auto mapped = [] {
       const std::string maps = testing::read_file("/proc/self/maps");
       int count = 0;
-      for (std::size_t at = maps.find("memfd:trireme"); at != std::string::npos; at = maps.find("memfd:trireme", at + 1)) {
+      for (std::size_t at = maps.find("memfd:trireme"); at != std::string::npos;
+           at = maps.find("memfd:trireme", at + 1)) {
         ++count;
       }
       return count;

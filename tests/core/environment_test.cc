@@ -1,8 +1,8 @@
 #include "trireme/core/environment.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
+
+#include <gtest/gtest.h>
 
 #include "trireme/core/error.h"
 

@@ -1,9 +1,9 @@
 #include "trireme/core/machine.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 #include <unistd.h>
-
-#include <algorithm>
 
 namespace trireme {
 namespace {
@@ -16,8 +16,8 @@ TEST(Machine, ListsTheProcessorsThisProcessMayUse) {
 }
 
 TEST(Machine, AvailableMemoryIsBelowAllMemory) {
-  const std::uint64_t all =
-      static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t all = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                            static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   EXPECT_GT(available_memory_bytes(), 0U);
   EXPECT_LE(available_memory_bytes(), all);
 }

@@ -1,12 +1,12 @@
 // Ranks that die, stop, leave or do something else in the middle of collectives.
 
-#include <gtest/gtest.h>
-#include <signal.h>
-
 #include <chrono>
 #include <filesystem>
 #include <random>
 #include <thread>
+
+#include <gtest/gtest.h>
+#include <signal.h>
 
 #include "support/processes.h"
 #include "trireme/core/error.h"
@@ -19,7 +19,9 @@ using testing::Program;
 using testing::test_binary;
 using testing::trireme_binary;
 
-std::vector<std::string> job(int ranks, const std::string& mode, const std::vector<std::string>& options = {}) {
+std::vector<std::string> job(int ranks,
+                             const std::string& mode,
+                             const std::vector<std::string>& options = {}) {
   std::vector<std::string> command = {trireme_binary(), "run", "-n", std::to_string(ranks)};
   command.insert(command.end(), options.begin(), options.end());
   command.insert(command.end(), {"--", test_binary("worker"), mode});
@@ -44,14 +46,21 @@ TEST(LostRank, AKilledRankIsNamedByEveryoneWithinASecond) {
   // A deadline that the product promises, not a speed: nothing may wait for the collective's own.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
   EXPECT_EQ(result.code, 3);
-  expect_parts(result.err, {"trireme run: rank 1 of 3", "signal 9", "[0] rank 0 of 3", "[2] rank 2 of 3",
-                            detail::concat("rank 1 (pid ", ranks[1], ", has ended)"), "last operations:"});
+  expect_parts(result.err,
+               {"trireme run: rank 1 of 3",
+                "signal 9",
+                "[0] rank 0 of 3",
+                "[2] rank 2 of 3",
+                detail::concat("rank 1 (pid ", ranks[1], ", has ended)"),
+                "last operations:"});
   // Each survivor has written its record, and one of them the summary for all.
   for (const char* file : {"flight-rank-0.json", "flight-rank-2.json"}) {
-    expect_parts(testing::read_file(folder.path() + "/" + file), {"\"op\": \"all_reduce\"", "\"state\": \"finished\""});
+    expect_parts(testing::read_file(folder.path() + "/" + file),
+                 {"\"op\": \"all_reduce\"", "\"state\": \"finished\""});
   }
-  expect_parts(testing::read_file(folder.path() + "/flight-summary.txt"),
-               {detail::concat("rank 1 (pid ", ranks[1], ", has ended)"), "issued #", "completed #"});
+  expect_parts(
+      testing::read_file(folder.path() + "/flight-summary.txt"),
+      {detail::concat("rank 1 (pid ", ranks[1], ", has ended)"), "issued #", "completed #"});
 }
 
 TEST(LostRank, AStoppedRankIsNamedAtTheDeadline) {
@@ -64,8 +73,10 @@ TEST(LostRank, AStoppedRankIsNamedAtTheDeadline) {
   kill(ranks[2], SIGSTOP);
   const Finished result = program.wait();
   EXPECT_EQ(result.code, 3);
-  expect_parts(result.err, {"waited 1", detail::concat("rank 2 (pid ", ranks[2], ", stopped by a signal)")});
-  expect_parts(testing::read_file(folder.path() + "/flight-summary.txt"), {"rank 2 (pid", "stopped by a signal"});
+  expect_parts(result.err,
+               {"waited 1", detail::concat("rank 2 (pid ", ranks[2], ", stopped by a signal)")});
+  expect_parts(testing::read_file(folder.path() + "/flight-summary.txt"),
+               {"rank 2 (pid", "stopped by a signal"});
   EXPECT_TRUE(testing::processes_with(mark).empty());
 }
 
@@ -78,7 +89,9 @@ TEST(LostRank, ARankThatLeavesIsMissedByThoseWhoWaitForIt) {
 TEST(LostRank, MismatchedCallsAreNamedByTheLauncherToo) {
   const Finished result = testing::run_program(job(2, "mismatch"));
   EXPECT_EQ(result.code, 3);
-  expect_parts(result.err, {"all_reduce(sum, float32 x 10)", "broadcast(float32 x 10, root 0)", "trireme run: rank"});
+  expect_parts(
+      result.err,
+      {"all_reduce(sum, float32 x 10)", "broadcast(float32 x 10, root 0)", "trireme run: rank"});
 }
 
 // Two hundred deaths at random moments, from before the rendezvous to the middle of collectives.
@@ -106,7 +119,8 @@ TEST(LostRank, NothingIsLeftBehindByTwoHundredKills) {
     kill(pids[random() % pids.size()], SIGKILL);
     const Finished result = program.wait();
     // A rank killed between fork and exec is a program that could not be started.
-    EXPECT_TRUE(result.code == 3 || result.code == 2) << i << ": " << result.code << " " << result.err;
+    EXPECT_TRUE(result.code == 3 || result.code == 2)
+        << i << ": " << result.code << " " << result.err;
     ASSERT_TRUE(testing::processes_with(mark).empty()) << i;
   }
   // The memory has no name anywhere; it lives only in processes, and none is left.

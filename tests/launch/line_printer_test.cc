@@ -14,11 +14,14 @@ std::string printed(const std::vector<std::string>& pieces) {
   EXPECT_EQ(pipe(fds), 0);
   const FileDescriptor reader(fds[0]);
   FileDescriptor writer(fds[1]);
-  detail::LinePrinter printer(writer.get(), 3, -1);
+  detail::OutputQueue output(writer.get());
+  detail::LinePrinter printer(output, 3, -1);
   for (const std::string& piece : pieces) {
     printer.add(piece);
   }
   printer.finish();
+  output.flush();
+  EXPECT_TRUE(output.empty());
   writer.reset();
   std::string text;
   char buffer[4096];
@@ -28,16 +31,21 @@ std::string printed(const std::vector<std::string>& pieces) {
   return text;
 }
 
-TEST(LinePrinter, PutsTheRankBeforeEveryLine) { EXPECT_EQ(printed({"one\ntwo\n"}), "[3] one\n[3] two\n"); }
+TEST(LinePrinter, PutsTheRankBeforeEveryLine) {
+  EXPECT_EQ(printed({"one\ntwo\n"}), "[3] one\n[3] two\n");
+}
 
 TEST(LinePrinter, JoinsPiecesAndEndsTheLastLine) {
   EXPECT_EQ(printed({"on", "e\n", "", "tw", "o"}), "[3] one\n[3] two\n");
 }
 
-TEST(LinePrinter, KeepsEmptyLines) { EXPECT_EQ(printed({"\n\na\n"}), "[3] \n[3] \n[3] a\n"); }
+TEST(LinePrinter, KeepsEmptyLines) {
+  EXPECT_EQ(printed({"\n\na\n"}), "[3] \n[3] \n[3] a\n");
+}
 
 TEST(LinePrinter, TakesCarriageReturnsAsLineEnds) {
-  EXPECT_EQ(printed({"10%\r20%\r", "done\r\n", "next\n"}), "[3] 10%\n[3] 20%\n[3] done\n[3] next\n");
+  EXPECT_EQ(printed({"10%\r20%\r", "done\r", "\nnext\n"}),
+            "[3] 10%\n[3] 20%\n[3] done\n[3] next\n");
 }
 
 TEST(LinePrinter, CutsEndlessLines) {
@@ -46,7 +54,8 @@ TEST(LinePrinter, CutsEndlessLines) {
 }
 
 TEST(LinePrinter, RemembersTheLastLines) {
-  detail::LinePrinter printer(STDOUT_FILENO, 0, -1);
+  detail::OutputQueue output(STDOUT_FILENO);
+  detail::LinePrinter printer(output, 0, -1);
   for (int i = 0; i < 100; ++i) {
     printer.add(std::to_string(i) + "\n");
   }

@@ -20,13 +20,15 @@ TEST(OtherLaunchers, OpenMpi) {
   command.push_back(test_binary("worker"));
   const auto result = run_program(command);
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_NE(result.out.find("rank 2 of 3 by mpirun (Open MPI), sum 3"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("rank 2 of 3 by mpirun (Open MPI), sum 3"), std::string::npos)
+      << result.out;
 }
 
 TEST(OtherLaunchers, Torchrun) {
   const auto torchrun = env_string("TRIREME_TORCHRUN");
   ASSERT_TRUE(torchrun) << "the build sets it";
-  const auto result = run_program({*torchrun, "--standalone", "--nproc-per-node", "2", "--no-python", test_binary("worker")});
+  const auto result = run_program(
+      {*torchrun, "--standalone", "--nproc-per-node", "2", "--no-python", test_binary("worker")});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("rank 1 of 2 by torchrun, sum 1"), std::string::npos) << result.out;
 }

@@ -1,8 +1,8 @@
 #include "launch/placement.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
+
+#include <gtest/gtest.h>
 
 namespace trireme {
 namespace {

@@ -1,11 +1,15 @@
 // `trireme run` as its users see it.
 
-#include <gtest/gtest.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <thread>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/processes.h"
 
@@ -36,11 +40,13 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
 TEST(RunCommand, StartsRanksThatFindEachOther) {
   const Finished result = run({"-n", "3", "--", test_binary("worker"), "hello"});
   EXPECT_EQ(result.code, 0) << result.err;
-  expect_parts(result.out, {"[0] rank 0 of 3 by trireme run, sum 3", "[1] rank 1 of 3", "[2] rank 2 of 3"});
+  expect_parts(result.out,
+               {"[0] rank 0 of 3 by trireme run, sum 3", "[1] rank 1 of 3", "[2] rank 2 of 3"});
 }
 
 TEST(RunCommand, PassesArgumentsAsTheyAre) {
-  const Finished result = run({"-n", "1", "--", "printf", "%s|", "-n", "9", "--", "--help", "a b", ""});
+  const Finished result =
+      run({"-n", "1", "--", "printf", "%s|", "-n", "9", "--", "--help", "a b", ""});
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(result.out, "[0] -n|9|--|--help|a b||\n");
   EXPECT_EQ(run({"-n", "1", "echo", "no", "--dashes", "-n", "2"}).out, "[0] no --dashes -n 2\n");
@@ -91,11 +97,13 @@ TEST(RunCommand, NamesTheFirstRankThatFailsWithItsLastWords) {
   const Finished result = run_script(
       3, "if [ $TRIREME_RANK = 1 ]; then echo 'the disk is on fire' >&2; exit 7; fi; sleep 100");
   EXPECT_EQ(result.code, 3);
-  expect_parts(result.err, {"rank 1 of 3", "exit code 7", "last words of rank 1", "the disk is on fire"});
+  expect_parts(result.err,
+               {"rank 1 of 3", "exit code 7", "last words of rank 1", "the disk is on fire"});
 }
 
 TEST(RunCommand, NamesTheSignalThatKilledARank) {
-  const Finished result = run_script(2, "if [ $TRIREME_RANK = 0 ]; then kill -SEGV $$; fi; sleep 100");
+  const Finished result =
+      run_script(2, "if [ $TRIREME_RANK = 0 ]; then kill -SEGV $$; fi; sleep 100");
   EXPECT_EQ(result.code, 3);
   expect_parts(result.err, {"rank 0 of 2", "signal 11"});
 }
@@ -107,14 +115,23 @@ TEST(RunCommand, BlamesTheRankThatThrewAndNotThoseThatMissIt) {
 }
 
 TEST(RunCommand, SaysThatTheRanksDidNotFindEachOther) {
-  const Finished result = run({"-n", "2", "--timeout", "0.5", "--", "/bin/sh", "-c",
-                               "if [ $TRIREME_RANK = 0 ]; then exec " + test_binary("worker") + "; fi; sleep 100"});
+  const Finished result =
+      run({"-n",
+           "2",
+           "--timeout",
+           "0.5",
+           "--",
+           "/bin/sh",
+           "-c",
+           "if [ $TRIREME_RANK = 0 ]; then exec " + test_binary("worker") + "; fi; sleep 100"});
   EXPECT_EQ(result.code, 4) << result.err;
   expect_parts(result.err, {"rendezvous timed out", "missing: 1"});
 }
 
 TEST(RunCommand, NeverMixesLines) {
-  const Finished result = run_script(4, "i=0; while [ $i -lt 200 ]; do printf 'aaaaaaaaaa'; printf 'bbbbbbbbbb\\n'; i=$((i+1)); done");
+  const Finished result = run_script(4,
+                                     "i=0; while [ $i -lt 200 ]; do printf 'aaaaaaaaaa'; printf "
+                                     "'bbbbbbbbbb\\n'; i=$((i+1)); done");
   std::istringstream lines(result.out);
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
@@ -133,23 +150,26 @@ TEST(RunCommand, KeepsTheTwoStreamsApartAndColourOffFiles) {
 TEST(RunCommand, WritesALogForEachRank) {
   const testing::TemporaryFolder folder;
   const std::string logs = folder.path() + "/deep/logs";
-  const Finished result = run({"-n", "2", "--log-dir", logs, "--", "/bin/sh", "-c", "echo I am $TRIREME_RANK"});
+  const Finished result =
+      run({"-n", "2", "--log-dir", logs, "--", "/bin/sh", "-c", "echo I am $TRIREME_RANK"});
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(testing::read_file(logs + "/rank-0.log"), "I am 0\n");
   EXPECT_EQ(testing::read_file(logs + "/rank-1.log"), "I am 1\n");
 }
 
 TEST(RunCommand, GivesEachRankItsThreadsAndProcessors) {
-  const Finished result = run({"-n", "1", "--threads", "3", "--", test_binary("worker")}, {"OMP_NUM_THREADS=9"});
+  const Finished result =
+      run({"-n", "1", "--threads", "3", "--", test_binary("worker")}, {"OMP_NUM_THREADS=9"});
   expect_parts(result.out, {"threads 3"});
-  expect_parts(run({"-n", "1", "--", test_binary("worker")}, {"OMP_NUM_THREADS=9"}).out, {"threads 9"});
+  expect_parts(run({"-n", "1", "--", test_binary("worker")}, {"OMP_NUM_THREADS=9"}).out,
+               {"threads 9"});
   const Finished many = run({"-n", "64", "--", "/bin/sh", "-c", "echo $OMP_NUM_THREADS"});
   EXPECT_EQ(many.code, 0);
 }
 
 TEST(RunCommand, GivesRankZeroItsStandardInput) {
-  const Finished result =
-      run_program({"/bin/sh", "-c", "echo from outside | " + trireme_binary() + " run -n 2 -- cat"});
+  const Finished result = run_program(
+      {"/bin/sh", "-c", "echo from outside | " + trireme_binary() + " run -n 2 -- cat"});
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(result.out, "[0] from outside\n");
 }
@@ -157,9 +177,16 @@ TEST(RunCommand, GivesRankZeroItsStandardInput) {
 TEST(RunCommand, ForwardsSignalsAndEndsWithThem) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const std::string mark = testing::unique_mark();
-    Program program({trireme_binary(), "run", "-n", "2", "--", "/bin/sh", "-c",
-                     "trap 'echo caught; exit 0' INT TERM HUP; echo ready; while :; do sleep 0.05; done"},
-                    {mark});
+    Program program(
+        {trireme_binary(),
+         "run",
+         "-n",
+         "2",
+         "--",
+         "/bin/sh",
+         "-c",
+         "trap 'echo caught; exit 0' INT TERM HUP; echo ready; while :; do sleep 0.05; done"},
+        {mark});
     ASSERT_TRUE(program.wait_for_output("ready", 2));
     kill(program.pid(), number);
     const Finished result = program.wait();
@@ -171,7 +198,13 @@ TEST(RunCommand, ForwardsSignalsAndEndsWithThem) {
 
 TEST(RunCommand, EndsRanksThatIgnoreSignals) {
   const std::string mark = testing::unique_mark();
-  Program program({trireme_binary(), "run", "-n", "2", "--", "/bin/sh", "-c",
+  Program program({trireme_binary(),
+                   "run",
+                   "-n",
+                   "2",
+                   "--",
+                   "/bin/sh",
+                   "-c",
                    "trap '' INT TERM; echo ready; while :; do sleep 0.05; done"},
                   {mark});
   ASSERT_TRUE(program.wait_for_output("ready", 2));
@@ -182,7 +215,13 @@ TEST(RunCommand, EndsRanksThatIgnoreSignals) {
 
 TEST(RunCommand, LeavesNothingOfWhatRanksStartedAndAbandoned) {
   const std::string mark = testing::unique_mark();
-  Program program({trireme_binary(), "run", "-n", "2", "--", "/bin/sh", "-c",
+  Program program({trireme_binary(),
+                   "run",
+                   "-n",
+                   "2",
+                   "--",
+                   "/bin/sh",
+                   "-c",
                    "(setsid sleep 100 >/dev/null 2>&1 &) ; sleep 100 & echo started"},
                   {mark});
   EXPECT_EQ(program.wait().code, 0);
@@ -191,7 +230,8 @@ TEST(RunCommand, LeavesNothingOfWhatRanksStartedAndAbandoned) {
 
 TEST(RunCommand, TakesTheRanksWithItWhenItIsKilled) {
   const std::string mark = testing::unique_mark();
-  Program program({trireme_binary(), "run", "-n", "3", "--", test_binary("worker"), "loop"}, {mark});
+  Program program({trireme_binary(), "run", "-n", "3", "--", test_binary("worker"), "loop"},
+                  {mark});
   ASSERT_TRUE(program.wait_for_output("looping", 3));
   kill(program.pid(), SIGKILL);
   program.wait();
@@ -205,6 +245,83 @@ TEST(RunCommand, EndsTheJobWhenNobodyReadsItsOutput) {
   const std::string mark = testing::unique_mark();
   run_program({"/bin/sh", "-c", trireme_binary() + " run -n 2 -- yes | head -n 3"}, {mark});
   EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+TEST(RunCommand, HearsSignalsWhileARankNeverStopsWriting) {
+  Program program({"/bin/sh", "-c", "exec " + trireme_binary() + " run -n 2 -- yes > /dev/null"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().code, 128 + SIGTERM);
+}
+
+TEST(RunCommand, HearsSignalsWhileNobodyReadsItsOutput) {
+  const testing::TemporaryFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDWR);  // open, and never read
+  Program program({"/bin/sh", "-c", "exec " + trireme_binary() + " run -n 2 -- yes > " + pipe});
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().code, 128 + SIGTERM);
+  close(reader);
+}
+
+TEST(RunCommand, LeavesIgnoredSignalsIgnored) {
+  Program program(
+      {"/bin/sh", "-c", "trap '' HUP; exec " + trireme_binary() + " run -n 2 -- sleep 0.7"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  kill(program.pid(), SIGHUP);
+  EXPECT_EQ(program.wait().code, 0);
+}
+
+TEST(RunCommand, EndsARankThatHasMovedToAnotherProcessGroup) {
+  const std::string mark = testing::unique_mark();
+  Program program(
+      {trireme_binary(),
+       "run",
+       "-n",
+       "1",
+       "--",
+       "python3",
+       "-c",
+       "import os, time\npid = os.fork()\nif pid == 0:\n  os.setpgid(0, 0); time.sleep(100)\n"
+       "time.sleep(0.2); os.setpgid(0, pid); print('moved', flush=True); time.sleep(100)"},
+      {mark});
+  ASSERT_TRUE(program.wait_for_output("moved"));
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().code, 128 + SIGTERM);
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+TEST(RunCommand, WorksWithStandardStreamsClosed) {
+  const Finished result = run_program(
+      {"/bin/sh", "-c", trireme_binary() + " run -n 2 -- sh -c 'echo err >&2; echo out' <&- 2>&-"});
+  EXPECT_EQ(result.code, 0);
+  expect_parts(result.out, {"[0] out", "[1] out"});
+}
+
+TEST(RunCommand, TakesWrappedRanksWithItWhenItIsKilled) {
+  const std::string mark = testing::unique_mark();
+  Program program({trireme_binary(),
+                   "run",
+                   "-n",
+                   "2",
+                   "--",
+                   "/bin/sh",
+                   "-c",
+                   test_binary("worker") + " loop; true"},
+                  {mark});
+  ASSERT_TRUE(program.wait_for_output("looping", 2));
+  kill(program.pid(), SIGKILL);
+  program.wait();
+  for (int i = 0; i < 100 && !testing::processes_with(mark).empty(); ++i) {
+    run_program({"sleep", "0.02"});
+  }
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+TEST(RunCommand, TakesAVeryLongTimeout) {
+  EXPECT_EQ(run({"-n", "2", "--timeout", "1e15", "--", test_binary("worker")}).code, 0);
 }
 
 }  // namespace

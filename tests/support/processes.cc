@@ -1,10 +1,5 @@
 #include "support/processes.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -12,6 +7,11 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -42,7 +42,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-Program::Program(std::vector<std::string> command, std::vector<std::string> environment) : folder_(make_folder()) {
+Program::Program(std::vector<std::string> command, std::vector<std::string> environment)
+    : folder_(make_folder()) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     environment.emplace_back(*entry);
   }
@@ -98,7 +99,8 @@ Finished Program::wait() {
   int status = 0;
   waitpid(pid_, &status, 0);
   reaped_ = true;
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(folder_ + "/out"),
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+          read_file(folder_ + "/out"),
           read_file(folder_ + "/err")};
 }
 
@@ -106,9 +108,13 @@ Finished run_program(std::vector<std::string> command, std::vector<std::string> 
   return Program(std::move(command), std::move(environment)).wait();
 }
 
-std::string trireme_binary() { return env_string("TRIREME_BIN").value(); }
+std::string trireme_binary() {
+  return env_string("TRIREME_BIN").value();
+}
 
-std::string test_binary(const std::string& name) { return env_string("TRIREME_TEST_BIN").value() + "/" + name; }
+std::string test_binary(const std::string& name) {
+  return env_string("TRIREME_TEST_BIN").value() + "/" + name;
+}
 
 std::vector<pid_t> processes_with(const std::string& entry) {
   std::vector<pid_t> pids;

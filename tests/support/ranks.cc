@@ -1,11 +1,11 @@
 #include "support/ranks.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdio>
 #include <thread>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "trireme/core/error.h"
 

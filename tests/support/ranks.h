@@ -1,10 +1,10 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <functional>
 #include <string>
 #include <vector>
+
+#include <sys/types.h>
 
 #include "trireme/comm/world.h"
 

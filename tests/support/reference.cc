@@ -76,9 +76,11 @@ double half_value(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
   const int mantissa = bits & 1023;
   if (exponent == 31) {
-    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
   }
-  return exponent == 0 ? sign * std::ldexp(mantissa, -24) : sign * std::ldexp(1024 + mantissa, exponent - 25);
+  return exponent == 0 ? sign * std::ldexp(mantissa, -24)
+                       : sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
 std::uint16_t nearest_half(float value) {
@@ -163,18 +165,25 @@ Bytes reduce_in_order(Dtype dtype, ReduceOp op, const std::vector<Bytes>& inputs
       return reduce_as<double, double>(op, inputs, same, same);
     case Dtype::kFloat16:
       return reduce_as<std::uint16_t, float>(
-          op, inputs, [](std::uint16_t bits) { return static_cast<float>(half_value(bits)); }, nearest_half);
+          op,
+          inputs,
+          [](std::uint16_t bits) { return static_cast<float>(half_value(bits)); },
+          nearest_half);
     case Dtype::kBFloat16:
       return reduce_as<std::uint16_t, float>(op, inputs, bfloat16_value, nearest_bfloat16);
     case Dtype::kInt32:
       return reduce_as<std::int32_t, std::int64_t>(
-          op, inputs, [](std::int32_t value) { return static_cast<std::int64_t>(value); },
+          op,
+          inputs,
+          [](std::int32_t value) { return static_cast<std::int64_t>(value); },
           [](std::int64_t value) { return static_cast<std::int32_t>(value); });
     case Dtype::kInt64:
       return reduce_as<std::int64_t, std::int64_t>(op, inputs, same, same);
     default:
       return reduce_as<std::uint8_t, std::int64_t>(
-          op, inputs, [](std::uint8_t value) { return static_cast<std::int64_t>(value); },
+          op,
+          inputs,
+          [](std::uint8_t value) { return static_cast<std::int64_t>(value); },
           [](std::int64_t value) { return static_cast<std::uint8_t>(value); });
   }
 }

@@ -1,13 +1,13 @@
 // A program for tests to start as ranks: worker MODE. Exits with 5 after a CommError, 6 after any
 // other exception, with the message on standard error.
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <string>
 #include <thread>
+
+#include <unistd.h>
 
 #include "trireme/comm/world.h"
 #include "trireme/core/error.h"
@@ -46,8 +46,12 @@ int run(const std::string& mode) {
     std::vector<int> ranks = {world->rank()};
     world->all_reduce(ranks).wait();
     const char* threads = std::getenv("OMP_NUM_THREADS");
-    std::printf("rank %d of %d by %s, sum %d, threads %s, processors %zu\n", world->rank(), world->size(),
-                world->launcher().c_str(), ranks[0], threads != nullptr ? threads : "-",
+    std::printf("rank %d of %d by %s, sum %d, threads %s, processors %zu\n",
+                world->rank(),
+                world->size(),
+                world->launcher().c_str(),
+                ranks[0],
+                threads != nullptr ? threads : "-",
                 trireme::allowed_cpus().size());
   } else if (mode == "loop") {
     loop_forever(*world);

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+
 #include <torch/torch.h>
 
 #include "support/ranks.h"
@@ -34,7 +35,8 @@ TEST(TensorSpan, RefusesWhatCannotBeCommunicated) {
   EXPECT_NE(refuse(torch::zeros({4, 4}).t()).find("not contiguous"), std::string::npos);
   EXPECT_NE(refuse(torch::zeros({4, 4}).t()).find("[4, 4]"), std::string::npos);
   EXPECT_NE(refuse(torch::zeros({4}, torch::kMeta)).find("meta"), std::string::npos);
-  EXPECT_NE(refuse(torch::zeros({4}, torch::kComplexFloat)).find("ComplexFloat"), std::string::npos);
+  EXPECT_NE(refuse(torch::zeros({4}, torch::kComplexFloat)).find("ComplexFloat"),
+            std::string::npos);
   EXPECT_NE(refuse(torch::zeros({4}).to_sparse()).find("to_dense"), std::string::npos);
   EXPECT_NE(refuse(at::Tensor()).find("undefined"), std::string::npos);
 }

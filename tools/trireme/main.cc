@@ -7,6 +7,8 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "trireme/core/error.h"
@@ -28,23 +30,39 @@ int report_usage(const CLI::App& program, const CLI::ParseError& error) {
   return trireme::kExitUsage;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_program(int argc, char** argv) {
   CLI::App program("Distributed training for LibTorch.", "trireme");
   program.set_version_flag("--version", std::string("trireme ") + TRIREME_VERSION);
   program.require_subcommand(1);
-  trireme::tools::Action action;
   std::vector<std::string> words(argv + 1, argv + argc);
   const std::vector<std::string> command = trireme::tools::split_off_command(words);
+  trireme::tools::Action action;
   trireme::tools::add_run_command(program, action, command);
   trireme::tools::add_bench_command(program, action);
   try {
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
     program.parse(words);
-    return action();
   } catch (const CLI::ParseError& error) {
     return report_usage(program, error);
+  }
+  return action();
+}
+
+// A program started with a standard stream closed would get something else in its place.
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) {
+      open("/dev/null", O_RDWR);  // takes the lowest free number, which is this one
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_standard_streams();
+  try {
+    return run_program(argc, argv);
   } catch (const trireme::ConfigError& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return trireme::kExitUsage;

@@ -37,39 +37,39 @@ class Communicator {
   virtual int size() const = 0;
 
   // data = reduction over the ranks of data, the same bits everywhere.
-  Work all_reduce(Span data, ReduceOp op = ReduceOp::kSum);
+  Work all_reduce(const Span& data, ReduceOp op = ReduceOp::kSum);
 
   // output = this rank's part (`counts`) of the reduction of input. The output may be this rank's
   // own part of the input.
-  Work reduce_scatter(ConstSpan input,
-                      Span output,
+  Work reduce_scatter(const ConstSpan& input,
+                      const Span& output,
                       ReduceOp op = ReduceOp::kSum,
                       Counts counts = {});
 
   // output = the ranks' inputs one after another. The input may be this rank's own part of the
   // output.
-  Work all_gather(ConstSpan input, Span output, Counts counts = {});
+  Work all_gather(const ConstSpan& input, const Span& output, Counts counts = {});
 
   // data = data of rank `root`.
-  Work broadcast(Span data, int root = 0);
+  Work broadcast(const Span& data, int root = 0);
 
   // On `root`: data = reduction over the ranks of data. Unchanged elsewhere.
-  Work reduce(Span data, int root = 0, ReduceOp op = ReduceOp::kSum);
+  Work reduce(const Span& data, int root = 0, ReduceOp op = ReduceOp::kSum);
 
   // On `root`: output = the ranks' inputs one after another. `output` is ignored elsewhere.
-  Work gather(ConstSpan input, Span output, int root = 0, Counts counts = {});
+  Work gather(const ConstSpan& input, const Span& output, int root = 0, Counts counts = {});
 
   // output = this rank's part of the input of `root`. `input` is ignored elsewhere.
-  Work scatter(ConstSpan input, Span output, int root = 0, Counts counts = {});
+  Work scatter(const ConstSpan& input, const Span& output, int root = 0, Counts counts = {});
 
   // Rank r receives, in rank order, what each rank holds for r in its input, which is split by
   // `send_counts` (default: evenly). The output must be as long as what arrives.
-  Work all_to_all(ConstSpan input, Span output, Counts send_counts = {});
+  Work all_to_all(const ConstSpan& input, const Span& output, Counts send_counts = {});
 
   // One message from rank to rank. Messages of a pair arrive in the order they were sent; dtype,
   // length and tag must be those of the receive that takes it.
-  Work send(ConstSpan data, int to, int tag = 0);
-  Work recv(Span data, int from, int tag = 0);
+  Work send(const ConstSpan& data, int to, int tag = 0);
+  Work recv(const Span& data, int from, int tag = 0);
 
   // Finished when every rank has called it.
   Work barrier();
@@ -92,6 +92,11 @@ class Communicator {
   void check_root(OpKind kind, int root) const;
   void check_peer(OpKind kind, int peer) const;
   Counts checked_counts(OpKind kind, Counts counts, std::int64_t total) const;
+  // The total of a gather or scatter, where this rank can know it, else -1; completes `counts`.
+  std::int64_t agree_on_split(OpKind kind,
+                              bool at_root,
+                              std::int64_t numel_at_root,
+                              Counts* counts) const;
 };
 
 }  // namespace trireme

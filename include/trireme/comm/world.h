@@ -71,6 +71,6 @@ class World final : public Communicator {
 // world beside the first or after it, as long as every rank does.
 // Throws ConfigError for variables that make no sense, CommError when ranks are missing at the
 // deadline or when rank 0 refuses this process, MemoryError.
-std::shared_ptr<World> init(InitOptions options = {});
+std::shared_ptr<World> init(const InitOptions& options = {});
 
 }  // namespace trireme

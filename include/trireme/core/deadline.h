@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace trireme {
@@ -10,7 +11,9 @@ using Milliseconds = std::chrono::milliseconds;
 // A moment after which a wait gives up. Every wait in Trireme has one.
 class Deadline {
  public:
-  explicit Deadline(Milliseconds budget) : start_(Clock::now()), end_(start_ + budget) {}
+  // Longer than ten years is ten years: the clock counts nanoseconds in 64 bits.
+  explicit Deadline(Milliseconds budget)
+      : start_(Clock::now()), end_(start_ + std::min<Milliseconds>(budget, kLongest)) {}
 
   bool passed() const { return Clock::now() >= end_; }
 
@@ -20,11 +23,16 @@ class Deadline {
     return left.count() < 0 ? Milliseconds(0) : left;
   }
 
+  // Time that does not count: this process was stopped.
+  void extend(Clock::duration by) { end_ += by; }
+
   double elapsed_seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
 
  private:
+  static constexpr Milliseconds kLongest = std::chrono::hours(24 * 3650);
+
   Clock::time_point start_;
   Clock::time_point end_;
 };

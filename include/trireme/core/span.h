@@ -37,12 +37,13 @@ class ConstSpan {
 
   template <class T>
   requires requires { DtypeOf<T>::kValue; }
-  ConstSpan(
-      const std::vector<T>& values)  // NOLINT(google-explicit-constructor): a view, like std::span
+  // NOLINTNEXTLINE(google-explicit-constructor): a view, like std::span
+  ConstSpan(const std::vector<T>& values)
       : ConstSpan(values.data(), static_cast<std::int64_t>(values.size()), DtypeOf<T>::kValue) {}
 
   template <SpanSource T>
-  ConstSpan(const T& source);  // NOLINT(google-explicit-constructor): lets a call take a tensor
+  // NOLINTNEXTLINE(google-explicit-constructor): lets a call take a tensor
+  ConstSpan(const T& source);
 
   const std::byte* bytes() const { return static_cast<const std::byte*>(data_); }
   std::int64_t numel() const { return numel_; }
@@ -66,12 +67,13 @@ class Span : public ConstSpan {
 
   template <class T>
   requires requires { DtypeOf<T>::kValue; }
-  Span(std::vector<T>& values)  // NOLINT(google-explicit-constructor): a view, like std::span
+  // NOLINTNEXTLINE(google-explicit-constructor): a view, like std::span
+  Span(std::vector<T>& values)
       : Span(values.data(), static_cast<std::int64_t>(values.size()), DtypeOf<T>::kValue) {}
 
   template <SpanSource T>
-  Span(const T& source)  // NOLINT(google-explicit-constructor): lets a call take a tensor
-      : Span(SpanOf<T>::of(source)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): lets a call take a tensor
+  Span(const T& source) : Span(SpanOf<T>::of(source)) {}
 
   std::byte* bytes() const { return static_cast<std::byte*>(data_); }
 };

@@ -68,6 +68,7 @@ int find_build_id(dl_phdr_info* info, std::size_t, void* result) {
     if (header.p_type != PT_NOTE) {
       continue;
     }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses as numbers
     const auto* at = reinterpret_cast<const std::uint8_t*>(info->dlpi_addr + header.p_vaddr);
     const auto* end = at + header.p_memsz;
     while (at + sizeof(ElfW(Nhdr)) <= end) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -89,6 +90,11 @@ bool Channel::send(const void* data,
     if (sent < 0 && errno == EAGAIN && wait_for(fd_.get(), POLLOUT, deadline)) {
       continue;
     }
+    // Too many descriptors of this user are on their way: the receivers take them off one by one.
+    if (sent < 0 && errno == ETOOMANYREFS && !deadline.passed()) {
+      std::this_thread::sleep_for(Milliseconds(1));
+      continue;
+    }
     return false;
   }
 }
@@ -130,8 +136,9 @@ bool Channel::receive(void* data,
         arrived.emplace_back(fd);
       }
     }
-    if (received != static_cast<ssize_t>(bytes) ||
-        (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    // Descriptors that did not fit under the limit on open files are missing from `arrived`: the
+    // caller counts them.
+    if (received != static_cast<ssize_t>(bytes) || (message.msg_flags & MSG_TRUNC) != 0) {
       return false;
     }
     if (fds != nullptr) {

@@ -271,7 +271,7 @@ class Host {
     return memory;
   }
 
-  // A rank that is lost here is found by the first operation: its pidfd is already with everyone.
+  // A rank that is lost here is found by the first operation: its pidfd is with everyone else.
   void greet(const Member& member,
              const Welcome& welcome,
              const Membership& membership,
@@ -426,16 +426,21 @@ class Joiner {
     if (welcome.ready == 0) {
       throw MemoryError(concat("rank 0: ", welcome.message));
     }
-    if (control.size() != 1 ||
-        !channel.receive(
+    if (control.empty()) {
+      give_up("has too few open files left for the control memory: raise the limit (ulimit -n)");
+    }
+    if (!channel.receive(
             membership.pids.data(), membership.pids.size() * sizeof(int), nullptr, deadline_)) {
       lost();
     }
     while (membership.lives.size() < index(size)) {
       std::uint32_t number = 0;
       std::vector<FileDescriptor> lives;
-      if (!channel.receive(&number, sizeof(number), &lives, deadline_) || lives.size() != number) {
+      if (!channel.receive(&number, sizeof(number), &lives, deadline_)) {
         lost();
+      }
+      if (lives.size() != number) {
+        give_up("has too few open files left for its peers' handles: raise the limit (ulimit -n)");
       }
       std::move(lives.begin(), lives.end(), std::back_inserter(membership.lives));
     }

@@ -21,8 +21,9 @@ Control::Offsets::Offsets(int size, std::size_t stage_bytes)
       slots(round_up(sizeof(RankBlock), kLineBytes)),
       mailboxes(slots + kSlots * slot_bytes),
       outbox_flags(mailboxes + index(size) * sizeof(Mailbox)),
-      outbox(round_up(outbox_flags + kOutboxSlots * sizeof(OutboxFlag), page_bytes())),
-      stage(outbox + kOutboxSlots * kOutboxSlotBytes),
+      outbox(
+          round_up(outbox_flags + (kOutboxSlots + index(size)) * sizeof(OutboxFlag), page_bytes())),
+      stage(outbox + (kOutboxSlots + index(size)) * kOutboxSlotBytes),
       end(round_up(stage + 2 * stage_bytes, page_bytes())) {}
 
 Control::Control(std::byte* base, int size, std::size_t stage_bytes)

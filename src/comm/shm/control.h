@@ -15,6 +15,8 @@ namespace trireme::detail {
 constexpr std::size_t kLineBytes = 64;
 constexpr std::uint32_t kSlots = 32;  // collectives in flight per rank
 constexpr std::uint32_t kMailboxEntries = 16;
+// Slots of an outbox that messages to any rank share. There is one more for each rank, so that
+// messages to a rank that does not receive yet cannot hold up those to others.
 constexpr std::uint32_t kOutboxSlots = 16;
 constexpr std::size_t kOutboxSlotBytes = 64 << 10;
 // Inputs up to this size travel in their slot, which saves a synchronisation; what lies in a

@@ -42,7 +42,7 @@ Steps Messages::send(const Call& call) {
   const int me = station_.rank();
   Mailbox& box = control.mailbox(me, op.peer);
   const auto has_room = [&] {
-    return box.pushed.load(std::memory_order_relaxed) - box.taken.load(std::memory_order_acquire) <
+    return box.pushed.load(std::memory_order_relaxed) - box.taken.load(std::memory_order_seq_cst) <
            kMailboxEntries;
   };
   Letter letter{};
@@ -59,7 +59,7 @@ Steps Messages::send(const Call& call) {
     push(op.peer, letter);
     const std::uint32_t number = box.pushed.load(std::memory_order_relaxed);
     co_await UntilPeer(op.peer, [&box, number] {
-      return Station::reached(box.taken.load(std::memory_order_acquire), number);
+      return Station::reached(box.taken.load(std::memory_order_seq_cst), number);
     });
     co_return;
   }
@@ -70,12 +70,16 @@ Steps Messages::send(const Call& call) {
     letter.bytes = std::min(kOutboxSlotBytes, bytes - sent);
     std::uint32_t free_slot = 0;
     co_await UntilPeer(op.peer, [&] {
-      for (free_slot = 0; free_slot < kOutboxSlots; ++free_slot) {
-        if (control.outbox_flag(me, free_slot).used.load(std::memory_order_acquire) == 0) {
+      const auto is_free = [&](std::uint32_t slot) {
+        free_slot = slot;
+        return control.outbox_flag(me, slot).used.load(std::memory_order_seq_cst) == 0;
+      };
+      for (std::uint32_t slot = 0; slot < kOutboxSlots; ++slot) {
+        if (is_free(slot)) {
           return has_room();
         }
       }
-      return false;
+      return is_free(kOutboxSlots + static_cast<std::uint32_t>(op.peer)) && has_room();
     });
     if (letter.bytes > 0) {
       control.outbox_flag(me, free_slot).used.store(1, std::memory_order_relaxed);
@@ -95,7 +99,7 @@ Steps Messages::recv(const Call& call) {
   do {
     const std::uint32_t number = box.taken.load(std::memory_order_relaxed);
     co_await UntilPeer(
-        op.peer, [&box, number] { return box.pushed.load(std::memory_order_acquire) != number; });
+        op.peer, [&box, number] { return box.pushed.load(std::memory_order_seq_cst) != number; });
     const Letter& letter = box.letters[number % kMailboxEntries];
     if (letter.dtype != op.dtype || letter.numel != op.output.numel() || letter.tag != op.tag) {
       throw CommError(

@@ -1,13 +1,8 @@
 #include "comm/shm/progress.h"
 
-#include <algorithm>
-#include <cstring>
-#include <fstream>
-
 #include <sched.h>
 
-#include "comm/failure_report.h"
-#include "comm/shm/matching.h"
+#include "comm/shm/pending.h"
 #include "trireme/core/log.h"
 
 namespace trireme::detail {
@@ -19,7 +14,10 @@ constexpr std::uint32_t kSleeper = 1;
 constexpr std::uint32_t kBacklogSleeper = 1 << 16;
 
 constexpr int kSleepMilliseconds = 20;  // at most between two looks at whether the peers are alive
-constexpr auto kCheckInterval = std::chrono::milliseconds(10);
+
+// When a waiting thread's last look is this long ago, this process itself was stopped (Ctrl-Z, a
+// debugger), and that time is not the peers' fault.
+constexpr auto kStoppedMyself = std::chrono::seconds(1);
 
 void relax_processor() {
 #if defined(__x86_64__)
@@ -60,15 +58,65 @@ class Backoff {
 
 }  // namespace
 
-struct Progress::Pending final : WorkState {
-  std::shared_ptr<Progress> owner;
-  Call call;
-  Steps steps;
-  std::uint64_t record = 0;
-  bool finished = false;  // guarded by the owner's mutex
+class Progress::Completion final : public Goal {
+ public:
+  Completion(Progress& progress, Pending& pending) : progress_(progress), pending_(pending) {}
+  bool reached() override { return pending_.finished; }
+  Pending* stuck() override {
+    Queue& queue = progress_.queue_of(pending_);
+    return queue.empty() ? nullptr : queue.front().get();
+  }
+  std::vector<int> missing() override {
+    Pending* head = stuck();
+    return head != nullptr ? head->missing() : std::vector<int>{};
+  }
 
-  void wait(Milliseconds timeout) override { owner->wait(*this, timeout); }
-  bool poll() override { return owner->poll(*this); }
+ private:
+  Progress& progress_;
+  Pending& pending_;
+};
+
+class Progress::FreeSlot final : public Goal {
+ public:
+  FreeSlot(Progress& progress, std::uint32_t freed) : progress_(progress), freed_(freed) {}
+  bool reached() override { return missing().empty(); }
+  Pending* stuck() override {
+    return progress_.queue_.empty() ? nullptr : progress_.queue_.front().get();
+  }
+  std::vector<int> missing() override {
+    std::vector<int> ranks;
+    for (int peer = 0; peer < progress_.station_.size(); ++peer) {
+      if (!progress_.station_.completed(peer, freed_)) {
+        ranks.push_back(peer);
+      }
+    }
+    return ranks;
+  }
+
+ private:
+  Progress& progress_;
+  std::uint32_t freed_;  // the operation whose slot is needed
+};
+
+class Progress::Idleness final : public Goal {
+ public:
+  explicit Idleness(Progress& progress) : progress_(progress) {}
+  bool reached() override { return progress_.closing_ || progress_.heads().empty(); }
+  Pending* stuck() override {
+    const auto heads = progress_.heads();
+    return heads.empty() ? nullptr : heads.front();
+  }
+  std::vector<int> missing() override {
+    std::vector<int> ranks;
+    for (Pending* head : progress_.heads()) {
+      const auto more = head->missing();
+      ranks.insert(ranks.end(), more.begin(), more.end());
+    }
+    return ranks;
+  }
+
+ private:
+  Progress& progress_;
 };
 
 Progress::Progress(Membership membership, ProgressOptions options)
@@ -86,6 +134,13 @@ void Progress::start_helper() {
 }
 
 void Progress::close() {
+  if (station_.in_forked_child()) {
+    // Threads do not come along, and a mutex may have been held by one of them.
+    if (helper_.joinable()) {
+      helper_.detach();
+    }
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
@@ -113,52 +168,34 @@ Work Progress::issue(Operation operation) {
   pending->owner = shared_from_this();
   pending->call.operation = std::move(operation);
   const OpKind kind = pending->call.operation.kind;
-  if (kind == OpKind::kSend || kind == OpKind::kRecv) {
-    pending->record = recorder_.issued(0, pending->call.operation);
-    pending->steps =
-        kind == OpKind::kSend ? messages_.send(pending->call) : messages_.recv(pending->call);
-    (kind == OpKind::kSend ? sends_ : recvs_)[pending->call.operation.peer].push_back(pending);
+  if (kind == OpKind::kSend) {
+    pending->steps = messages_.send(pending->call);
+  } else if (kind == OpKind::kRecv) {
+    pending->steps = messages_.recv(pending->call);
   } else {
-    if (last_sequence_ >= kSlots) {
-      const std::uint32_t freed = last_sequence_ + 1 - kSlots;
-      const auto slot_is_free = [&] {
-        for (int peer = 0; peer < station_.size(); ++peer) {
-          if (!station_.completed(peer, freed)) {
-            return false;
-          }
-        }
-        return true;
-      };
-      if (!slot_is_free()) {
-        lock.unlock();
-        run_until(slot_is_free, options_.timeout, kBacklogSleeper);
-        lock.lock();
-      }
+    const auto sequence = static_cast<std::uint32_t>(issued_ + 1);
+    FreeSlot slot(*this, sequence - kSlots);
+    if (issued_ >= kSlots && !slot.reached()) {
+      lock.unlock();
+      run_until(slot, options_.timeout, kBacklogSleeper);
+      lock.lock();
     }
-    pending->call.sequence = ++last_sequence_;
-    pending->record = recorder_.issued(pending->call.sequence, pending->call.operation);
+    ++issued_;
+    pending->call.sequence = sequence;
     pending->steps = collectives_.run(pending->call);
-    queue_.push_back(pending);
+  }
+  pending->record = recorder_.issued(pending->call.sequence, pending->call.operation);
+  queue_of(*pending).push_back(pending);
+  if (pending->is_collective()) {
     collectives_.publish(pending->call);
   }
   helper_wake_.notify_all();
   return Work(std::move(pending));
 }
 
-void Progress::abort(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) {
-    try {
-      fail(CommError::Reason::kAborted, station_.rank(), reason);
-    } catch (
-        const CommError&) {  // NOLINT(bugprone-empty-catch): kept in failure_ for whoever waits
-    }
-  }
-}
-
 void Progress::wait(Pending& pending, Milliseconds timeout) {
-  run_until(
-      [&] { return pending.finished; }, timeout.count() > 0 ? timeout : options_.timeout, kSleeper);
+  Completion goal(*this, pending);
+  run_until(goal, timeout.count() > 0 ? timeout : options_.timeout, kSleeper);
 }
 
 bool Progress::poll(Pending& pending) {
@@ -169,17 +206,23 @@ bool Progress::poll(Pending& pending) {
     while (advance() && !pending.finished) {
     }
   }
+  if (!pending.finished) {
+    if (!pending.patience) {
+      pending.patience.emplace(options_.timeout);
+    }
+    Completion goal(*this, pending);
+    check(goal, *pending.patience);
+  }
   return pending.finished;
 }
 
-template <class Finished>
-void Progress::run_until(Finished finished, Milliseconds timeout, std::uint32_t sleeper_mark) {
-  const Deadline deadline(timeout);
+void Progress::run_until(Goal& goal, Milliseconds timeout, std::uint32_t sleeper_mark) {
+  Deadline deadline(timeout);
   Backoff backoff(station_.oversubscribed());
-  auto next_check = Clock::now() + kCheckInterval;
+  auto last_look = Clock::now();
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (finished()) {
+    if (goal.reached()) {
       return;
     }
     throw_if_failed();
@@ -197,7 +240,7 @@ void Progress::run_until(Finished finished, Milliseconds timeout, std::uint32_t 
       lock.lock();
       bool moved = false;
       try {
-        moved = finished() || advance();
+        moved = goal.reached() || advance();
       } catch (...) {
         self.sleeping.fetch_sub(sleeper_mark, std::memory_order_seq_cst);
         throw;
@@ -209,20 +252,12 @@ void Progress::run_until(Finished finished, Milliseconds timeout, std::uint32_t 
       self.sleeping.fetch_sub(sleeper_mark, std::memory_order_seq_cst);
     }
     lock.lock();
-    if (Clock::now() >= next_check && !finished()) {
-      check_for_abort();
-      check_peers();
-      if (deadline.passed() && !advance()) {
-        Pending* blocked = blocked_operation();
-        int first = -1;
-        const std::string missing =
-            blocked != nullptr ? missing_text(*blocked, &first) : "a free slot";
-        fail(CommError::Reason::kTimeout,
-             first,
-             concat("waited ", deadline.elapsed_seconds(), " s for ", missing));
-      }
-      next_check = Clock::now() + kCheckInterval;
+    const auto now = Clock::now();
+    if (now - last_look > kStoppedMyself) {
+      deadline.extend(now - last_look);
     }
+    last_look = now;
+    check(goal, deadline);
   }
 }
 
@@ -246,14 +281,14 @@ bool Progress::advance_head(Queue& queue) {
       return false;
     }
   } catch (const CommError& error) {
-    fail(error.reason(), error.peer(), error.what());
-  } catch (const ConfigError& error) {
-    fail(CommError::Reason::kMismatch, station_.rank(), error.what());
+    fail(error.reason(), error.peer(), error.what(), &head);
+  } catch (const std::exception& error) {
+    fail(CommError::Reason::kAborted, station_.rank(), error.what(), &head);
   }
   if (head.steps.finished()) {
     recorder_.finished(head.record);
     head.finished = true;
-    if (head.call.sequence != 0) {
+    if (head.is_collective()) {
       station_.self().completed.store(head.call.sequence, std::memory_order_seq_cst);
       for (int peer = 0; peer < station_.size(); ++peer) {
         if (station_.control().rank(peer).sleeping.load(std::memory_order_seq_cst) >=
@@ -270,164 +305,45 @@ bool Progress::advance_head(Queue& queue) {
   return true;
 }
 
-void Progress::throw_if_failed() const {
-  if (failure_) {
-    throw CommError(*failure_);
+Progress::Queue& Progress::queue_of(const Pending& pending) {
+  if (pending.is_collective()) {
+    return queue_;
   }
+  auto& queues = pending.call.operation.kind == OpKind::kSend ? sends_ : recvs_;
+  return queues[pending.call.operation.peer];
 }
 
-Progress::Pending* Progress::blocked_operation() {
+std::vector<Progress::Pending*> Progress::heads() {
+  std::vector<Pending*> result;
   if (!queue_.empty()) {
-    return queue_.front().get();
+    result.push_back(queue_.front().get());
   }
   for (auto* queues : {&sends_, &recvs_}) {
     for (auto& [peer, queue] : *queues) {
       if (!queue.empty()) {
-        return queue.front().get();
+        result.push_back(queue.front().get());
       }
     }
   }
-  return nullptr;
-}
-
-std::string Progress::missing_text(Pending& pending, int* first_missing) const {
-  std::string text;
-  if (Condition* condition = pending.steps.waiting()) {
-    for (const int peer : condition->missing()) {
-      if (*first_missing < 0) {
-        *first_missing = peer;
-      }
-      text += concat(text.empty() ? "" : ", ", station_.name(peer));
-    }
-  }
-  return text.empty() ? "its peers" : text;
-}
-
-// Another rank may have found the reason first: then it is everyone's reason.
-void Progress::check_for_abort() {
-  const AbortRecord& record = station_.control().header().abort;
-  if (record.state.load(std::memory_order_acquire) != 2 || failure_) {
-    return;
-  }
-  const std::string text(record.message, strnlen(record.message, sizeof(record.message)));
-  record_failure(CommError(static_cast<CommError::Reason>(record.reason),
-                           record.blamed,
-                           concat("rank ",
-                                  station_.rank(),
-                                  " of ",
-                                  station_.size(),
-                                  ": ",
-                                  text,
-                                  " (found by rank ",
-                                  record.reporter,
-                                  ")")));
-  throw_if_failed();
-}
-
-void Progress::check_peers() {
-  for (int peer = 0; peer < station_.size(); ++peer) {
-    if (peer == station_.rank() || !(station_.has_ended(peer) || station_.has_left(peer))) {
-      continue;
-    }
-    // What it published before it went counts: look again before blaming it.
-    if (advance()) {
-      return;
-    }
-    Pending* blocked = blocked_operation();
-    if (station_.has_left(peer)) {
-      // In good order; it is missed only by those who wait for it.
-      Condition* condition = blocked != nullptr ? blocked->steps.waiting() : nullptr;
-      const auto missing = condition != nullptr ? condition->missing() : std::vector<int>{};
-      if (std::find(missing.begin(), missing.end(), peer) == missing.end()) {
-        continue;
-      }
-      fail(CommError::Reason::kPeerLeft,
-           peer,
-           concat(station_.name(peer), " while others still wait for it"));
-    }
-    fail(CommError::Reason::kPeerDied,
-         peer,
-         concat(station_.name(peer), " without leaving the world: it crashed or was killed"));
-  }
-}
-
-void Progress::fail(CommError::Reason reason, int blamed, const std::string& what) {
-  Pending* blocked = blocked_operation();
-  std::string message = concat(
-      blocked == nullptr
-          ? std::string("between operations")
-          : concat(blocked->call.sequence != 0 ? concat("#", blocked->call.sequence, " ") : "",
-                   describe(blocked->call.operation.kind,
-                            blocked->call.operation.reduce,
-                            blocked->call.operation.dtype,
-                            blocked->call.operation.total,
-                            blocked->call.operation.root)),
-      ": ",
-      what);
-  message += "; last operations:";
-  for (int peer = 0; peer < station_.size(); ++peer) {
-    const std::uint32_t issued = station_.control().rank(peer).issued.load();
-    message +=
-        concat(peer == 0 ? " " : ", ", "rank ", peer, " ", describe_slot(station_, peer, issued));
-  }
-  AbortRecord& record = station_.control().header().abort;
-  std::uint32_t none = 0;
-  const bool found_first = record.state.compare_exchange_strong(none, 1);
-  if (found_first) {
-    record.reporter = station_.rank();
-    record.blamed = blamed;
-    record.reason = static_cast<std::int32_t>(reason);
-    message.copy(record.message, sizeof(record.message) - 1);
-    record.state.store(2, std::memory_order_seq_cst);
-    station_.ring_all();
-  }
-  record_failure(CommError(
-      reason, blamed, concat("rank ", station_.rank(), " of ", station_.size(), ": ", message)));
-  if (found_first) {
-    write_summary(message);
-  }
-  throw CommError(*failure_);
-}
-
-void Progress::record_failure(const CommError& error) {
-  const std::string path =
-      recorder_.write(options_.flight_folder, station_.rank(), station_.size(), error.what());
-  failure_.emplace(
-      error.reason(),
-      error.peer(),
-      path.empty() ? std::string(error.what()) : concat(error.what(), "; flight record: ", path));
-  report_failure(station_.rank(), *failure_);
-}
-
-// Written by the rank that found the failure, for all ranks: the dead cannot write their own.
-void Progress::write_summary(const std::string& message) const {
-  std::ofstream file(concat(options_.flight_folder, "/flight-summary.txt"));
-  file << message << "\n";
-  for (int peer = 0; peer < station_.size(); ++peer) {
-    const RankBlock& block = station_.control().rank(peer);
-    file << station_.name(peer) << ": issued " << describe_slot(station_, peer, block.issued.load())
-         << ", completed #" << block.completed.load() << "\n";
-  }
+  return result;
 }
 
 void Progress::helper_loop() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      helper_wake_.wait(lock,
-                        [&] { return closing_ || (!failure_ && blocked_operation() != nullptr); });
+      helper_wake_.wait(lock, [&] { return closing_ || (!failure_ && !heads().empty()); });
       if (closing_) {
         return;
       }
     }
     try {
-      // The helper has no deadline of its own: whoever waits has. It only looks in from time to
-      // time, so that closing does not wait for it long.
-      run_until([&] { return closing_ || blocked_operation() == nullptr; },
-                std::chrono::hours(24),
-                kSleeper);
-    } catch (
-        const CommError&) {  // NOLINT(bugprone-empty-catch): kept in failure_ for whoever waits
+      // The helper has no deadline of its own: whoever waits has.
+      Idleness goal(*this);
+      run_until(goal, Milliseconds::max(), kSleeper);
+    } catch (const CommError& error) {
+      // Kept in failure_ for whoever waits; nobody may.
+      log(LogLevel::kDebug, error.what());
     }
   }
 }

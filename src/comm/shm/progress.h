@@ -9,12 +9,14 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/flight_recorder.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/messages.h"
 #include "comm/shm/station.h"
 #include "trireme/comm/work.h"
+#include "trireme/core/deadline.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -49,23 +51,38 @@ class Progress : public std::enable_shared_from_this<Progress> {
   struct Pending;
   using Queue = std::deque<std::shared_ptr<Pending>>;
 
+  // What a thread waits for. Its functions are called under the mutex.
+  class Goal {
+   public:
+    virtual ~Goal() = default;
+    virtual bool reached() = 0;
+    virtual std::vector<int> missing() = 0;  // the ranks that could bring it about
+    virtual Pending* stuck() = 0;            // the operation that is in the way; null for none
+  };
+  class Completion;  // of one operation
+  class FreeSlot;    // for one more operation
+  class Idleness;    // nothing in flight; what the helper waits for
+
   void wait(Pending& pending, Milliseconds timeout);
   bool poll(Pending& pending);
-  // Runs until `finished()` holds, which is called under the mutex.
-  template <class Finished>
-  void run_until(Finished finished, Milliseconds timeout, std::uint32_t sleeper_mark);
+  void run_until(Goal& goal, Milliseconds timeout, std::uint32_t sleeper_mark);
 
   // All below are called under the mutex.
   bool advance();
   bool advance_head(Queue& queue);
   void throw_if_failed() const;
+  Queue& queue_of(const Pending& pending);
+  std::vector<Pending*> heads();
   void check_for_abort();
-  void check_peers();
-  [[noreturn]] void fail(CommError::Reason reason, int blamed, const std::string& what);
+  // Looks after everything that can end a wait badly, at most every few milliseconds.
+  void check(Goal& goal, const Deadline& deadline);
+  void check_peers(Goal& goal);
+  [[noreturn]] void fail(CommError::Reason reason,
+                         int blamed,
+                         const std::string& what,
+                         Pending* stuck);
   void record_failure(const CommError& error);
   void write_summary(const std::string& message) const;
-  Pending* blocked_operation();
-  std::string missing_text(Pending& pending, int* first_missing) const;
   void helper_loop();
 
   const ProgressOptions options_;
@@ -80,7 +97,8 @@ class Progress : public std::enable_shared_from_this<Progress> {
   Queue queue_;                 // collectives, in order
   std::map<int, Queue> sends_;  // by peer, each in order
   std::map<int, Queue> recvs_;
-  std::uint32_t last_sequence_ = 0;
+  std::uint64_t issued_ = 0;  // collectives; their sequence numbers are its lower half
+  Clock::time_point last_check_ = Clock::now();
   std::optional<CommError> failure_;
   bool closing_ = false;
 

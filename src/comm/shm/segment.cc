@@ -24,8 +24,8 @@ struct LiveMappings {
 };
 
 LiveMappings& live_mappings() {
-  static LiveMappings mappings;
-  return mappings;
+  static auto* mappings = new LiveMappings;  // never destroyed: a global World outlives statics
+  return *mappings;
 }
 
 std::pair<dev_t, ino_t> inode_of(int fd) {
@@ -74,10 +74,7 @@ FileDescriptor create_memory(std::size_t bytes) {
   return fd;
 }
 
-void reserve_pages(int fd, std::size_t offset, std::size_t bytes) {
-  if (bytes == 0) {
-    return;
-  }
+void check_available(std::size_t bytes) {
   // In a control group with a limit the kernel would kill a process of ours rather than refuse.
   const std::uint64_t available = available_memory_bytes();
   if (bytes > available) {
@@ -88,6 +85,13 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes) {
                              " are available to this process: free memory, raise the container's "
                              "limit, or ask for less"));
   }
+}
+
+void reserve_pages(int fd, std::size_t offset, std::size_t bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  check_available(bytes);
   int error = 0;
   do {
     error =
@@ -124,7 +128,7 @@ std::shared_ptr<Mapping> Mapping::map(FileDescriptor fd, std::size_t bytes) {
   // Fewer page faults and TLB misses where the machine allows huge pages for shared memory.
   madvise(data, bytes, MADV_HUGEPAGE);
   std::shared_ptr<Mapping> mapping(
-      new Mapping(std::move(fd), static_cast<std::byte*>(data), bytes));
+      new Mapping(key, std::move(fd), static_cast<std::byte*>(data), bytes));
   live.by_inode[key] = mapping;
   return mapping;
 }
@@ -132,7 +136,7 @@ std::shared_ptr<Mapping> Mapping::map(FileDescriptor fd, std::size_t bytes) {
 Mapping::~Mapping() {
   LiveMappings& live = live_mappings();
   const std::lock_guard lock(live.mutex);
-  const auto entry = live.by_inode.find(inode_of(fd_.get()));
+  const auto entry = live.by_inode.find(inode_);
   // Another thread may have mapped the same memory anew since the last handle went away.
   if (entry != live.by_inode.end() && entry->second.expired()) {
     live.by_inode.erase(entry);

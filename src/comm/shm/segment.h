@@ -2,6 +2,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
+
+#include <sys/types.h>
 
 #include "trireme/core/file_descriptor.h"
 
@@ -13,6 +16,9 @@ namespace trireme::detail {
 
 // Creates one of `bytes` with no pages yet. Throws MemoryError.
 FileDescriptor create_memory(std::size_t bytes);
+
+// Throws MemoryError when fewer than `bytes` are available to this process.
+void check_available(std::size_t bytes);
 
 // Gives [offset, offset + bytes) its pages now, on the calling thread's memory node, so that a
 // machine without memory is an error here and not a SIGBUS later. Throws MemoryError.
@@ -31,9 +37,11 @@ class Mapping {
   std::size_t size_bytes() const { return bytes_; }
 
  private:
-  Mapping(FileDescriptor fd, std::byte* data, std::size_t bytes)
-      : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+  using Inode = std::pair<dev_t, ino_t>;
+  Mapping(Inode inode, FileDescriptor fd, std::byte* data, std::size_t bytes)
+      : inode_(inode), fd_(std::move(fd)), data_(data), bytes_(bytes) {}
 
+  Inode inode_;
   FileDescriptor fd_;
   std::byte* data_;
   std::size_t bytes_;

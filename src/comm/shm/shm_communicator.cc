@@ -100,6 +100,7 @@ class ShmCommunicator final : public Communicator {
   FileDescriptor create_and_send(std::uint32_t id, std::size_t total, Outcome* outcome) {
     FileDescriptor memory;
     try {
+      check_available(total);  // of all ranks together, before they all take their part
       memory = create_memory(total);
     } catch (const MemoryError& error) {
       std::strncpy(outcome->failure, error.what(), sizeof(outcome->failure) - 1);

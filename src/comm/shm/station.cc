@@ -76,7 +76,7 @@ char process_state(int pid) {
 
 }  // namespace
 
-Station::Station(Membership membership) : membership_(std::move(membership)) {
+Station::Station(Membership membership) : owner_(getpid()), membership_(std::move(membership)) {
   const std::size_t bytes = Control::bytes(membership_.size, membership_.stage_bytes);
   memory_ = Mapping::map(std::move(membership_.control), bytes);
   control_ = Control(memory_->data(), membership_.size, membership_.stage_bytes);
@@ -84,6 +84,9 @@ Station::Station(Membership membership) : membership_(std::move(membership)) {
 }
 
 Station::~Station() {
+  if (in_forked_child()) {
+    return;  // a forked child does not speak for its parent
+  }
   withdraw_at_exit(&self());
   self().left.store(1);
   ring_all();
@@ -128,9 +131,6 @@ void Station::sleep_on_bell(std::uint32_t seen, int milliseconds) const {
 }
 
 bool Station::has_ended(int peer) const {
-  if (membership_.pids[index(peer)] == getpid()) {
-    return false;  // a thread of this process
-  }
   pollfd entry{membership_.lives[index(peer)].get(), POLLIN, 0};
   return poll(&entry, 1, 0) > 0;
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/shm/control.h"
 #include "comm/shm/segment.h"
@@ -27,6 +29,8 @@ class Station {
   int size() const { return membership_.size; }
   const Control& control() const { return control_; }
   RankBlock& self() const { return control_.rank(rank()); }
+  // A copy that fork made: it must not act for the rank.
+  bool in_forked_child() const { return getpid() != owner_; }
   // More ranks than processors: waiting must give the processor away at once.
   bool oversubscribed() const { return membership_.size > membership_.processors; }
 
@@ -34,20 +38,19 @@ class Station {
 
   void ring(int peer) const;
   void ring_all() const;
-  // Rings the sleeping peers if every rank has issued operation `sequence` / reached `phase` /
-  // completed `sequence`.
+  // Rings the sleeping peers if every rank has issued operation `sequence`, or reached `phase`.
   void ring_if_all_issued(std::uint32_t sequence) const;
   void ring_if_all_at(std::uint32_t phase) const;
   void sleep_on_bell(std::uint32_t seen, int milliseconds) const;
 
   bool issued(int peer, std::uint32_t sequence) const {
-    return control_.slot(peer, sequence).sequence.load(std::memory_order_acquire) == sequence;
+    return control_.slot(peer, sequence).sequence.load(std::memory_order_seq_cst) == sequence;
   }
   bool at_phase(int peer, std::uint32_t phase) const {
-    return reached(control_.rank(peer).phase.load(std::memory_order_acquire), phase);
+    return reached(control_.rank(peer).phase.load(std::memory_order_seq_cst), phase);
   }
   bool completed(int peer, std::uint32_t sequence) const {
-    return reached(control_.rank(peer).completed.load(std::memory_order_acquire), sequence);
+    return reached(control_.rank(peer).completed.load(std::memory_order_seq_cst), sequence);
   }
 
   // --- who is there
@@ -82,6 +85,7 @@ class Station {
     std::size_t stride = 0;  // bytes of one rank's part
   };
 
+  const pid_t owner_;  // the process that built it
   Membership membership_;
   std::shared_ptr<Mapping> memory_;
   Control control_;

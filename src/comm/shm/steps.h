@@ -22,6 +22,7 @@ class Condition {
 // blocks inside. Started by the first advance.
 class Steps {
  public:
+  // NOLINTNEXTLINE(readability-identifier-naming): the language's name
   struct promise_type {
     Condition* waiting = nullptr;
     std::exception_ptr failure;

@@ -1,0 +1,168 @@
+// How a communicator ends: what Progress does when a peer is lost, calls something else, or a
+// deadline passes.
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "comm/failure_report.h"
+#include "comm/shm/matching.h"
+#include "comm/shm/pending.h"
+#include "trireme/core/log.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr auto kCheckInterval = std::chrono::milliseconds(10);
+
+std::string describe_call(const Call& call) {
+  const Operation& op = call.operation;
+  return concat(call.sequence != 0 ? concat("#", call.sequence, " ") : "",
+                describe(op.kind, op.reduce, op.dtype, op.total, op.root));
+}
+
+}  // namespace
+
+void Progress::throw_if_failed() const {
+  if (failure_) {
+    throw CommError(*failure_);
+  }
+}
+
+void Progress::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    return;
+  }
+  try {
+    fail(CommError::Reason::kAborted, station_.rank(), reason, nullptr);
+  } catch (const CommError& error) {
+    // Kept in failure_ for whoever waits; the caller of abort already knows.
+    log(LogLevel::kDebug, error.what());
+  }
+}
+
+void Progress::check(Goal& goal, const Deadline& deadline) {
+  const auto now = Clock::now();
+  if (now - last_check_ < kCheckInterval || goal.reached()) {
+    return;
+  }
+  last_check_ = now;
+  check_for_abort();
+  check_peers(goal);
+  if (deadline.passed() && !advance()) {
+    std::string names;
+    const auto missing = goal.missing();
+    for (const int peer : missing) {
+      names += concat(names.empty() ? "" : ", ", station_.name(peer));
+    }
+    fail(CommError::Reason::kTimeout,
+         missing.empty() ? -1 : missing.front(),
+         concat("waited ", deadline.elapsed_seconds(), " s for ", names.empty() ? "its peers" : names),
+         goal.stuck());
+  }
+}
+
+// Another rank may have found the reason first: then it is everyone's reason.
+void Progress::check_for_abort() {
+  const AbortRecord& record = station_.control().header().abort;
+  if (record.state.load(std::memory_order_acquire) != 2 || failure_) {
+    return;
+  }
+  const std::string text(record.message, strnlen(record.message, sizeof(record.message)));
+  record_failure(CommError(static_cast<CommError::Reason>(record.reason),
+                           record.blamed,
+                           concat("rank ",
+                                  station_.rank(),
+                                  " of ",
+                                  station_.size(),
+                                  ": ",
+                                  text,
+                                  " (found by rank ",
+                                  record.reporter,
+                                  ")")));
+  throw_if_failed();
+}
+
+void Progress::check_peers(Goal& goal) {
+  if (launcher_has_ended()) {
+    fail(CommError::Reason::kAborted, -1, "the launcher of this job has ended", goal.stuck());
+  }
+  for (int peer = 0; peer < station_.size(); ++peer) {
+    if (peer == station_.rank() || !(station_.has_ended(peer) || station_.has_left(peer))) {
+      continue;
+    }
+    // What it published before it went counts: look again before blaming it.
+    if (advance() || goal.reached()) {
+      return;
+    }
+    if (!station_.has_left(peer)) {
+      fail(CommError::Reason::kPeerDied,
+           peer,
+           concat(station_.name(peer), " without leaving the world: it crashed or was killed"),
+           goal.stuck());
+    }
+    // In good order; it is missed only by those who wait for it.
+    const auto missing = goal.missing();
+    if (std::find(missing.begin(), missing.end(), peer) != missing.end()) {
+      fail(CommError::Reason::kPeerLeft,
+           peer,
+           concat(station_.name(peer), " while others still wait for it"),
+           goal.stuck());
+    }
+  }
+}
+
+void Progress::fail(CommError::Reason reason,
+                    int blamed,
+                    const std::string& what,
+                    Pending* stuck) {
+  std::string message =
+      concat(stuck == nullptr ? "between operations" : describe_call(stuck->call), ": ", what);
+  message += "; last operations:";
+  for (int peer = 0; peer < station_.size(); ++peer) {
+    const std::uint32_t issued = station_.control().rank(peer).issued.load();
+    message +=
+        concat(peer == 0 ? " " : ", ", "rank ", peer, " ", describe_slot(station_, peer, issued));
+  }
+  AbortRecord& record = station_.control().header().abort;
+  std::uint32_t none = 0;
+  const bool found_first = record.state.compare_exchange_strong(none, 1);
+  if (found_first) {
+    record.reporter = station_.rank();
+    record.blamed = blamed;
+    record.reason = static_cast<std::int32_t>(reason);
+    message.copy(record.message, sizeof(record.message) - 1);
+    record.state.store(2, std::memory_order_seq_cst);
+    station_.ring_all();
+  }
+  record_failure(CommError(
+      reason, blamed, concat("rank ", station_.rank(), " of ", station_.size(), ": ", message)));
+  if (found_first) {
+    write_summary(message);
+  }
+  throw CommError(*failure_);
+}
+
+void Progress::record_failure(const CommError& error) {
+  const std::string path =
+      recorder_.write(options_.flight_folder, station_.rank(), station_.size(), error.what());
+  failure_.emplace(
+      error.reason(),
+      error.peer(),
+      path.empty() ? std::string(error.what()) : concat(error.what(), "; flight record: ", path));
+  report_failure(station_.rank(), *failure_);
+}
+
+// Written by the rank that found the failure, for all ranks: the dead cannot write their own.
+void Progress::write_summary(const std::string& message) const {
+  std::ofstream file(concat(options_.flight_folder, "/flight-summary.txt"));
+  file << message << "\n";
+  for (int peer = 0; peer < station_.size(); ++peer) {
+    const RankBlock& block = station_.control().rank(peer);
+    file << station_.name(peer) << ": issued " << describe_slot(station_, peer, block.issued.load())
+         << ", completed #" << block.completed.load() << "\n";
+  }
+}
+
+}  // namespace trireme::detail

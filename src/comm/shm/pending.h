@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "comm/shm/call.h"
+#include "comm/shm/progress.h"
+#include "comm/shm/steps.h"
+#include "trireme/comm/work.h"
+
+namespace trireme::detail {
+
+// An operation between its issue and its end. Guarded by the owner's mutex.
+struct Progress::Pending final : WorkState {
+  std::shared_ptr<Progress> owner;
+  Call call;
+  Steps steps;
+  std::uint64_t record = 0;  // in the flight recorder
+  bool finished = false;
+  std::optional<Deadline> patience;  // of those who only poll, from the first poll on
+
+  bool is_collective() const {
+    return call.operation.kind != OpKind::kSend && call.operation.kind != OpKind::kRecv;
+  }
+  std::vector<int> missing() const {
+    Condition* condition = steps.waiting();
+    return condition != nullptr ? condition->missing() : std::vector<int>{};
+  }
+  void wait(Milliseconds timeout) override { owner->wait(*this, timeout); }
+  bool poll() override { return owner->poll(*this); }
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,34 @@
+#include "launch/output_queue.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+namespace trireme::detail {
+
+void OutputQueue::flush() {
+  std::size_t written = 0;
+  while (written < waiting_.size()) {
+    // A stream that is ready takes PIPE_BUF bytes without blocking. O_NONBLOCK would do too, but
+    // is shared with everyone who has the same terminal open.
+    pollfd entry{fd_, POLLOUT, 0};
+    if (poll(&entry, 1, 0) <= 0) {
+      break;
+    }
+    const std::size_t length = std::min<std::size_t>(PIPE_BUF, waiting_.size() - written);
+    const ssize_t got = write(fd_, waiting_.data() + written, length);
+    if (got > 0) {
+      written += static_cast<std::size_t>(got);
+    } else if (errno != EINTR && errno != EAGAIN) {
+      lost_ = true;
+      waiting_.clear();
+      return;
+    }
+  }
+  waiting_.erase(0, written);
+}
+
+}  // namespace trireme::detail
