@@ -19,7 +19,6 @@ build: setup
 
 demo: build
 	$(RUNNER) run -n 4 -- build/release/bin/01_all_reduce
-	$(RUNNER) bench collectives --rounds 1
 
 test: build sanitize
 	ctest --preset release
