@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "peers.h"
+#include "samples.h"
 #include "table.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/error.h"
@@ -43,15 +44,6 @@ int iterations_for(long long bytes) {
 
 // One system's times, by (op, bytes, owned).
 using Samples = std::map<std::tuple<std::string, long long, bool>, std::vector<double>>;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-double best(const std::vector<double>& values) {
-  return *std::min_element(values.begin(), values.end());
-}
 
 // --- the ranks
 

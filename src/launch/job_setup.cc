@@ -1,12 +1,12 @@
 #include "launch/job_setup.h"
 
-#include <sodium.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+
+#include <sodium.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
@@ -92,8 +92,7 @@ void raise_descriptor_limit(int ranks) {
 void make_log_dir(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  TRIREME_CHECK(
-      !error, "the log folder \"", folder, "\" cannot be created: ", error.message());
+  TRIREME_CHECK(!error, "the log folder \"", folder, "\" cannot be created: ", error.message());
   TRIREME_CHECK(access(folder.c_str(), W_OK) == 0,
                 "the log folder \"",
                 folder,

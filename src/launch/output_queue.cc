@@ -1,11 +1,11 @@
 #include "launch/output_queue.h"
 
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+
+#include <poll.h>
+#include <unistd.h>
 
 namespace trireme::detail {
 

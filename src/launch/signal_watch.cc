@@ -1,11 +1,11 @@
 #include "launch/signal_watch.h"
 
-#include <sys/signalfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
+
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include "trireme/core/error.h"
 
@@ -39,7 +39,9 @@ SignalWatch::SignalWatch() {
   TRIREME_CHECK(fd_.valid(), "signalfd failed: ", errno_text(errno));
 }
 
-SignalWatch::~SignalWatch() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+SignalWatch::~SignalWatch() {
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
 
 int SignalWatch::next() const {
   signalfd_siginfo info{};

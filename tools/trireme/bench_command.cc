@@ -3,6 +3,7 @@
 #include "collectives_bench.h"
 #include "commands.h"
 #include "number_options.h"
+#include "sibling.h"
 
 namespace trireme::tools {
 
@@ -22,6 +23,14 @@ void add_bench_command(CLI::App& program, Action& action) {
       *collectives, "--rounds", options->rounds, "How often the systems take turns (default: 3)");
   collectives->add_option("--worker", options->worker_output, "")
       ->group("");  // for the ranks it starts
+  CLI::App* optim = bench->add_subcommand(
+      "optim", "Each optimizer beside torch's and beside the memory's limit: see its own --help");
+  optim->allow_extras();
+  optim->set_help_flag();  // its program has one
+  optim->callback([&action, optim] {
+    action = [optim] { return run_sibling("trireme-bench-optim", optim->remaining()); };
+  });
+
   collectives->callback([&action, options] {
     action = [options] { return bench::run_collectives_bench(*options); };
   });

@@ -58,7 +58,8 @@ void Progress::check(Goal& goal, const Deadline& deadline) {
     }
     fail(CommError::Reason::kTimeout,
          missing.empty() ? -1 : missing.front(),
-         concat("waited ", deadline.elapsed_seconds(), " s for ", names.empty() ? "its peers" : names),
+         concat(
+             "waited ", deadline.elapsed_seconds(), " s for ", names.empty() ? "its peers" : names),
          goal.stuck());
   }
 }
@@ -113,10 +114,7 @@ void Progress::check_peers(Goal& goal) {
   }
 }
 
-void Progress::fail(CommError::Reason reason,
-                    int blamed,
-                    const std::string& what,
-                    Pending* stuck) {
+void Progress::fail(CommError::Reason reason, int blamed, const std::string& what, Pending* stuck) {
   std::string message =
       concat(stuck == nullptr ? "between operations" : describe_call(stuck->call), ": ", what);
   message += "; last operations:";

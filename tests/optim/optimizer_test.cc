@@ -1,0 +1,282 @@
+#include "trireme/optim/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "support/ranks.h"
+#include "support/reference.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+// One parameter with everything its updates touch.
+template <class T>
+struct Parameter {
+  std::vector<T> value, gradient, first, second;
+  std::vector<std::uint16_t> low;
+
+  Parameter(std::size_t numel, unsigned seed) : value(numel), gradient(numel), first(numel), second(numel), low(numel) {
+    std::mt19937 random(seed);
+    std::normal_distribution<double> normal;
+    for (std::size_t i = 0; i < numel; ++i) {
+      value[i] = static_cast<T>(normal(random));
+    }
+    next_gradient(seed);
+  }
+  void next_gradient(unsigned seed) {
+    std::mt19937 random(seed * 7919 + 1);
+    std::normal_distribution<double> normal;
+    for (T& g : gradient) {
+      g = static_cast<T>(normal(random) * 0.1);
+    }
+  }
+  ParameterSlice slice(std::int64_t begin, std::int64_t end, std::int64_t step) {
+    ParameterSlice part;
+    part.dtype = DtypeOf<T>::kValue;
+    part.master = value.data() + begin;
+    part.gradient = gradient.data() + begin;
+    part.states = {first.data() + begin, second.data() + begin};
+    part.numel = end - begin;
+    part.step = step;
+    return part;
+  }
+};
+
+// The rules as their papers have them, one element at a time in long double.
+struct Element {
+  long double p = 0, first = 0, second = 0;
+};
+using Reference = std::function<void(Element& e, long double g, int t)>;
+
+void expect_close_to(const Optimizer& rule, const Reference& reference) {
+  constexpr int kNumel = 103;
+  Parameter<float> parameter(kNumel, 1);
+  Parameter<double> precise(kNumel, 1);
+  std::vector<Element> elements(kNumel);
+  for (int i = 0; i < kNumel; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    precise.value[at] = parameter.value[at];
+    elements[at].p = parameter.value[at];
+  }
+  for (int t = 1; t <= 25; ++t) {
+    parameter.next_gradient(static_cast<unsigned>(t));
+    for (std::size_t i = 0; i < kNumel; ++i) {
+      precise.gradient[i] = parameter.gradient[i];
+      reference(elements[i], parameter.gradient[i], t);
+    }
+    rule.update(parameter.slice(0, kNumel, t), {}, rule.learning_rate());
+    rule.update(precise.slice(0, kNumel, t), {}, rule.learning_rate());
+  }
+  for (std::size_t i = 0; i < kNumel; ++i) {
+    EXPECT_NEAR(parameter.value[i], static_cast<double>(elements[i].p), 2e-5) << rule.name() << " " << i;
+    EXPECT_NEAR(precise.value[i], static_cast<double>(elements[i].p), 1e-12) << rule.name() << " " << i;
+  }
+}
+
+long double sign(long double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
+
+TEST(Optimizer, SgdFollowsItsFormula) {
+  expect_close_to(Sgd({.lr = 0.1}), [](Element& e, long double g, int) { e.p -= 0.1L * g; });
+  const auto momentum = [](bool nesterov) {
+    return [nesterov](Element& e, long double g, int t) {
+      g += 0.01L * e.p + 0.001L * sign(e.p);
+      e.first = t == 1 ? g : 0.9L * e.first + g;
+      e.p -= 0.1L * (nesterov ? g + 0.9L * e.first : e.first);
+    };
+  };
+  expect_close_to(Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .l1 = 0.001}), momentum(false));
+  expect_close_to(Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .l1 = 0.001, .nesterov = true}), momentum(true));
+}
+
+TEST(Optimizer, AdamAndAdamWFollowTheirFormulas) {
+  const auto adam = [](long double decay, bool decoupled) {
+    return [=](Element& e, long double g, int t) {
+      if (decoupled) {
+        e.p -= 0.01L * decay * e.p;
+      } else {
+        g += decay * e.p;
+      }
+      e.first = 0.9L * e.first + 0.1L * g;
+      e.second = 0.999L * e.second + 0.001L * g * g;
+      const long double m = e.first / (1 - std::pow(0.9L, t));
+      const long double v = e.second / (1 - std::pow(0.999L, t));
+      e.p -= 0.01L * m / (std::sqrt(v) + 1e-8L);
+    };
+  };
+  expect_close_to(Adam({.lr = 0.01, .weight_decay = 0.1}), adam(0.1L, false));
+  expect_close_to(AdamW({.lr = 0.01, .weight_decay = 0.1}), adam(0.1L, true));
+}
+
+TEST(Optimizer, AdagradFollowsItsFormula) {
+  expect_close_to(Adagrad({.lr = 0.05, .lr_decay = 0.1}), [](Element& e, long double g, int t) {
+    e.first += g * g;
+    e.p -= 0.05L / (1 + (t - 1) * 0.1L) * g / (std::sqrt(e.first) + 1e-10L);
+  });
+}
+
+TEST(Optimizer, LionFollowsItsFormula) {
+  expect_close_to(Lion({.lr = 0.001, .weight_decay = 0.1}), [](Element& e, long double g, int) {
+    const long double direction = sign(0.9L * e.first + 0.1L * g);
+    e.first = 0.99L * e.first + 0.01L * g;
+    e.p = e.p - 0.001L * 0.1L * e.p - 0.001L * direction;
+  });
+}
+
+TEST(Optimizer, LambFollowsItsFormula) {
+  constexpr int kNumel = 5000;  // several blocks
+  const Lamb rule({.lr = 0.01});
+  Parameter<double> parameter(kNumel, 3);
+  std::vector<Element> elements(kNumel);
+  for (std::size_t i = 0; i < kNumel; ++i) {
+    elements[i].p = parameter.value[i];
+  }
+  for (int t = 1; t <= 10; ++t) {
+    parameter.next_gradient(static_cast<unsigned>(t));
+    std::vector<long double> direction(kNumel);
+    long double parameter_norm = 0;
+    long double direction_norm = 0;
+    for (std::size_t i = 0; i < kNumel; ++i) {
+      Element& e = elements[i];
+      const long double g = parameter.gradient[i];
+      e.first = 0.9L * e.first + 0.1L * g;
+      e.second = 0.999L * e.second + 0.001L * g * g;
+      direction[i] = e.first / (1 - std::pow(0.9L, t)) / (std::sqrt(e.second / (1 - std::pow(0.999L, t))) + 1e-6L) +
+                     0.01L * e.p;
+      parameter_norm += e.p * e.p;
+      direction_norm += direction[i] * direction[i];
+    }
+    const long double ratio = std::sqrt(parameter_norm) / std::sqrt(direction_norm);
+    for (std::size_t i = 0; i < kNumel; ++i) {
+      elements[i].p -= 0.01L * ratio * direction[i];
+    }
+    rule.update(parameter.slice(0, kNumel, t), {}, 0.01);
+  }
+  for (std::size_t i = 0; i < kNumel; ++i) {
+    ASSERT_NEAR(parameter.value[i], static_cast<double>(elements[i].p), 1e-12) << i;
+  }
+}
+
+std::vector<std::unique_ptr<Optimizer>> all_rules() {
+  std::vector<std::unique_ptr<Optimizer>> rules;
+  rules.push_back(std::make_unique<Sgd>(SgdOptions{.lr = 0.1}));
+  rules.push_back(std::make_unique<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}));
+  rules.push_back(std::make_unique<Adam>(AdamOptions{.weight_decay = 0.01, .l1 = 0.001}));
+  rules.push_back(std::make_unique<AdamW>());
+  rules.push_back(std::make_unique<Adagrad>());
+  rules.push_back(std::make_unique<Lion>(LionOptions{.weight_decay = 0.1}));
+  return rules;
+}
+
+TEST(Optimizer, GivesTheSameBitsWhateverTheSplit) {
+  constexpr std::int64_t kNumel = 1031;
+  const GradientTransform transform{.divisor = 12, .unscale = 0.25, .clip_factor = 0.3, .clip_value = 0.01};
+  std::mt19937 random(5);
+  for (const auto& rule : all_rules()) {
+    Parameter<float> whole(kNumel, 9);
+    Parameter<float> split(kNumel, 9);
+    for (int t = 1; t <= 6; ++t) {
+      whole.next_gradient(static_cast<unsigned>(t));
+      split.next_gradient(static_cast<unsigned>(t));
+      rule->update(whole.slice(0, kNumel, t), transform, 0.01);
+      for (std::int64_t begin = 0; begin < kNumel;) {
+        const std::int64_t end = std::min<std::int64_t>(kNumel, begin + 1 + static_cast<std::int64_t>(random() % 40));
+        rule->update(split.slice(begin, end, t), transform, 0.01);
+        begin = end;
+      }
+    }
+    EXPECT_EQ(std::memcmp(whole.value.data(), split.value.data(), kNumel * sizeof(float)), 0) << rule->name();
+    EXPECT_EQ(std::memcmp(whole.first.data(), split.first.data(), kNumel * sizeof(float)), 0) << rule->name();
+    EXPECT_EQ(std::memcmp(whole.second.data(), split.second.data(), kNumel * sizeof(float)), 0) << rule->name();
+  }
+}
+
+TEST(Optimizer, LambGivesTheSameBitsOverShardsInAnyOrder) {
+  constexpr std::int64_t kNumel = 10'007;
+  const Lamb rule;
+  Parameter<float> whole(kNumel, 4);
+  Parameter<float> sharded(kNumel, 4);
+  std::mt19937 random(6);
+  for (int t = 1; t <= 5; ++t) {
+    whole.next_gradient(static_cast<unsigned>(t));
+    sharded.next_gradient(static_cast<unsigned>(t));
+    rule.update(whole.slice(0, kNumel, t), {}, 0.01);
+
+    std::vector<std::pair<std::int64_t, std::int64_t>> cuts;
+    for (std::int64_t begin = 0; begin < kNumel;) {
+      const std::int64_t end = std::min<std::int64_t>(kNumel, begin + 1 + static_cast<std::int64_t>(random() % 3000));
+      cuts.emplace_back(begin, end);
+      begin = end;
+    }
+    std::shuffle(cuts.begin(), cuts.end(), random);
+    const double largest = largest_magnitude(Dtype::kFloat32, sharded.value.data(), kNumel);
+    Lamb::Measure measure;
+    for (const auto& [begin, end] : cuts) {
+      measure.add(rule.measure(sharded.slice(begin, end, t), {}, largest, kNumel));
+    }
+    for (const auto& [begin, end] : cuts) {
+      rule.apply(sharded.slice(begin, end, t), measure.trust_ratio(), 0.01);
+    }
+    ASSERT_EQ(std::memcmp(whole.value.data(), sharded.value.data(), kNumel * sizeof(float)), 0) << t;
+  }
+}
+
+TEST(Optimizer, WritesTheLowPrecisionCopyRoundedFromTheMaster) {
+  constexpr std::int64_t kNumel = 77;
+  for (const auto& rule : all_rules()) {
+    for (const Dtype low : {Dtype::kBFloat16, Dtype::kFloat16}) {
+      Parameter<float> parameter(kNumel, 8);
+      ParameterSlice slice = parameter.slice(0, kNumel, 1);
+      slice.low = parameter.low.data();
+      slice.low_dtype = low;
+      rule->update(slice, {}, 0.01);
+      for (std::size_t i = 0; i < kNumel; ++i) {
+        ASSERT_EQ(parameter.low[i], low == Dtype::kBFloat16 ? testing::nearest_bfloat16(parameter.value[i])
+                                                            : testing::nearest_half(parameter.value[i]))
+            << rule->name();
+      }
+    }
+  }
+}
+
+TEST(Optimizer, TransformsGradientsInOrder) {
+  Parameter<float> parameter(40, 2);
+  std::vector<float> expected = parameter.value;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    float g = parameter.gradient[i] / 3.0F;
+    g = g * static_cast<float>(0.5 * 0.25);
+    g = g > 0.002F ? 0.002F : g < -0.002F ? -0.002F : g;
+    expected[i] = expected[i] - 1.0F * g;
+  }
+  Sgd({.lr = 1}).update(parameter.slice(0, 40, 1),
+                        {.divisor = 3, .unscale = 0.5, .clip_factor = 0.25, .clip_value = 0.002}, 1);
+  EXPECT_EQ(parameter.value, expected);
+}
+
+TEST(Optimizer, RefusesSettingsThatMakeNoSense) {
+  using testing::message_of;
+  EXPECT_NE(message_of<ConfigError>([] { AdamW({.lr = -1}); }).find("lr"), std::string::npos);
+  EXPECT_NE(message_of<ConfigError>([] { Adam({.beta1 = 1}); }).find("beta1"), std::string::npos);
+  EXPECT_NE(message_of<ConfigError>([] { Sgd({.nesterov = true}); }).find("nesterov"), std::string::npos);
+  EXPECT_NE(message_of<ConfigError>([] { Lamb({.eps = 0}); }).find("eps"), std::string::npos);
+  EXPECT_NE(message_of<ConfigError>([] {
+              Parameter<float> parameter(3, 1);
+              ParameterSlice slice = parameter.slice(0, 3, 0);
+              AdamW().update(slice, {}, 0.1);
+            }).find("count from 1"),
+            std::string::npos);
+  EXPECT_NE(message_of<ConfigError>([] {
+              Parameter<float> parameter(3, 1);
+              ParameterSlice slice = parameter.slice(0, 3, 1);
+              slice.states = {};
+              AdamW().update(slice, {}, 0.1);
+            }).find("2 states"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme
