@@ -1,18 +1,19 @@
 // trireme-bench-optim [--numel N] [--rounds R] [--json FILE]: what `trireme bench optim` runs.
 //
-// Times one update of N parameters, one thread, by Trireme, by torch::optim, by torch's fused kernel
-// where there is one, and by a loop that moves the same bytes and computes next to nothing (the
-// limit). All take turns, round after round; the table shows medians.
+// Times one update of N parameters, one thread, by Trireme, by torch::optim, by torch's fused
+// kernel where there is one, and by a loop that moves the same bytes and computes next to nothing
+// (the limit). All take turns, round after round; the table shows medians.
 
-#include <torch/torch.h>
+#include <cstdio>
+#include <fstream>
+#include <functional>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <cstdio>
-#include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
+
+#include <torch/torch.h>
 
 #include "samples.h"
 #include "table.h"
@@ -37,7 +38,10 @@ TRIREME_WIDEST void stream0(float* __restrict p, const float* __restrict g, std:
   }
 }
 
-TRIREME_WIDEST void stream1(float* __restrict p, const float* __restrict g, float* __restrict s, std::int64_t n) {
+TRIREME_WIDEST void stream1(float* __restrict p,
+                            const float* __restrict g,
+                            float* __restrict s,
+                            std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     p[i] = p[i] - g[i];
     s[i] = s[i] + g[i];
@@ -84,39 +88,74 @@ struct Contender {
 
 struct Case {
   std::unique_ptr<Optimizer> ours;
-  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)> theirs;  // empty: torch has none
-  std::function<void(Memory&, std::vector<Tensor>& steps)> fused;                       // empty: torch has none
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>
+      theirs;                                                      // empty: torch has none
+  std::function<void(Memory&, std::vector<Tensor>& steps)> fused;  // empty: torch has none
 };
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back({std::make_unique<Sgd>(SgdOptions{.lr = 1e-3, .momentum = 0.9}),
                  [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-3).momentum(0.9));
+                   return std::make_unique<torch::optim::SGD>(
+                       parameters, torch::optim::SGDOptions(1e-3).momentum(0.9));
                  },
                  [](Memory& memory, std::vector<Tensor>&) {
-                   at::_fused_sgd_(Memory::cut(memory.parameter), Memory::cut(memory.gradient), Memory::cut(memory.first),
-                                   0, 0.9, 1e-3, 0, false, false, false);
+                   at::_fused_sgd_(Memory::cut(memory.parameter),
+                                   Memory::cut(memory.gradient),
+                                   Memory::cut(memory.first),
+                                   0,
+                                   0.9,
+                                   1e-3,
+                                   0,
+                                   false,
+                                   false,
+                                   false);
                  }});
   all.push_back({std::make_unique<Adam>(),
                  [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
+                   return std::make_unique<torch::optim::Adam>(parameters,
+                                                               torch::optim::AdamOptions(1e-3));
                  },
                  [](Memory& memory, std::vector<Tensor>& steps) {
-                   at::_fused_adam_(Memory::cut(memory.parameter), Memory::cut(memory.gradient), Memory::cut(memory.first),
-                                    Memory::cut(memory.second), {}, steps, 1e-3, 0.9, 0.999, 0, 1e-8, false, false);
+                   at::_fused_adam_(Memory::cut(memory.parameter),
+                                    Memory::cut(memory.gradient),
+                                    Memory::cut(memory.first),
+                                    Memory::cut(memory.second),
+                                    {},
+                                    steps,
+                                    1e-3,
+                                    0.9,
+                                    0.999,
+                                    0,
+                                    1e-8,
+                                    false,
+                                    false);
                  }});
   all.push_back({std::make_unique<AdamW>(),
                  [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+                   return std::make_unique<torch::optim::AdamW>(parameters,
+                                                                torch::optim::AdamWOptions(1e-3));
                  },
                  [](Memory& memory, std::vector<Tensor>& steps) {
-                   at::_fused_adamw_(Memory::cut(memory.parameter), Memory::cut(memory.gradient), Memory::cut(memory.first),
-                                     Memory::cut(memory.second), {}, steps, 1e-3, 0.9, 0.999, 1e-2, 1e-8, false, false);
+                   at::_fused_adamw_(Memory::cut(memory.parameter),
+                                     Memory::cut(memory.gradient),
+                                     Memory::cut(memory.first),
+                                     Memory::cut(memory.second),
+                                     {},
+                                     steps,
+                                     1e-3,
+                                     0.9,
+                                     0.999,
+                                     1e-2,
+                                     1e-8,
+                                     false,
+                                     false);
                  }});
   all.push_back({std::make_unique<Adagrad>(),
                  [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::Adagrad>(parameters, torch::optim::AdagradOptions(1e-2));
+                   return std::make_unique<torch::optim::Adagrad>(
+                       parameters, torch::optim::AdagradOptions(1e-2));
                  },
                  {}});
   all.push_back({std::make_unique<Lion>(), {}, {}});
@@ -130,7 +169,8 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
   const int states = entry.ours->state_count();
   std::int64_t step = 0;
   std::vector<Contender> contenders;
-  contenders.push_back({"ours", [&] {
+  contenders.push_back({"ours",
+                        [&] {
                           ParameterSlice slice;
                           slice.master = mine.parameter.data_ptr();
                           slice.gradient = mine.gradient.data_ptr();
@@ -138,14 +178,19 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
                           slice.numel = numel;
                           slice.step = ++step;
                           entry.ours->update(slice, {}, 1e-3);
-                        }, {}});
-  contenders.push_back({"stream", [&] {
+                        },
+                        {}});
+  contenders.push_back({"stream",
+                        [&] {
                           auto* p = limit.parameter.data_ptr<float>();
                           const auto* g = limit.gradient.data_ptr<float>();
                           auto* s = limit.first.data_ptr<float>();
                           auto* t = limit.second.data_ptr<float>();
-                          states == 0 ? stream0(p, g, numel) : states == 1 ? stream1(p, g, s, numel) : stream2(p, g, s, t, numel);
-                        }, {}});
+                          states == 0   ? stream0(p, g, numel)
+                          : states == 1 ? stream1(p, g, s, numel)
+                                        : stream2(p, g, s, t, numel);
+                        },
+                        {}});
   std::unique_ptr<Memory> torchs;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   if (entry.theirs) {
@@ -173,7 +218,8 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
       const auto start = Clock::now();
       contender.step();
       if (round >= 0) {
-        contender.times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+        contender.times.push_back(
+            std::chrono::duration<double, std::milli>(Clock::now() - start).count());
       }
     }
   }
@@ -186,8 +232,12 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
     return 0.0;
   };
   const double ours = find("ours");
-  nlohmann::json line = {{"optimizer", entry.ours->name()}, {"numel", numel}, {"ms", ours},
-                         {"torch_ms", nullptr}, {"fused_ms", nullptr}, {"stream_ms", find("stream")}};
+  nlohmann::json line = {{"optimizer", entry.ours->name()},
+                         {"numel", numel},
+                         {"ms", ours},
+                         {"torch_ms", nullptr},
+                         {"fused_ms", nullptr},
+                         {"stream_ms", find("stream")}};
   std::vector<std::string> row = {entry.ours->name(), number_text(ours)};
   for (const char* name : {"torch", "fused", "stream"}) {
     const double time = find(name);
@@ -205,9 +255,12 @@ int run(int argc, char** argv) {
   std::int64_t numel = 25'000'000;
   int rounds = 9;
   std::string json_path;
-  CLI::App program("Each optimizer beside torch's and beside the memory's limit, one thread.", "trireme bench optim");
-  program.add_option("--numel", numel, "Parameters (default: 25000000)")->check(CLI::Range(1LL, 1LL << 33));
-  program.add_option("--rounds", rounds, "How often the contenders take turns (default: 9)")->check(CLI::Range(1, 1000));
+  CLI::App program("Each optimizer beside torch's and beside the memory's limit, one thread.",
+                   "trireme bench optim");
+  program.add_option("--numel", numel, "Parameters (default: 25000000)")
+      ->check(CLI::Range(1LL, 1LL << 33));
+  program.add_option("--rounds", rounds, "How often the contenders take turns (default: 9)")
+      ->check(CLI::Range(1, 1000));
   program.add_option("--json", json_path, "Write the table as JSON too")->type_name("FILE");
   try {
     program.parse(argc, argv);
@@ -218,19 +271,32 @@ int run(int argc, char** argv) {
   if (!json_path.empty()) {
     file.open(json_path);
     if (!file) {
-      std::fprintf(stderr, "trireme bench optim: the file \"%s\" cannot be written\n", json_path.c_str());
+      std::fprintf(
+          stderr, "trireme bench optim: the file \"%s\" cannot be written\n", json_path.c_str());
       return 2;
     }
   }
   at::set_num_threads(1);
   const torch::NoGradGuard no_grad;
-  Table table({"optimizer", "ms", "torch::optim", "ours/it", "torch fused", "ours/it", "stream", "ours/it"});
+  Table table({"optimizer",
+               "ms",
+               "torch::optim",
+               "ours/it",
+               "torch fused",
+               "ours/it",
+               "stream",
+               "ours/it"});
   nlohmann::json lines = nlohmann::json::array();
   for (const Case& entry : cases()) {
     lines.push_back(measure(entry, numel, rounds, table));
   }
-  std::printf("Trireme %s, LibTorch %s, %lld float32 parameters, one thread, median ms of %d rounds\n%s", TRIREME_VERSION,
-              TORCH_VERSION, static_cast<long long>(numel), rounds, table.text().c_str());
+  std::printf(
+      "Trireme %s, LibTorch %s, %lld float32 parameters, one thread, median ms of %d rounds\n%s",
+      TRIREME_VERSION,
+      TORCH_VERSION,
+      static_cast<long long>(numel),
+      rounds,
+      table.text().c_str());
   if (file.is_open()) {
     file << lines.dump(1) << "\n";
   }

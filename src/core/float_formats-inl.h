@@ -9,9 +9,9 @@
 #define TRIREME_CORE_FLOAT_FORMATS_INL_H_
 #endif
 
-#include <hwy/highway.h>
-
 #include <cstdint>
+
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::detail::HWY_NAMESPACE {

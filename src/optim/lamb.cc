@@ -96,7 +96,9 @@ void Lamb::apply(const ParameterSlice& slice, double trust_ratio, double lr) con
   detail::apply_lamb(slice, step);
 }
 
-void Lamb::update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const {
+void Lamb::update(const ParameterSlice& slice,
+                  const GradientTransform& transform,
+                  double lr) const {
   const double largest = largest_magnitude(slice.dtype, slice.master, slice.numel);
   apply(slice, measure(slice, transform, largest, slice.numel).trust_ratio(), lr);
 }

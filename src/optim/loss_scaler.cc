@@ -10,8 +10,11 @@ namespace {
 
 void check_power_of_two(const char* name, double value) {
   int exponent = 0;
-  TRIREME_CHECK(std::isfinite(value) && value > 0 && std::frexp(value, &exponent) == 0.5, "loss scaler: ", name,
-                " must be a power of two, so that scaling is exact, found ", value);
+  TRIREME_CHECK(std::isfinite(value) && value > 0 && std::frexp(value, &exponent) == 0.5,
+                "loss scaler: ",
+                name,
+                " must be a power of two, so that scaling is exact, found ",
+                value);
 }
 
 }  // namespace
@@ -22,8 +25,10 @@ LossScaler::LossScaler(const LossScalerOptions& options) : options_(options) {
   check_power_of_two("backoff", options.backoff);
   check_power_of_two("least", options.least);
   check_power_of_two("most", options.most);
-  TRIREME_CHECK(options.growth >= 1 && options.backoff < 1, "loss scaler: growth must be at least 1 and backoff below 1");
-  TRIREME_CHECK(options.growth_interval >= 1, "loss scaler: growth_interval must be at least 1, found ",
+  TRIREME_CHECK(options.growth >= 1 && options.backoff < 1,
+                "loss scaler: growth must be at least 1 and backoff below 1");
+  TRIREME_CHECK(options.growth_interval >= 1,
+                "loss scaler: growth_interval must be at least 1, found ",
                 options.growth_interval);
   state_.scale = options.initial;
 }

@@ -31,15 +31,23 @@ Sgd::Sgd(const SgdOptions& options) : options_(options) {
   detail::check_not_negative("sgd", "weight_decay", options.weight_decay);
   detail::check_not_negative("sgd", "l1", options.l1);
   TRIREME_CHECK(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
-                "sgd: nesterov needs a momentum above 0 and no dampening, found momentum ", options.momentum,
-                " and dampening ", options.dampening);
+                "sgd: nesterov needs a momentum above 0 and no dampening, found momentum ",
+                options.momentum,
+                " and dampening ",
+                options.dampening);
 }
 
 void Sgd::update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const {
   detail::check_slice(*this, slice);
-  detail::update_sgd(slice, transform,
-                     {lr, options_.momentum, 1 - options_.dampening, options_.weight_decay, options_.l1,
-                      options_.nesterov, slice.step == 1});
+  detail::update_sgd(slice,
+                     transform,
+                     {lr,
+                      options_.momentum,
+                      1 - options_.dampening,
+                      options_.weight_decay,
+                      options_.l1,
+                      options_.nesterov,
+                      slice.step == 1});
 }
 
 Adam::Adam(const AdamOptions& options) : options_(options) {
@@ -51,7 +59,9 @@ Adam::Adam(const AdamOptions& options) : options_(options) {
   detail::check_not_negative("adam", "l1", options.l1);
 }
 
-void Adam::update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const {
+void Adam::update(const ParameterSlice& slice,
+                  const GradientTransform& transform,
+                  double lr) const {
   detail::check_slice(*this, slice);
   auto step = adam_step(lr, options_.beta1, options_.beta2, options_.eps, slice.step);
   step.weight_decay = options_.weight_decay;
@@ -68,7 +78,9 @@ AdamW::AdamW(const AdamWOptions& options) : options_(options) {
   detail::check_not_negative("adamw", "l1", options.l1);
 }
 
-void AdamW::update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const {
+void AdamW::update(const ParameterSlice& slice,
+                   const GradientTransform& transform,
+                   double lr) const {
   detail::check_slice(*this, slice);
   auto step = adam_step(lr, options_.beta1, options_.beta2, options_.eps, slice.step);
   step.shrink = 1 - lr * options_.weight_decay;
@@ -84,10 +96,13 @@ Adagrad::Adagrad(const AdagradOptions& options) : options_(options) {
   detail::check_not_negative("adagrad", "l1", options.l1);
 }
 
-void Adagrad::update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const {
+void Adagrad::update(const ParameterSlice& slice,
+                     const GradientTransform& transform,
+                     double lr) const {
   detail::check_slice(*this, slice);
   const double decayed = lr / (1 + static_cast<double>(slice.step - 1) * options_.lr_decay);
-  detail::update_adagrad(slice, transform, {decayed, options_.eps, options_.weight_decay, options_.l1});
+  detail::update_adagrad(
+      slice, transform, {decayed, options_.eps, options_.weight_decay, options_.l1});
 }
 
 Lion::Lion(const LionOptions& options) : options_(options) {
@@ -98,11 +113,19 @@ Lion::Lion(const LionOptions& options) : options_(options) {
   detail::check_not_negative("lion", "l1", options.l1);
 }
 
-void Lion::update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const {
+void Lion::update(const ParameterSlice& slice,
+                  const GradientTransform& transform,
+                  double lr) const {
   detail::check_slice(*this, slice);
-  detail::update_lion(slice, transform,
-                      {lr, options_.beta1, 1 - options_.beta1, options_.beta2, 1 - options_.beta2,
-                       1 - lr * options_.weight_decay, options_.l1});
+  detail::update_lion(slice,
+                      transform,
+                      {lr,
+                       options_.beta1,
+                       1 - options_.beta1,
+                       options_.beta2,
+                       1 - options_.beta2,
+                       1 - lr * options_.weight_decay,
+                       options_.l1});
 }
 
 }  // namespace trireme

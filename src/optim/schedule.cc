@@ -32,13 +32,16 @@ Schedule Schedule::constant() {
 
 Schedule Schedule::step(std::int64_t every, double gamma) {
   check_steps("step", "every", every);
-  return Schedule([=](std::int64_t at) { return std::pow(gamma, static_cast<double>(at / every)); });
+  return Schedule(
+      [=](std::int64_t at) { return std::pow(gamma, static_cast<double>(at / every)); });
 }
 
 Schedule Schedule::multi_step(std::vector<std::int64_t> milestones, double gamma) {
-  TRIREME_CHECK(std::is_sorted(milestones.begin(), milestones.end()), "multi_step: milestones must rise");
+  TRIREME_CHECK(std::is_sorted(milestones.begin(), milestones.end()),
+                "multi_step: milestones must rise");
   return Schedule([milestones = std::move(milestones), gamma](std::int64_t at) {
-    const auto passed = std::upper_bound(milestones.begin(), milestones.end(), at) - milestones.begin();
+    const auto passed =
+        std::upper_bound(milestones.begin(), milestones.end(), at) - milestones.begin();
     return std::pow(gamma, static_cast<double>(passed));
   });
 }
@@ -50,10 +53,14 @@ Schedule Schedule::cosine(std::int64_t total, double final_factor) {
 
 Schedule Schedule::linear(std::int64_t total, double final_factor) {
   check_steps("linear", "total", total);
-  return Schedule([=](std::int64_t at) { return 1 + (final_factor - 1) * std::min(1.0, ratio(at, total)); });
+  return Schedule(
+      [=](std::int64_t at) { return 1 + (final_factor - 1) * std::min(1.0, ratio(at, total)); });
 }
 
-Schedule Schedule::one_cycle(std::int64_t total, double rise, double start_factor, double final_factor) {
+Schedule Schedule::one_cycle(std::int64_t total,
+                             double rise,
+                             double start_factor,
+                             double final_factor) {
   check_steps("one_cycle", "total", total);
   TRIREME_CHECK(rise > 0 && rise < 1, "one_cycle: rise must be between 0 and 1, found ", rise);
   // As torch's OneCycleLR: the peak is reached at step rise * total - 1, the end at total - 1.
@@ -88,9 +95,12 @@ double Schedule::factor(std::int64_t step) const {
 }
 
 ReduceOnPlateau::ReduceOnPlateau(const PlateauOptions& options) : options_(options) {
-  TRIREME_CHECK(options.gamma > 0 && options.gamma < 1, "reduce on plateau: gamma must be between 0 and 1, found ",
+  TRIREME_CHECK(options.gamma > 0 && options.gamma < 1,
+                "reduce on plateau: gamma must be between 0 and 1, found ",
                 options.gamma);
-  TRIREME_CHECK(options.patience >= 0, "reduce on plateau: patience cannot be negative, found ", options.patience);
+  TRIREME_CHECK(options.patience >= 0,
+                "reduce on plateau: patience cannot be negative, found ",
+                options.patience);
 }
 
 void ReduceOnPlateau::observe(double metric) {

@@ -31,7 +31,10 @@ HWY_INLINE hn::Vec<Wide> load_scaled(const float* from, float divisor, float fac
   return hn::PromoteTo(Wide(), value);
 }
 
-HWY_INLINE hn::Vec<Wide> load_scaled(const double* from, double divisor, double factor, bool scales) {
+HWY_INLINE hn::Vec<Wide> load_scaled(const double* from,
+                                     double divisor,
+                                     double factor,
+                                     bool scales) {
   auto value = hn::LoadU(Wide(), from);
   if (scales) {
     value = hn::Mul(hn::Div(value, hn::Set(Wide(), divisor)), hn::Set(Wide(), factor));
@@ -41,7 +44,10 @@ HWY_INLINE hn::Vec<Wide> load_scaled(const double* from, double divisor, double 
 
 // Calls visit(lanes) for all elements; the ragged end is padded with zeros, which add nothing.
 template <class T, class Visit>
-HWY_INLINE void for_each_vector(const T* data, std::size_t numel, const Scaling& scaling, Visit visit) {
+HWY_INLINE void for_each_vector(const T* data,
+                                std::size_t numel,
+                                const Scaling& scaling,
+                                Visit visit) {
   const std::size_t lanes = hn::Lanes(Wide());
   const bool scales = scaling.divisor != 1 || scaling.unscale != 1;
   const auto divisor = static_cast<T>(scaling.divisor);
@@ -70,7 +76,10 @@ double largest_of(const T* data, std::size_t numel, const Scaling& scaling) {
 }
 
 template <class T>
-SquareSum sum_of(const T* data, std::size_t numel, const SquareQuanta& quanta, const Scaling& scaling) {
+SquareSum sum_of(const T* data,
+                 std::size_t numel,
+                 const SquareQuanta& quanta,
+                 const Scaling& scaling) {
   const Wide d;
   const auto coarse = hn::Set(d, quanta.coarse);
   const auto fine = hn::Set(d, quanta.fine);
@@ -91,7 +100,11 @@ double largest(Dtype dtype, const void* data, std::size_t numel, const Scaling& 
                                   : largest_of(static_cast<const float*>(data), numel, scaling);
 }
 
-SquareSum squares(Dtype dtype, const void* data, std::size_t numel, const SquareQuanta& quanta, const Scaling& scaling) {
+SquareSum squares(Dtype dtype,
+                  const void* data,
+                  std::size_t numel,
+                  const SquareQuanta& quanta,
+                  const Scaling& scaling) {
   return dtype == Dtype::kFloat64 ? sum_of(static_cast<const double*>(data), numel, quanta, scaling)
                                   : sum_of(static_cast<const float*>(data), numel, quanta, scaling);
 }
@@ -110,20 +123,22 @@ namespace {
 
 void check_dtype(Dtype dtype) {
   TRIREME_CHECK(dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64,
-                "norms are taken of float32 and float64, found ", dtype_name(dtype));
+                "norms are taken of float32 and float64, found ",
+                dtype_name(dtype));
 }
 
 }  // namespace
 
-// With 2^e >= largest^2 and L = ceil(log2(count)) + 1, adding and subtracting 1.5 * 2^(e + L) rounds a
-// square to a multiple of 2^(e + L - 52). `count` such multiples stay below 2^(e + L - 1), 51 bits
-// above the quantum: their sum is exact. The rest is below half that quantum, and is treated the
-// same way one level down.
+// With 2^e >= largest^2 and L = ceil(log2(count)) + 1, adding and subtracting 1.5 * 2^(e + L)
+// rounds a square to a multiple of 2^(e + L - 52). `count` such multiples stay below 2^(e + L - 1),
+// 51 bits above the quantum: their sum is exact. The rest is below half that quantum, and is
+// treated the same way one level down.
 SquareQuanta SquareQuanta::of(double largest, std::int64_t count) {
   if (largest == 0 || count == 0) {
     return {0, 0};
   }
-  TRIREME_CHECK(std::isfinite(largest), "a norm with infinite elements has no quanta: look at the largest first");
+  TRIREME_CHECK(std::isfinite(largest),
+                "a norm with infinite elements has no quanta: look at the largest first");
   int exponent = 0;
   std::frexp(largest, &exponent);  // largest < 2^exponent
   int level = 1;
@@ -134,11 +149,17 @@ SquareQuanta SquareQuanta::of(double largest, std::int64_t count) {
   return {coarse, std::ldexp(coarse, level - 52)};
 }
 
-double SquareSum::norm() const { return std::sqrt(total()); }
+double SquareSum::norm() const {
+  return std::sqrt(total());
+}
 
-double largest_magnitude(Dtype dtype, const void* data, std::int64_t numel, const Scaling& scaling) {
+double largest_magnitude(Dtype dtype,
+                         const void* data,
+                         std::int64_t numel,
+                         const Scaling& scaling) {
   check_dtype(dtype);
-  return HWY_DYNAMIC_DISPATCH(detail::largest)(dtype, data, static_cast<std::size_t>(numel), scaling);
+  return HWY_DYNAMIC_DISPATCH(detail::largest)(
+      dtype, data, static_cast<std::size_t>(numel), scaling);
 }
 
 SquareSum sum_squares(Dtype dtype,
@@ -150,10 +171,13 @@ SquareSum sum_squares(Dtype dtype,
   if (quanta.coarse == 0) {
     return {};
   }
-  return HWY_DYNAMIC_DISPATCH(detail::squares)(dtype, data, static_cast<std::size_t>(numel), quanta, scaling);
+  return HWY_DYNAMIC_DISPATCH(detail::squares)(
+      dtype, data, static_cast<std::size_t>(numel), quanta, scaling);
 }
 
-double clip_factor(double norm, double max_norm) { return std::min(1.0, max_norm / (norm + 1e-6)); }
+double clip_factor(double norm, double max_norm) {
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
 
 }  // namespace trireme
 #endif  // HWY_ONCE

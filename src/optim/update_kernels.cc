@@ -106,7 +106,8 @@ struct AdamRule {
         rest1(hn::Set(d, static_cast<T>(s.rest1))),
         beta2(hn::Set(d, static_cast<T>(s.beta2))),
         rest2(hn::Set(d, static_cast<T>(s.rest2))),
-        // m / (sqrt(v) / sqrt(c) + eps) = m sqrt(c) / (sqrt(v) + eps sqrt(c)): one division, not two
+        // m / (sqrt(v) / sqrt(c) + eps) = m sqrt(c) / (sqrt(v) + eps sqrt(c)): one division, not
+        // two
         eps(hn::Set(d, static_cast<T>(s.eps * s.root_correction))),
         scaled_step(hn::Set(d, static_cast<T>(s.step_size * s.root_correction))),
         shrink(hn::Set(d, static_cast<T>(s.shrink))),
@@ -301,20 +302,22 @@ void update_with(const ParameterSlice& slice,
   target = target != nullptr ? target : slice.master;
   const auto numel = static_cast<std::size_t>(slice.numel);
   if (slice.dtype == Dtype::kFloat64) {
-    const Arrays<double> arrays{static_cast<double*>(slice.master),
-                                static_cast<const double*>(slice.gradient),
-                                {static_cast<double*>(slice.states[0]), static_cast<double*>(slice.states[1])},
-                                nullptr,
-                                static_cast<double*>(target)};
+    const Arrays<double> arrays{
+        static_cast<double*>(slice.master),
+        static_cast<const double*>(slice.gradient),
+        {static_cast<double*>(slice.states[0]), static_cast<double*>(slice.states[1])},
+        nullptr,
+        static_cast<double*>(target)};
     update_arrays<double, kStates, void>(Rule<double>(transform, step), arrays, numel);
     return;
   }
   const Rule<float> rule(transform, step);
-  const Arrays<float> arrays{static_cast<float*>(slice.master),
-                             static_cast<const float*>(slice.gradient),
-                             {static_cast<float*>(slice.states[0]), static_cast<float*>(slice.states[1])},
-                             static_cast<std::uint16_t*>(slice.low),
-                             static_cast<float*>(target)};
+  const Arrays<float> arrays{
+      static_cast<float*>(slice.master),
+      static_cast<const float*>(slice.gradient),
+      {static_cast<float*>(slice.states[0]), static_cast<float*>(slice.states[1])},
+      static_cast<std::uint16_t*>(slice.low),
+      static_cast<float*>(target)};
   if (slice.low == nullptr) {
     update_arrays<float, kStates, void>(rule, arrays, numel);
   } else if (slice.low_dtype == Dtype::kBFloat16) {
@@ -336,7 +339,9 @@ void adam(const ParameterSlice& slice, const GradientTransform& transform, const
   update_with<AdamRule, 2>(slice, transform, step);
 }
 
-void adagrad(const ParameterSlice& slice, const GradientTransform& transform, const AdagradStep& step) {
+void adagrad(const ParameterSlice& slice,
+             const GradientTransform& transform,
+             const AdagradStep& step) {
   update_with<AdagradRule, 1>(slice, transform, step);
 }
 
@@ -351,7 +356,9 @@ void lamb_measure(const ParameterSlice& slice,
   update_with<LambMeasureRule, 2>(slice, transform, step, direction);
 }
 
-void lamb_apply(const ParameterSlice& slice, const GradientTransform& transform, const LambStep& step) {
+void lamb_apply(const ParameterSlice& slice,
+                const GradientTransform& transform,
+                const LambStep& step) {
   update_with<LambApplyRule, 2>(slice, transform, step);
 }
 
@@ -368,19 +375,27 @@ HWY_EXPORT(lion);
 HWY_EXPORT(lamb_measure);
 HWY_EXPORT(lamb_apply);
 
-void update_sgd(const ParameterSlice& slice, const GradientTransform& transform, const SgdStep& step) {
+void update_sgd(const ParameterSlice& slice,
+                const GradientTransform& transform,
+                const SgdStep& step) {
   HWY_DYNAMIC_DISPATCH(sgd)(slice, transform, step);
 }
 
-void update_adam(const ParameterSlice& slice, const GradientTransform& transform, const AdamStep& step) {
+void update_adam(const ParameterSlice& slice,
+                 const GradientTransform& transform,
+                 const AdamStep& step) {
   HWY_DYNAMIC_DISPATCH(adam)(slice, transform, step);
 }
 
-void update_adagrad(const ParameterSlice& slice, const GradientTransform& transform, const AdagradStep& step) {
+void update_adagrad(const ParameterSlice& slice,
+                    const GradientTransform& transform,
+                    const AdagradStep& step) {
   HWY_DYNAMIC_DISPATCH(adagrad)(slice, transform, step);
 }
 
-void update_lion(const ParameterSlice& slice, const GradientTransform& transform, const LionStep& step) {
+void update_lion(const ParameterSlice& slice,
+                 const GradientTransform& transform,
+                 const LionStep& step) {
   HWY_DYNAMIC_DISPATCH(lion)(slice, transform, step);
 }
 

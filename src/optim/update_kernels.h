@@ -8,7 +8,7 @@ namespace trireme::detail {
 
 struct SgdStep {
   double lr, momentum, gradient_share, weight_decay, l1;  // gradient_share = 1 - dampening
-  bool nesterov, first;                                   // first: the momentum starts as the gradient
+  bool nesterov, first;  // first: the momentum starts as the gradient
 };
 
 struct AdamStep {
@@ -36,10 +36,18 @@ struct LambStep {
   double rate;  // of the second pass: learning rate times trust ratio
 };
 
-void update_sgd(const ParameterSlice& slice, const GradientTransform& transform, const SgdStep& step);
-void update_adam(const ParameterSlice& slice, const GradientTransform& transform, const AdamStep& step);
-void update_adagrad(const ParameterSlice& slice, const GradientTransform& transform, const AdagradStep& step);
-void update_lion(const ParameterSlice& slice, const GradientTransform& transform, const LionStep& step);
+void update_sgd(const ParameterSlice& slice,
+                const GradientTransform& transform,
+                const SgdStep& step);
+void update_adam(const ParameterSlice& slice,
+                 const GradientTransform& transform,
+                 const AdamStep& step);
+void update_adagrad(const ParameterSlice& slice,
+                    const GradientTransform& transform,
+                    const AdagradStep& step);
+void update_lion(const ParameterSlice& slice,
+                 const GradientTransform& transform,
+                 const LionStep& step);
 
 // Moves the moments and writes the direction of the step, as long as the slice, to `direction`.
 // A low-precision copy in the slice is not touched.

@@ -6,7 +6,8 @@
 
 namespace trireme {
 
-FlatLayout::FlatLayout(const std::vector<std::int64_t>& numels, Dtype dtype) : dtype_(dtype), numels_(numels) {
+FlatLayout::FlatLayout(const std::vector<std::int64_t>& numels, Dtype dtype)
+    : dtype_(dtype), numels_(numels) {
   const auto alignment = static_cast<std::int64_t>(kAlignmentBytes / dtype_bytes(dtype));
   for (const std::int64_t numel : numels) {
     TRIREME_CHECK(numel >= 0, "a parameter cannot have ", numel, " elements");
@@ -17,12 +18,18 @@ FlatLayout::FlatLayout(const std::vector<std::int64_t>& numels, Dtype dtype) : d
 }
 
 std::vector<Piece> FlatLayout::pieces(Range range) const {
-  TRIREME_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= total_numel_, "elements ", range.begin,
-                " to ", range.end, " are not inside a flat buffer of ", total_numel_);
+  TRIREME_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= total_numel_,
+                "elements ",
+                range.begin,
+                " to ",
+                range.end,
+                " are not inside a flat buffer of ",
+                total_numel_);
   std::vector<Piece> found;
   // The first parameter that may reach into the range: the last that begins at or before it.
   const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), range.begin);
-  auto parameter = static_cast<std::size_t>(std::max<std::ptrdiff_t>(after - offsets_.begin() - 1, 0));
+  auto parameter =
+      static_cast<std::size_t>(std::max<std::ptrdiff_t>(after - offsets_.begin() - 1, 0));
   for (; parameter < count() && offsets_[parameter] < range.end; ++parameter) {
     const std::int64_t begin = std::max(range.begin, offsets_[parameter]);
     const std::int64_t end = std::min(range.end, offsets_[parameter] + numels_[parameter]);

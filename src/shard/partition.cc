@@ -13,7 +13,9 @@ std::int64_t alignment_of(const FlatLayout& layout) {
   return static_cast<std::int64_t>(FlatLayout::kAlignmentBytes / dtype_bytes(layout.dtype()));
 }
 
-void check_world(int world) { TRIREME_CHECK(world > 0, "a world has at least one rank, found ", world); }
+void check_world(int world) {
+  TRIREME_CHECK(world > 0, "a world has at least one rank, found ", world);
+}
 
 // Ranges between cuts, which are made to rise.
 std::vector<Range> ranges_between(std::vector<std::int64_t> cuts, std::int64_t total) {
@@ -29,11 +31,15 @@ std::vector<Range> ranges_between(std::vector<std::int64_t> cuts, std::int64_t t
 }
 
 // True when the parameters fit into `world` contiguous groups of at most `limit` elements.
-bool fits(const FlatLayout& layout, int world, std::int64_t limit, std::vector<std::int64_t>* cuts) {
+bool fits(const FlatLayout& layout,
+          int world,
+          std::int64_t limit,
+          std::vector<std::int64_t>* cuts) {
   cuts->clear();
   std::int64_t begin = 0;
   for (std::size_t parameter = 0; parameter < layout.count(); ++parameter) {
-    const std::int64_t end = parameter + 1 < layout.count() ? layout.offset(parameter + 1) : layout.total_numel();
+    const std::int64_t end =
+        parameter + 1 < layout.count() ? layout.offset(parameter + 1) : layout.total_numel();
     if (end - layout.offset(parameter) > limit) {
       return false;
     }
@@ -59,10 +65,12 @@ std::vector<Range> partition_by_element(const FlatLayout& layout, int world) {
   return ranges;
 }
 
-std::vector<Range> partition_by_weight(const FlatLayout& layout, const std::vector<double>& weights) {
+std::vector<Range> partition_by_weight(const FlatLayout& layout,
+                                       const std::vector<double>& weights) {
   check_world(static_cast<int>(weights.size()));
   for (const double weight : weights) {
-    TRIREME_CHECK(std::isfinite(weight) && weight >= 0, "weights cannot be negative, found ", weight);
+    TRIREME_CHECK(
+        std::isfinite(weight) && weight >= 0, "weights cannot be negative, found ", weight);
   }
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   TRIREME_CHECK(sum > 0, "at least one rank needs a weight above 0");
@@ -99,8 +107,11 @@ std::vector<Range> partition_by_layer(const FlatLayout& layout, int world) {
 std::vector<Range> partition_by_dimension(const FlatLayout& layout,
                                           const std::vector<std::int64_t>& row_numels,
                                           int world) {
-  TRIREME_CHECK(row_numels.size() == layout.count(), "partition by dimension needs the row length of ",
-                layout.count(), " parameters, found ", row_numels.size());
+  TRIREME_CHECK(row_numels.size() == layout.count(),
+                "partition by dimension needs the row length of ",
+                layout.count(),
+                " parameters, found ",
+                row_numels.size());
   const std::int64_t alignment = alignment_of(layout);
   std::vector<std::int64_t> cuts;
   for (const Range& even : partition_by_element(layout, world)) {
@@ -108,7 +119,8 @@ std::vector<Range> partition_by_dimension(const FlatLayout& layout,
       break;
     }
     std::int64_t cut = even.end;
-    for (const Piece& piece : layout.pieces({even.end, std::min(even.end + 1, layout.total_numel())})) {
+    for (const Piece& piece :
+         layout.pieces({even.end, std::min(even.end + 1, layout.total_numel())})) {
       const std::int64_t row = std::max<std::int64_t>(1, row_numels[piece.parameter]);
       const std::int64_t rows = (piece.begin + row / 2) / row;  // the nearest boundary between rows
       cut = layout.offset(piece.parameter) + (rows * row + alignment - 1) / alignment * alignment;

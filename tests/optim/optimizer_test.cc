@@ -1,11 +1,11 @@
 #include "trireme/optim/optimizer.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "support/ranks.h"
 #include "support/reference.h"
@@ -20,7 +20,8 @@ struct Parameter {
   std::vector<T> value, gradient, first, second;
   std::vector<std::uint16_t> low;
 
-  Parameter(std::size_t numel, unsigned seed) : value(numel), gradient(numel), first(numel), second(numel), low(numel) {
+  Parameter(std::size_t numel, unsigned seed)
+      : value(numel), gradient(numel), first(numel), second(numel), low(numel) {
     std::mt19937 random(seed);
     std::normal_distribution<double> normal;
     for (std::size_t i = 0; i < numel; ++i) {
@@ -73,12 +74,16 @@ void expect_close_to(const Optimizer& rule, const Reference& reference) {
     rule.update(precise.slice(0, kNumel, t), {}, rule.learning_rate());
   }
   for (std::size_t i = 0; i < kNumel; ++i) {
-    EXPECT_NEAR(parameter.value[i], static_cast<double>(elements[i].p), 2e-5) << rule.name() << " " << i;
-    EXPECT_NEAR(precise.value[i], static_cast<double>(elements[i].p), 1e-12) << rule.name() << " " << i;
+    EXPECT_NEAR(parameter.value[i], static_cast<double>(elements[i].p), 2e-5)
+        << rule.name() << " " << i;
+    EXPECT_NEAR(precise.value[i], static_cast<double>(elements[i].p), 1e-12)
+        << rule.name() << " " << i;
   }
 }
 
-long double sign(long double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
+long double sign(long double x) {
+  return x > 0 ? 1 : x < 0 ? -1 : 0;
+}
 
 TEST(Optimizer, SgdFollowsItsFormula) {
   expect_close_to(Sgd({.lr = 0.1}), [](Element& e, long double g, int) { e.p -= 0.1L * g; });
@@ -89,8 +94,11 @@ TEST(Optimizer, SgdFollowsItsFormula) {
       e.p -= 0.1L * (nesterov ? g + 0.9L * e.first : e.first);
     };
   };
-  expect_close_to(Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .l1 = 0.001}), momentum(false));
-  expect_close_to(Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .l1 = 0.001, .nesterov = true}), momentum(true));
+  expect_close_to(Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .l1 = 0.001}),
+                  momentum(false));
+  expect_close_to(
+      Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .l1 = 0.001, .nesterov = true}),
+      momentum(true));
 }
 
 TEST(Optimizer, AdamAndAdamWFollowTheirFormulas) {
@@ -145,7 +153,8 @@ TEST(Optimizer, LambFollowsItsFormula) {
       const long double g = parameter.gradient[i];
       e.first = 0.9L * e.first + 0.1L * g;
       e.second = 0.999L * e.second + 0.001L * g * g;
-      direction[i] = e.first / (1 - std::pow(0.9L, t)) / (std::sqrt(e.second / (1 - std::pow(0.999L, t))) + 1e-6L) +
+      direction[i] = e.first / (1 - std::pow(0.9L, t)) /
+                         (std::sqrt(e.second / (1 - std::pow(0.999L, t))) + 1e-6L) +
                      0.01L * e.p;
       parameter_norm += e.p * e.p;
       direction_norm += direction[i] * direction[i];
@@ -164,7 +173,8 @@ TEST(Optimizer, LambFollowsItsFormula) {
 std::vector<std::unique_ptr<Optimizer>> all_rules() {
   std::vector<std::unique_ptr<Optimizer>> rules;
   rules.push_back(std::make_unique<Sgd>(SgdOptions{.lr = 0.1}));
-  rules.push_back(std::make_unique<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}));
+  rules.push_back(std::make_unique<Sgd>(
+      SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}));
   rules.push_back(std::make_unique<Adam>(AdamOptions{.weight_decay = 0.01, .l1 = 0.001}));
   rules.push_back(std::make_unique<AdamW>());
   rules.push_back(std::make_unique<Adagrad>());
@@ -174,7 +184,8 @@ std::vector<std::unique_ptr<Optimizer>> all_rules() {
 
 TEST(Optimizer, GivesTheSameBitsWhateverTheSplit) {
   constexpr std::int64_t kNumel = 1031;
-  const GradientTransform transform{.divisor = 12, .unscale = 0.25, .clip_factor = 0.3, .clip_value = 0.01};
+  const GradientTransform transform{
+      .divisor = 12, .unscale = 0.25, .clip_factor = 0.3, .clip_value = 0.01};
   std::mt19937 random(5);
   for (const auto& rule : all_rules()) {
     Parameter<float> whole(kNumel, 9);
@@ -184,14 +195,18 @@ TEST(Optimizer, GivesTheSameBitsWhateverTheSplit) {
       split.next_gradient(static_cast<unsigned>(t));
       rule->update(whole.slice(0, kNumel, t), transform, 0.01);
       for (std::int64_t begin = 0; begin < kNumel;) {
-        const std::int64_t end = std::min<std::int64_t>(kNumel, begin + 1 + static_cast<std::int64_t>(random() % 40));
+        const std::int64_t end =
+            std::min<std::int64_t>(kNumel, begin + 1 + static_cast<std::int64_t>(random() % 40));
         rule->update(split.slice(begin, end, t), transform, 0.01);
         begin = end;
       }
     }
-    EXPECT_EQ(std::memcmp(whole.value.data(), split.value.data(), kNumel * sizeof(float)), 0) << rule->name();
-    EXPECT_EQ(std::memcmp(whole.first.data(), split.first.data(), kNumel * sizeof(float)), 0) << rule->name();
-    EXPECT_EQ(std::memcmp(whole.second.data(), split.second.data(), kNumel * sizeof(float)), 0) << rule->name();
+    EXPECT_EQ(std::memcmp(whole.value.data(), split.value.data(), kNumel * sizeof(float)), 0)
+        << rule->name();
+    EXPECT_EQ(std::memcmp(whole.first.data(), split.first.data(), kNumel * sizeof(float)), 0)
+        << rule->name();
+    EXPECT_EQ(std::memcmp(whole.second.data(), split.second.data(), kNumel * sizeof(float)), 0)
+        << rule->name();
   }
 }
 
@@ -208,7 +223,8 @@ TEST(Optimizer, LambGivesTheSameBitsOverShardsInAnyOrder) {
 
     std::vector<std::pair<std::int64_t, std::int64_t>> cuts;
     for (std::int64_t begin = 0; begin < kNumel;) {
-      const std::int64_t end = std::min<std::int64_t>(kNumel, begin + 1 + static_cast<std::int64_t>(random() % 3000));
+      const std::int64_t end =
+          std::min<std::int64_t>(kNumel, begin + 1 + static_cast<std::int64_t>(random() % 3000));
       cuts.emplace_back(begin, end);
       begin = end;
     }
@@ -221,7 +237,8 @@ TEST(Optimizer, LambGivesTheSameBitsOverShardsInAnyOrder) {
     for (const auto& [begin, end] : cuts) {
       rule.apply(sharded.slice(begin, end, t), measure.trust_ratio(), 0.01);
     }
-    ASSERT_EQ(std::memcmp(whole.value.data(), sharded.value.data(), kNumel * sizeof(float)), 0) << t;
+    ASSERT_EQ(std::memcmp(whole.value.data(), sharded.value.data(), kNumel * sizeof(float)), 0)
+        << t;
   }
 }
 
@@ -235,8 +252,9 @@ TEST(Optimizer, WritesTheLowPrecisionCopyRoundedFromTheMaster) {
       slice.low_dtype = low;
       rule->update(slice, {}, 0.01);
       for (std::size_t i = 0; i < kNumel; ++i) {
-        ASSERT_EQ(parameter.low[i], low == Dtype::kBFloat16 ? testing::nearest_bfloat16(parameter.value[i])
-                                                            : testing::nearest_half(parameter.value[i]))
+        ASSERT_EQ(parameter.low[i],
+                  low == Dtype::kBFloat16 ? testing::nearest_bfloat16(parameter.value[i])
+                                          : testing::nearest_half(parameter.value[i]))
             << rule->name();
       }
     }
@@ -253,7 +271,8 @@ TEST(Optimizer, TransformsGradientsInOrder) {
     expected[i] = expected[i] - 1.0F * g;
   }
   Sgd({.lr = 1}).update(parameter.slice(0, 40, 1),
-                        {.divisor = 3, .unscale = 0.5, .clip_factor = 0.25, .clip_value = 0.002}, 1);
+                        {.divisor = 3, .unscale = 0.5, .clip_factor = 0.25, .clip_value = 0.002},
+                        1);
   EXPECT_EQ(parameter.value, expected);
 }
 
@@ -261,7 +280,8 @@ TEST(Optimizer, RefusesSettingsThatMakeNoSense) {
   using testing::message_of;
   EXPECT_NE(message_of<ConfigError>([] { AdamW({.lr = -1}); }).find("lr"), std::string::npos);
   EXPECT_NE(message_of<ConfigError>([] { Adam({.beta1 = 1}); }).find("beta1"), std::string::npos);
-  EXPECT_NE(message_of<ConfigError>([] { Sgd({.nesterov = true}); }).find("nesterov"), std::string::npos);
+  EXPECT_NE(message_of<ConfigError>([] { Sgd({.nesterov = true}); }).find("nesterov"),
+            std::string::npos);
   EXPECT_NE(message_of<ConfigError>([] { Lamb({.eps = 0}); }).find("eps"), std::string::npos);
   EXPECT_NE(message_of<ConfigError>([] {
               Parameter<float> parameter(3, 1);

@@ -1,9 +1,9 @@
 #include "trireme/optim/schedule.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <numbers>
+
+#include <gtest/gtest.h>
 
 #include "trireme/core/error.h"
 #include "trireme/optim/loss_scaler.h"
@@ -32,7 +32,8 @@ TEST(Schedule, FollowsACosineAndALine) {
   const Schedule linear = Schedule::linear(100, 0.2);
   for (int at = 0; at <= 150; ++at) {
     const double progress = std::min(1.0, at / 100.0);
-    EXPECT_NEAR(cosine.factor(at), 0.2 + 0.8 * (1 + std::cos(std::numbers::pi * progress)) / 2, 1e-12);
+    EXPECT_NEAR(
+        cosine.factor(at), 0.2 + 0.8 * (1 + std::cos(std::numbers::pi * progress)) / 2, 1e-12);
     EXPECT_NEAR(linear.factor(at), 1 - 0.8 * progress, 1e-12);
   }
 }
@@ -115,7 +116,8 @@ TEST(MovingAverage, FollowsItsFormula) {
   const std::vector<float> values = {3, 2, 1};
   update_moving_average(Dtype::kFloat32, average.data(), values.data(), 3, 0.75);
   EXPECT_EQ(average, (std::vector<float>{1.5F, 2, 2.5F}));
-  EXPECT_THROW(update_moving_average(Dtype::kInt32, average.data(), values.data(), 3, 0.5), ConfigError);
+  EXPECT_THROW(update_moving_average(Dtype::kInt32, average.data(), values.data(), 3, 0.5),
+               ConfigError);
 }
 
 }  // namespace

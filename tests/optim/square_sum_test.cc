@@ -1,11 +1,11 @@
 #include "trireme/optim/square_sum.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+
+#include <gtest/gtest.h>
 
 namespace trireme {
 namespace {
@@ -17,7 +17,8 @@ std::vector<T> values(std::size_t numel, unsigned seed) {
   std::normal_distribution<double> normal;
   std::vector<T> result(numel);
   for (T& value : result) {
-    value = static_cast<T>(normal(random) * std::pow(10.0, static_cast<double>(random() % 30) - 25));
+    value =
+        static_cast<T>(normal(random) * std::pow(10.0, static_cast<double>(random() % 30) - 25));
   }
   return result;
 }
@@ -42,7 +43,8 @@ void expect_order_free() {
     std::shuffle(data.begin(), data.end(), random);
     std::vector<SquareSum> parts;
     for (std::int64_t begin = 0; begin < count;) {
-      const std::int64_t end = std::min<std::int64_t>(count, begin + 1 + static_cast<std::int64_t>(random() % 700));
+      const std::int64_t end =
+          std::min<std::int64_t>(count, begin + 1 + static_cast<std::int64_t>(random() % 700));
       parts.push_back(sum_squares(kType, data.data() + begin, end - begin, quanta));
       begin = end;
     }
@@ -70,7 +72,8 @@ TEST(SquareSum, ScalesBeforeItSquares) {
 }
 
 TEST(LargestMagnitude, IsInfiniteWhereAnElementIsNotFinite) {
-  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+  for (const float bad : {std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
     for (std::size_t at = 0; at < 37; ++at) {
       std::vector<float> data(37, 1);

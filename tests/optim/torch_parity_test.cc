@@ -1,6 +1,7 @@
 // Beside the optimizers of LibTorch, which nobody here wrote: thirty steps on the same gradients.
 
 #include <gtest/gtest.h>
+
 #include <torch/torch.h>
 
 #include "trireme/optim/optimizer.h"
@@ -8,7 +9,9 @@
 namespace trireme {
 namespace {
 
-void expect_parity(const Optimizer& ours, const std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>& make) {
+void expect_parity(
+    const Optimizer& ours,
+    const std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>& make) {
   torch::manual_seed(1);
   auto theirs = torch::randn({1009}).requires_grad_();
   auto mine = theirs.detach().clone();
@@ -32,27 +35,33 @@ void expect_parity(const Optimizer& ours, const std::function<std::unique_ptr<to
 }
 
 TEST(TorchParity, Sgd) {
-  expect_parity(Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}), [](auto parameters) {
-    return std::make_unique<torch::optim::SGD>(
-        parameters, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01).nesterov(true));
-  });
+  expect_parity(
+      Sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}),
+      [](auto parameters) {
+        return std::make_unique<torch::optim::SGD>(
+            parameters,
+            torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01).nesterov(true));
+      });
 }
 
 TEST(TorchParity, Adam) {
   expect_parity(Adam({.lr = 0.01, .weight_decay = 0.1}), [](auto parameters) {
-    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01).weight_decay(0.1));
+    return std::make_unique<torch::optim::Adam>(parameters,
+                                                torch::optim::AdamOptions(0.01).weight_decay(0.1));
   });
 }
 
 TEST(TorchParity, AdamW) {
   expect_parity(AdamW({.lr = 0.01, .weight_decay = 0.1}), [](auto parameters) {
-    return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+    return std::make_unique<torch::optim::AdamW>(
+        parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   });
 }
 
 TEST(TorchParity, Adagrad) {
   expect_parity(Adagrad({.lr = 0.05, .lr_decay = 0.01}), [](auto parameters) {
-    return std::make_unique<torch::optim::Adagrad>(parameters, torch::optim::AdagradOptions(0.05).lr_decay(0.01));
+    return std::make_unique<torch::optim::Adagrad>(
+        parameters, torch::optim::AdagradOptions(0.05).lr_decay(0.01));
   });
 }
 

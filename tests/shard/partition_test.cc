@@ -1,8 +1,8 @@
 #include "trireme/shard/partition.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "trireme/core/error.h"
 #include "trireme/shard/memory_formula.h"
@@ -53,7 +53,8 @@ TEST(FlatLayout, PiecesOfAnyCutCoverEveryElementOnce) {
     std::mt19937 random(seed + 1000);
     std::vector<std::int64_t> seen(layout.count(), 0);
     for (std::int64_t begin = 0; begin < layout.total_numel();) {
-      const std::int64_t end = std::min<std::int64_t>(layout.total_numel(), begin + 1 + static_cast<std::int64_t>(random() % 500));
+      const std::int64_t end = std::min<std::int64_t>(
+          layout.total_numel(), begin + 1 + static_cast<std::int64_t>(random() % 500));
       for (const Piece& piece : layout.pieces({begin, end})) {
         EXPECT_EQ(piece.begin, seen[piece.parameter]);
         EXPECT_EQ(piece.offset, layout.offset(piece.parameter) + piece.begin);
@@ -89,7 +90,8 @@ TEST(Partition, EveryStrategyCoversTheBufferOnce) {
 TEST(Partition, ByElementIsBalancedToACacheLine) {
   const FlatLayout layout({100'003, 7}, Dtype::kFloat32);
   for (const Range& range : partition_by_element(layout, 7)) {
-    EXPECT_NEAR(static_cast<double>(range.size()), static_cast<double>(layout.total_numel()) / 7, kLine);
+    EXPECT_NEAR(
+        static_cast<double>(range.size()), static_cast<double>(layout.total_numel()) / 7, kLine);
   }
 }
 
@@ -123,8 +125,11 @@ TEST(Partition, ByLayerKeepsParametersWholeAndTheLargestPartSmall) {
     std::int64_t best = small.total_numel();
     for (std::size_t first = 0; first <= 5; ++first) {
       for (std::size_t second = first; second <= 5; ++second) {
-        const auto at = [&](std::size_t k) { return k < 5 ? small.offset(k) : small.total_numel(); };
-        best = std::min(best, std::max({at(first), at(second) - at(first), small.total_numel() - at(second)}));
+        const auto at = [&](std::size_t k) {
+          return k < 5 ? small.offset(k) : small.total_numel();
+        };
+        best = std::min(
+            best, std::max({at(first), at(second) - at(first), small.total_numel() - at(second)}));
       }
     }
     std::int64_t largest = 0;

@@ -1,9 +1,9 @@
 #include "sibling.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <filesystem>
+
+#include <unistd.h>
 
 #include "trireme/core/error.h"
 
@@ -19,7 +19,10 @@ int run_sibling(const std::string& name, std::vector<std::string> arguments) {
   }
   pointers.push_back(nullptr);
   execv(path.c_str(), pointers.data());
-  throw ConfigError(detail::concat("the program ", path.string(), " could not be started: ", detail::errno_text(errno),
+  throw ConfigError(detail::concat("the program ",
+                                   path.string(),
+                                   " could not be started: ",
+                                   detail::errno_text(errno),
                                    "; it is built where LibTorch is (TRIREME_WITH_TORCH)"));
 }
 

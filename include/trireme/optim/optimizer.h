@@ -92,7 +92,9 @@ class Sgd final : public Optimizer {
   std::string name() const override { return "sgd"; }
   int state_count() const override { return options_.momentum != 0 ? 1 : 0; }
   double learning_rate() const override { return options_.lr; }
-  void update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const override;
+  void update(const ParameterSlice& slice,
+              const GradientTransform& transform,
+              double lr) const override;
   std::unique_ptr<Optimizer> clone() const override { return std::make_unique<Sgd>(*this); }
 
  private:
@@ -106,7 +108,9 @@ class Adam final : public Optimizer {
   std::string name() const override { return "adam"; }
   int state_count() const override { return 2; }
   double learning_rate() const override { return options_.lr; }
-  void update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const override;
+  void update(const ParameterSlice& slice,
+              const GradientTransform& transform,
+              double lr) const override;
   std::unique_ptr<Optimizer> clone() const override { return std::make_unique<Adam>(*this); }
 
  private:
@@ -120,7 +124,9 @@ class AdamW final : public Optimizer {
   std::string name() const override { return "adamw"; }
   int state_count() const override { return 2; }
   double learning_rate() const override { return options_.lr; }
-  void update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const override;
+  void update(const ParameterSlice& slice,
+              const GradientTransform& transform,
+              double lr) const override;
   std::unique_ptr<Optimizer> clone() const override { return std::make_unique<AdamW>(*this); }
 
  private:
@@ -134,7 +140,9 @@ class Adagrad final : public Optimizer {
   std::string name() const override { return "adagrad"; }
   int state_count() const override { return 1; }
   double learning_rate() const override { return options_.lr; }
-  void update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const override;
+  void update(const ParameterSlice& slice,
+              const GradientTransform& transform,
+              double lr) const override;
   std::unique_ptr<Optimizer> clone() const override { return std::make_unique<Adagrad>(*this); }
 
  private:
@@ -148,7 +156,9 @@ class Lion final : public Optimizer {
   std::string name() const override { return "lion"; }
   int state_count() const override { return 1; }
   double learning_rate() const override { return options_.lr; }
-  void update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const override;
+  void update(const ParameterSlice& slice,
+              const GradientTransform& transform,
+              double lr) const override;
   std::unique_ptr<Optimizer> clone() const override { return std::make_unique<Lion>(*this); }
 
  private:
@@ -157,10 +167,10 @@ class Lion final : public Optimizer {
 
 // You et al., "Large Batch Optimization for Deep Learning", algorithm 2. States: both moments.
 //
-// The length of the step depends on the norms of the whole parameter. `update` takes a slice that is
-// one; where a parameter is spread over slices or ranks, call `measure` on each (first pass), add the
-// measures of all of them up in any order, and call `apply` on each (second pass). Either way the
-// bits are the same.
+// The length of the step depends on the norms of the whole parameter. `update` takes a slice that
+// is one; where a parameter is spread over slices or ranks, call `measure` on each (first pass),
+// add the measures of all of them up in any order, and call `apply` on each (second pass). Either
+// way the bits are the same.
 class Lamb final : public Optimizer {
  public:
   struct Measure {
@@ -179,7 +189,9 @@ class Lamb final : public Optimizer {
   std::string name() const override { return "lamb"; }
   int state_count() const override { return 2; }
   double learning_rate() const override { return options_.lr; }
-  void update(const ParameterSlice& slice, const GradientTransform& transform, double lr) const override;
+  void update(const ParameterSlice& slice,
+              const GradientTransform& transform,
+              double lr) const override;
   std::unique_ptr<Optimizer> clone() const override { return std::make_unique<Lamb>(*this); }
 
   // `largest` is the largest magnitude in the whole parameter of `numel` elements.

@@ -31,8 +31,8 @@ class Schedule {
   // back, over and over
   static Schedule cyclic(std::int64_t half_period, double low_factor);
 
-  // This schedule, with a line from `start_factor` to 1 over the first `steps` steps in front of it;
-  // it then begins with its own step 0.
+  // This schedule, with a line from `start_factor` to 1 over the first `steps` steps in front of
+  // it; it then begins with its own step 0.
   Schedule with_warm_up(std::int64_t steps, double start_factor = 0) const;
 
   double factor(std::int64_t step) const;
@@ -43,9 +43,9 @@ class Schedule {
 };
 
 struct PlateauOptions {
-  double gamma = 0.1;              // the factor at each reduction
-  int patience = 10;               // observations without improvement that are forgiven
-  double threshold = 1e-4;         // relative change that counts as an improvement
+  double gamma = 0.1;       // the factor at each reduction
+  int patience = 10;        // observations without improvement that are forgiven
+  double threshold = 1e-4;  // relative change that counts as an improvement
   bool larger_is_better = false;
   double least_factor = 0;
 };

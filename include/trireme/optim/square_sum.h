@@ -43,7 +43,10 @@ struct Scaling {
 
 // The largest magnitude among `numel` elements of float32 or float64; infinity when one of them is
 // not finite, which is how an overflow of half-precision training is found.
-double largest_magnitude(Dtype dtype, const void* data, std::int64_t numel, const Scaling& scaling = {});
+double largest_magnitude(Dtype dtype,
+                         const void* data,
+                         std::int64_t numel,
+                         const Scaling& scaling = {});
 
 SquareSum sum_squares(Dtype dtype,
                       const void* data,

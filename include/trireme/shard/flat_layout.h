@@ -12,7 +12,7 @@ namespace trireme {
 // Part of one parameter inside a range of a flat buffer.
 struct Piece {
   std::size_t parameter = 0;
-  std::int64_t begin = 0;   // first element, counted inside the parameter
+  std::int64_t begin = 0;  // first element, counted inside the parameter
   std::int64_t numel = 0;
   std::int64_t offset = 0;  // of that element, counted from the start of the flat buffer
 

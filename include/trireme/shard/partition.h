@@ -6,9 +6,9 @@
 #include "trireme/shard/flat_layout.h"
 #include "trireme/shard/range.h"
 
-// Which rank owns which part of a flat buffer. Every strategy gives one contiguous range per rank, in
-// rank order, that together cover the buffer once; a rank's range may be empty. Ranges are cut at
-// multiples of 64 bytes, so that no two ranks ever write to one cache line.
+// Which rank owns which part of a flat buffer. Every strategy gives one contiguous range per rank,
+// in rank order, that together cover the buffer once; a rank's range may be empty. Ranges are cut
+// at multiples of 64 bytes, so that no two ranks ever write to one cache line.
 
 namespace trireme {
 
@@ -17,7 +17,8 @@ std::vector<Range> partition_by_element(const FlatLayout& layout, int world);
 
 // Parts in proportion to `weights` (one per rank, not negative, not all zero), for ranks of
 // different speed or memory.
-std::vector<Range> partition_by_weight(const FlatLayout& layout, const std::vector<double>& weights);
+std::vector<Range> partition_by_weight(const FlatLayout& layout,
+                                       const std::vector<double>& weights);
 
 // Whole parameters only, as balanced as contiguous groups can be: the largest part is as small as
 // possible.
