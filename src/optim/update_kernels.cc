@@ -10,7 +10,10 @@
 // clang-format on
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+
+#include <hwy/cache_control.h>
 
 #include "core/float_formats-inl.h"
 #include "optim/update_kernels.h"
@@ -74,6 +77,7 @@ class Gradients {
 
 template <class T>
 struct SgdRule {
+  static constexpr bool kMovesStates = true;
   SgdRule(const GradientTransform& transform, const SgdStep& s)
       : gradients(transform, s.weight_decay, s.l1),
         lr(hn::Set(d, static_cast<T>(s.lr))),
@@ -100,6 +104,7 @@ struct SgdRule {
 
 template <class T>
 struct AdamRule {
+  static constexpr bool kMovesStates = true;
   AdamRule(const GradientTransform& transform, const AdamStep& s)
       : gradients(transform, s.weight_decay, s.l1),
         beta1(hn::Set(d, static_cast<T>(s.beta1))),
@@ -131,6 +136,7 @@ struct AdamRule {
 
 template <class T>
 struct AdagradRule {
+  static constexpr bool kMovesStates = true;
   AdagradRule(const GradientTransform& transform, const AdagradStep& s)
       : gradients(transform, s.weight_decay, s.l1),
         lr(hn::Set(d, static_cast<T>(s.lr))),
@@ -149,6 +155,7 @@ struct AdagradRule {
 
 template <class T>
 struct LionRule {
+  static constexpr bool kMovesStates = true;
   LionRule(const GradientTransform& transform, const LionStep& s)
       : gradients(transform, 0, s.l1),
         lr(hn::Set(d, static_cast<T>(s.lr))),
@@ -179,24 +186,25 @@ struct LionRule {
 template <class T>
 struct LambDirection {
   explicit LambDirection(const LambStep& s)
-      : first_correction(hn::Set(d, static_cast<T>(s.first_correction))),
-        second_correction(hn::Set(d, static_cast<T>(s.second_correction))),
+      : first_factor(hn::Set(d, static_cast<T>(1 / s.first_correction))),
+        second_factor(hn::Set(d, static_cast<T>(1 / std::sqrt(s.second_correction)))),
         eps(hn::Set(d, static_cast<T>(s.eps))),
         decay(hn::Set(d, static_cast<T>(s.weight_decay))) {}
 
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T> m, Lanes<T> v) const {
-    const auto root = hn::Sqrt(hn::Div(v, second_correction));
-    const auto direction = hn::Div(hn::Div(m, first_correction), hn::Add(root, eps));
+    const auto root = hn::Mul(hn::Sqrt(v), second_factor);
+    const auto direction = hn::Div(hn::Mul(m, first_factor), hn::Add(root, eps));
     return hn::Add(direction, hn::Mul(decay, p));
   }
 
   hn::ScalableTag<T> d;
-  Lanes<T> first_correction, second_correction, eps, decay;
+  Lanes<T> first_factor, second_factor, eps, decay;
 };
 
 // LAMB's first pass: the moments move, and the direction is the result.
 template <class T>
 struct LambMeasureRule {
+  static constexpr bool kMovesStates = true;
   LambMeasureRule(const GradientTransform& transform, const LambStep& s)
       : gradients(transform, 0, s.l1),
         beta1(hn::Set(d, static_cast<T>(s.beta1))),
@@ -224,6 +232,7 @@ struct LambApplyRule {
   LambApplyRule(const GradientTransform&, const LambStep& s)
       : rate(hn::Set(d, static_cast<T>(s.rate))), direction(s) {}
 
+  static constexpr bool kMovesStates = false;
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T>, Lanes<T>& m, Lanes<T>& v) const {
     return hn::Sub(p, hn::Mul(rate, direction(p, m, v)));
   }
@@ -251,10 +260,10 @@ HWY_INLINE void update_lanes(const Rule& rule, const Arrays<T>& at, std::size_t 
   const auto updated =
       rule(hn::LoadU(d, at.parameter + i), hn::LoadU(d, at.gradient + i), first, second);
   hn::StoreU(updated, d, at.target + i);
-  if constexpr (kStates > 0) {
+  if constexpr (kStates > 0 && Rule::kMovesStates) {
     hn::StoreU(first, d, at.states[0] + i);
   }
-  if constexpr (kStates > 1) {
+  if constexpr (kStates > 1 && Rule::kMovesStates) {
     hn::StoreU(second, d, at.states[1] + i);
   }
   if constexpr (!std::is_void_v<Low>) {
@@ -267,6 +276,21 @@ void update_arrays(const Rule& rule, const Arrays<T>& arrays, std::size_t numel)
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
+  // Four vectors at a time, asking for what comes a page later: the pass is bound by memory, and
+  // the processor's own prefetcher does not follow this many streams.
+  constexpr std::size_t kAhead = 1024 / sizeof(T);
+  for (; i + 4 * lanes <= numel; i += 4 * lanes) {
+    for (std::size_t line = 0; line < 4 * lanes; line += 64 / sizeof(T)) {
+      hwy::Prefetch(arrays.parameter + i + kAhead + line);
+      hwy::Prefetch(arrays.gradient + i + kAhead + line);
+      for (int k = 0; k < kStates; ++k) {
+        hwy::Prefetch(arrays.states[k] + i + kAhead + line);
+      }
+    }
+    for (std::size_t k = 0; k < 4; ++k) {
+      update_lanes<T, kStates, Low>(rule, arrays, i + k * lanes);
+    }
+  }
   for (; i + lanes <= numel; i += lanes) {
     update_lanes<T, kStates, Low>(rule, arrays, i);
   }
@@ -407,7 +431,9 @@ void measure_lamb(const ParameterSlice& slice,
 }
 
 void apply_lamb(const ParameterSlice& slice, const LambStep& step) {
-  HWY_DYNAMIC_DISPATCH(lamb_apply)(slice, GradientTransform{}, step);
+  ParameterSlice without_gradient = slice;
+  without_gradient.gradient = slice.master;  // not needed any more: nothing more to read
+  HWY_DYNAMIC_DISPATCH(lamb_apply)(without_gradient, GradientTransform{}, step);
 }
 
 }  // namespace trireme::detail
