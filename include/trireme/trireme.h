@@ -6,6 +6,9 @@
 #include "trireme/comm/world.h"         // init() and World
 #include "trireme/core/error.h"         // what is thrown
 #include "trireme/core/version.h"
+#include "trireme/optim/loss_scaler.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/optim/schedule.h"
 #include "trireme/shard/range.h"           // how elements are divided among ranks
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
 #include "trireme/tensor/span.h"           // lets collectives take tensors

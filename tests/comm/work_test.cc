@@ -138,6 +138,29 @@ TEST(Work, DoneNoticesADeadPeerToo) {
   testing::wait_for(victim);
 }
 
+// A death ends every wait, also one for somebody else.
+TEST(Work, ADeadRankEndsWaitsForOthersToo) {
+  const std::string job = testing::unique_job();
+  const auto join = [&](int rank) { return init(testing::options_for(job, rank, 3)); };
+  const pid_t victim = testing::fork_rank(2, [&](int rank) {
+    const auto world = join(rank);
+    raise(SIGKILL);
+  });
+  const pid_t slow = testing::fork_rank(1, [&](int rank) {
+    const auto world = join(rank);
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+  });
+  const auto world = join(0);
+  std::vector<float> data(10);
+  const auto start = std::chrono::steady_clock::now();
+  const std::string message = message_of<CommError>([&] { world->recv(data, 1).wait(); });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+  EXPECT_NE(message.find(detail::concat("rank 2 (pid ", victim)), std::string::npos) << message;
+  kill(slow, SIGKILL);
+  testing::wait_for(slow);
+  testing::wait_for(victim);
+}
+
 TEST(Work, AMessageFromARankThatLeftIsNotWaitedFor) {
   fork_world(3, [](World& world) {
     std::vector<float> data(10);

@@ -1,0 +1,307 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "comm/rendezvous/admission.h"
+#include "comm/rendezvous/welcome.h"
+#include "comm/shm/control.h"
+#include "comm/shm/segment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/core/machine.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr Milliseconds kStrangerPatience{5000};  // for a connection that does not go on talking
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+// Rank 0's side of the meeting: several conversations at once, so that nobody can hold up the
+// others by not talking.
+class Host {
+ public:
+  Host(const RendezvousOptions& options, std::optional<Listener> listener)
+      : options_(options),
+        deadline_(options.timeout),
+        listener_(std::move(listener)),
+        hello_(make_hello(options.identity)),
+        members_(index(options.identity.size)) {}
+
+  Membership run() {
+    while (admitted_ + 1 < options_.identity.size) {
+      if (deadline_.passed()) {
+        throw CommError(CommError::Reason::kRendezvousTimeout, -1, timeout_message());
+      }
+      poll_once();
+    }
+    return welcome_everyone();
+  }
+
+ private:
+  enum class Stage { kHello, kProof };
+  struct Conversation {
+    Channel channel;
+    Stage stage = Stage::kHello;
+    Hello hello{};
+    Challenge challenge{};
+    Deadline patience{kStrangerPatience};
+  };
+  struct Member {
+    Channel channel;
+    Hello hello{};
+    FileDescriptor life;
+  };
+
+  void poll_once() {
+    std::vector<pollfd> entries{{listener_->fd(), POLLIN, 0}};
+    for (const Conversation& talk : talks_) {
+      entries.push_back({talk.channel.fd(), POLLIN, 0});
+    }
+    for (const Member& member : members_) {
+      // poll skips the negative descriptor of a rank that is not here yet.
+      entries.push_back({member.channel.valid() ? member.channel.fd() : -1, POLLIN, 0});
+    }
+    poll(entries.data(),
+         entries.size(),
+         static_cast<int>(std::min<std::int64_t>(deadline_.left().count() + 1, 100)));
+    forget_lost_members(entries);
+    std::vector<Conversation> open;
+    for (std::size_t i = 0; i < talks_.size(); ++i) {
+      const bool goes_on =
+          entries[1 + i].revents == 0 ? !talks_[i].patience.passed() : listen_to(talks_[i]);
+      if (goes_on) {
+        open.push_back(std::move(talks_[i]));
+      }
+    }
+    talks_ = std::move(open);
+    while (auto channel = listener_->accept()) {
+      talks_.push_back({std::move(*channel)});
+    }
+  }
+
+  // An admitted rank says nothing until everyone is here: whatever comes means that it is gone.
+  void forget_lost_members(const std::vector<pollfd>& entries) {
+    const std::size_t first = entries.size() - members_.size();
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      if (entries[first + rank].revents != 0) {
+        remarks_.push_back(concat(name_of(members_[rank].hello), " joined and then ended"));
+        members_[rank] = {};
+        --admitted_;
+      }
+    }
+  }
+
+  // The next message of a conversation; false when the conversation is over.
+  bool listen_to(Conversation& talk) {
+    const Deadline now(Milliseconds(0));
+    if (talk.stage == Stage::kHello) {
+      if (!talk.channel.receive(&talk.hello, sizeof(talk.hello), nullptr, now)) {
+        return refuse(talk, "it speaks another version of the rendezvous protocol");
+      }
+      if (std::memcmp(talk.hello.magic, hello_.magic, sizeof(hello_.magic)) != 0 ||
+          talk.hello.protocol != kProtocol) {
+        return refuse(talk, "it speaks another version of the rendezvous protocol");
+      }
+      talk.challenge = make_challenge(hello_, talk.hello, options_.identity.token);
+      talk.stage = Stage::kProof;
+      return talk.channel.send(&talk.challenge, sizeof(talk.challenge), {}, now);
+    }
+    Proof proof{};
+    std::vector<FileDescriptor> fds;
+    if (!talk.channel.receive(&proof, sizeof(proof), &fds, now)) {
+      remarks_.push_back(
+          concat(name_of(talk.hello), " broke off before it proved the job's token"));
+      return false;
+    }
+    if (talk.channel.peer().uid != geteuid()) {
+      return refuse(
+          talk,
+          concat(
+              "it belongs to user ", talk.channel.peer().uid, " and rank 0 to user ", geteuid()));
+    }
+    if (!proof_is_genuine(proof, talk.challenge, talk.hello, options_.identity.token)) {
+      return refuse(talk, "it does not know the token of this job (TRIREME_TOKEN)");
+    }
+    if (const auto reason = objection(hello_, talk.hello)) {
+      return refuse(talk, *reason);
+    }
+    if (fds.size() != 1) {
+      return refuse(talk, "it sent no handle of its process");
+    }
+    Member& place = members_[index(talk.hello.rank)];
+    if (place.channel.valid()) {
+      return refuse(talk,
+                    concat("rank ",
+                           talk.hello.rank,
+                           " is already taken by pid ",
+                           place.hello.pid,
+                           ": start every rank once"));
+    }
+    const Verdict admitted{1, {}};
+    if (!talk.channel.send(&admitted, sizeof(admitted), {}, now)) {
+      return false;
+    }
+    place = {std::move(talk.channel), talk.hello, std::move(fds.front())};
+    ++admitted_;
+    return false;
+  }
+
+  bool refuse(Conversation& talk, const std::string& why) {
+    const PeerCredentials peer = talk.channel.peer();
+    const std::string who = talk.stage == Stage::kHello ? concat("a process (pid ", peer.pid, ")")
+                                                        : name_of(talk.hello);
+    const std::string message =
+        concat("rank 0 of ", hello_.size, " (pid ", hello_.pid, ") refused ", who, ": ", why);
+    log(LogLevel::kWarning, message);
+    remarks_.push_back(message);
+    Verdict verdict{};
+    message.copy(verdict.message, sizeof(verdict.message) - 1);
+    talk.channel.send(&verdict, sizeof(verdict), {}, Deadline(Milliseconds(0)));
+    return false;
+  }
+
+  std::string timeout_message() const {
+    std::string missing;
+    for (int rank = 1; rank < options_.identity.size; ++rank) {
+      if (!members_[index(rank)].channel.valid()) {
+        missing += concat(missing.empty() ? "" : ", ", rank);
+      }
+    }
+    std::string text =
+        concat("rendezvous timed out after ",
+               deadline_.elapsed_seconds(),
+               " s: ",
+               admitted_ + 1,
+               " of ",
+               options_.identity.size,
+               " ranks came together, missing: ",
+               missing,
+               "; check that every rank was started with the same job (TRIREME_JOB)");
+    for (const std::string& remark : remarks_) {
+      text += "; " + remark;
+    }
+    return text;
+  }
+
+  Membership welcome_everyone() {
+    const int size = options_.identity.size;
+    Membership membership;
+    membership.rank = 0;
+    membership.size = size;
+    membership.stage_bytes = options_.stage_bytes;
+    members_[0].hello = hello_;
+    members_[0].life = open_own_life();
+
+    std::array<std::uint64_t, std::size(Hello{}.cpus)> cpus{};
+    for (const Member& member : members_) {
+      for (std::size_t word = 0; word < cpus.size(); ++word) {
+        cpus[word] |= member.hello.cpus[word];
+      }
+      membership.pids.push_back(member.hello.pid);
+    }
+    membership.processors = 0;
+    for (const std::uint64_t word : cpus) {
+      membership.processors += std::popcount(word);
+    }
+    if (const int quota = cpu_quota(); quota > 0) {
+      membership.processors = std::min(membership.processors, quota);
+    }
+
+    Welcome welcome{};
+    welcome.processors = static_cast<std::uint32_t>(membership.processors);
+    welcome.stage_bytes = options_.stage_bytes;
+    welcome.ready = 1;
+    try {
+      membership.control = make_control(size);
+    } catch (const MemoryError& error) {
+      welcome.ready = 0;
+      std::strncpy(welcome.message, error.what(), sizeof(welcome.message) - 1);
+    }
+    std::vector<int> lives;
+    for (const Member& member : members_) {
+      lives.push_back(member.life.get());
+    }
+    for (int rank = 1; rank < size; ++rank) {
+      greet(members_[index(rank)], welcome, membership, lives);
+    }
+    if (welcome.ready == 0) {
+      throw MemoryError(concat("rank 0: ", welcome.message));
+    }
+    for (Member& member : members_) {
+      membership.lives.push_back(std::move(member.life));
+      membership.links.push_back(std::move(member.channel));
+    }
+    return membership;
+  }
+
+  FileDescriptor make_control(int size) const {
+    const std::size_t bytes = Control::bytes(size, options_.stage_bytes);
+    FileDescriptor memory = create_memory(bytes);
+    reserve_pages(memory.get(), 0, bytes);
+    return memory;
+  }
+
+  // A rank that is lost here is found by the first operation: its pidfd is with everyone else.
+  void greet(const Member& member,
+             const Welcome& welcome,
+             const Membership& membership,
+             const std::vector<int>& lives) const {
+    std::vector<int> control;
+    if (membership.control.valid()) {
+      control.push_back(membership.control.get());
+    }
+    member.channel.send(&welcome, sizeof(welcome), control, deadline_);
+    member.channel.send(
+        membership.pids.data(), membership.pids.size() * sizeof(int), {}, deadline_);
+    for (std::size_t first = 0; first < lives.size(); first += kHandlesPerMessage) {
+      const std::size_t count = std::min(kHandlesPerMessage, lives.size() - first);
+      const auto number = static_cast<std::uint32_t>(count);
+      member.channel.send(&number,
+                          sizeof(number),
+                          {lives.begin() + static_cast<std::ptrdiff_t>(first),
+                           lives.begin() + static_cast<std::ptrdiff_t>(first + count)},
+                          deadline_);
+    }
+  }
+
+  const RendezvousOptions& options_;
+  Deadline deadline_;
+  std::optional<Listener> listener_;  // none in a world of one rank
+  Hello hello_;
+  std::vector<Member> members_;  // by rank; [0] stays without a channel
+  std::vector<Conversation> talks_;
+  std::vector<std::string> remarks_;  // on who was refused or lost, for the message at the deadline
+  int admitted_ = 0;
+};
+
+}  // namespace
+
+Membership host_world(const RendezvousOptions& options) {
+  if (options.identity.size == 1) {
+    return Host(options, std::nullopt).run();
+  }
+  auto listener = Listener::listen(options.name);
+  if (!listener) {
+    const auto other = connect_to(options.name);
+    throw CommError(
+        CommError::Reason::kRefused,
+        0,
+        concat("rank 0 (pid ",
+               getpid(),
+               ") cannot open the rendezvous of this job: pid ",
+               other ? other->peer().pid : -1,
+               " is already rank 0 of it; start rank 0 once, or give the new job another "
+               "name (TRIREME_JOB)"));
+  }
+  return Host(options, std::move(listener)).run();
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <thread>
+
+#include <unistd.h>
+
+#include "comm/rendezvous/admission.h"
+#include "comm/rendezvous/welcome.h"
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr Milliseconds kRetryPause{5};
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+class Joiner {
+ public:
+  explicit Joiner(const RendezvousOptions& options)
+      : options_(options), deadline_(options.timeout), hello_(make_hello(options.identity)) {}
+
+  Membership run() {
+    Channel channel = find_rank_0();
+    introduce(channel);
+    return be_welcomed(std::move(channel));
+  }
+
+ private:
+  [[noreturn]] void give_up(const std::string& what) const {
+    if (deadline_.passed()) {
+      throw CommError(CommError::Reason::kRendezvousTimeout,
+                      0,
+                      concat("rendezvous timed out after ",
+                             deadline_.elapsed_seconds(),
+                             " s: ",
+                             name_of(hello_),
+                             " ",
+                             what));
+    }
+    throw CommError(CommError::Reason::kPeerDied, 0, concat(name_of(hello_), " ", what));
+  }
+
+  Channel find_rank_0() const {
+    while (!deadline_.passed()) {
+      if (auto channel = connect_to(options_.name)) {
+        return std::move(*channel);
+      }
+      std::this_thread::sleep_for(kRetryPause);
+    }
+    give_up(
+        "found no rank 0 at the job's meeting point; check that rank 0 is running on this machine "
+        "with the same job (TRIREME_JOB)");
+  }
+
+  void introduce(const Channel& channel) const {
+    if (channel.peer().uid != geteuid()) {
+      throw CommError(CommError::Reason::kRefused,
+                      0,
+                      concat(name_of(hello_),
+                             " found pid ",
+                             channel.peer().pid,
+                             " of user ",
+                             channel.peer().uid,
+                             " in the place of rank 0, and belongs to user ",
+                             geteuid(),
+                             ": give the job another name (TRIREME_JOB)"));
+    }
+    Challenge challenge{};
+    if (!channel.send(&hello_, sizeof(hello_), {}, deadline_) ||
+        !channel.receive(&challenge, sizeof(challenge), nullptr, deadline_)) {
+      give_up(concat("got no answer from rank 0 (pid ",
+                     channel.peer().pid,
+                     "), which may speak another version of the rendezvous protocol"));
+    }
+    // Prove first, even to a host that has not proven itself: a proof tells it nothing, and the
+    // refusal it sends back then names both sides.
+    const Proof proof = make_proof(challenge, hello_, options_.identity.token);
+    const FileDescriptor life = open_own_life();
+    Verdict verdict{};
+    if (!channel.send(&proof, sizeof(proof), {life.get()}, deadline_) ||
+        !channel.receive(&verdict, sizeof(verdict), nullptr, deadline_)) {
+      give_up(concat("lost rank 0 (pid ", channel.peer().pid, ") while it was being admitted"));
+    }
+    if (verdict.admitted == 0) {
+      throw CommError(
+          CommError::Reason::kRefused,
+          0,
+          std::string(verdict.message, strnlen(verdict.message, sizeof(verdict.message))));
+    }
+    if (!challenge_is_genuine(challenge, hello_, options_.identity.token)) {
+      throw CommError(CommError::Reason::kRefused,
+                      0,
+                      concat(name_of(hello_),
+                             " does not trust pid ",
+                             channel.peer().pid,
+                             " as rank 0: it does not know the token of this job (TRIREME_TOKEN)"));
+    }
+  }
+
+  Membership be_welcomed(Channel channel) const {
+    const int size = options_.identity.size;
+    Membership membership;
+    membership.rank = options_.identity.rank;
+    membership.size = size;
+    membership.pids.resize(index(size));
+    Welcome welcome{};
+    std::vector<FileDescriptor> control;
+    const auto lost = [&] {
+      give_up(concat("was admitted, but the world was not completed by rank 0 (pid ",
+                     channel.peer().pid,
+                     ")"));
+    };
+    if (!channel.receive(&welcome, sizeof(welcome), &control, deadline_)) {
+      lost();
+    }
+    if (welcome.ready == 0) {
+      throw MemoryError(concat("rank 0: ", welcome.message));
+    }
+    if (control.empty()) {
+      give_up("has too few open files left for the control memory: raise the limit (ulimit -n)");
+    }
+    if (!channel.receive(
+            membership.pids.data(), membership.pids.size() * sizeof(int), nullptr, deadline_)) {
+      lost();
+    }
+    while (membership.lives.size() < index(size)) {
+      std::uint32_t number = 0;
+      std::vector<FileDescriptor> lives;
+      if (!channel.receive(&number, sizeof(number), &lives, deadline_)) {
+        lost();
+      }
+      if (lives.size() != number) {
+        give_up("has too few open files left for its peers' handles: raise the limit (ulimit -n)");
+      }
+      std::move(lives.begin(), lives.end(), std::back_inserter(membership.lives));
+    }
+    membership.processors = static_cast<int>(welcome.processors);
+    membership.stage_bytes = welcome.stage_bytes;
+    membership.control = std::move(control.front());
+    membership.links.push_back(std::move(channel));
+    return membership;
+  }
+
+  const RendezvousOptions& options_;
+  Deadline deadline_;
+  Hello hello_;
+};
+
+}  // namespace
+
+Membership join_world(const RendezvousOptions& options) {
+  return Joiner(options).run();
+}
+
+}  // namespace trireme::detail
