@@ -31,35 +31,44 @@ if(NOT TARGET trireme_torch)
   endforeach()
   list(APPEND candidates "${TRIREME_TORCH_ROOT_HINT}")
 
+  # The version of the LibTorch in `root`, empty where there is none.
+  function(trireme_torch_version root result)
+    set(${result} "" PARENT_SCOPE)
+    foreach(header IN ITEMS torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+      if(EXISTS "${root}/include/${header}")
+        file(STRINGS "${root}/include/${header}" lines
+          REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+        if(lines)
+          string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
+            version "${lines}")
+          set(${result} "${version}" PARENT_SCOPE)
+          return()
+        endif()
+      endif()
+    endforeach()
+  endfunction()
+
   unset(TRIREME_TORCH_ROOT)
+  set(too_old "")
   foreach(root IN LISTS candidates)
-    if(root AND EXISTS "${root}/include/torch/csrc/api/include/torch/torch.h")
+    if(NOT root)
+      continue()
+    endif()
+    trireme_torch_version("${root}" TRIREME_TORCH_VERSION)
+    if(TRIREME_TORCH_VERSION AND TRIREME_TORCH_VERSION VERSION_LESS TRIREME_TORCH_MINIMUM)
+      string(APPEND too_old " ${TRIREME_TORCH_VERSION} in ${root} is older than ${TRIREME_TORCH_MINIMUM};")
+    elseif(TRIREME_TORCH_VERSION)
       get_filename_component(TRIREME_TORCH_ROOT "${root}" ABSOLUTE)
       break()
     endif()
   endforeach()
   if(NOT TRIREME_TORCH_ROOT)
-    message(FATAL_ERROR "LibTorch was not found: run scripts/setup, or set Torch_DIR to the folder "
-      "of its TorchConfig.cmake (python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')")
-  endif()
-
-  set(include "${TRIREME_TORCH_ROOT}/include")
-  foreach(header IN ITEMS torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
-    if(EXISTS "${include}/${header}")
-      file(STRINGS "${include}/${header}" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
-      string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
-        TRIREME_TORCH_VERSION "${lines}")
-      if(lines)
-        break()
-      endif()
-    endif()
-  endforeach()
-  if(TRIREME_TORCH_VERSION VERSION_LESS TRIREME_TORCH_MINIMUM)
-    message(FATAL_ERROR "LibTorch ${TRIREME_TORCH_VERSION} in ${TRIREME_TORCH_ROOT} is older than "
-      "${TRIREME_TORCH_MINIMUM}, the oldest that Trireme works with")
+    message(FATAL_ERROR "LibTorch was not found:${too_old} run scripts/setup, or set Torch_DIR to the "
+      "folder of its TorchConfig.cmake (below python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')")
   endif()
   message(STATUS "LibTorch ${TRIREME_TORCH_VERSION}: ${TRIREME_TORCH_ROOT}")
 
+  set(include "${TRIREME_TORCH_ROOT}/include")
   # find_library, not fixed paths: distributions put libraries elsewhere than the wheels do.
   foreach(name IN ITEMS c10 torch_cpu torch)
     find_library(TRIREME_LIB_${name} ${name} HINTS "${TRIREME_TORCH_ROOT}/lib" NO_CACHE REQUIRED)
