@@ -115,8 +115,26 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace trireme {
 namespace detail {
+namespace {
+
 HWY_EXPORT(largest);
 HWY_EXPORT(squares);
+
+// Dispatch happens in the namespace of the exported functions, or a build for one instruction set
+// alone would not find them.
+double best_largest(Dtype dtype, const void* data, std::size_t numel, const Scaling& scaling) {
+  return HWY_DYNAMIC_DISPATCH(largest)(dtype, data, numel, scaling);
+}
+
+SquareSum best_squares(Dtype dtype,
+                       const void* data,
+                       std::size_t numel,
+                       const SquareQuanta& quanta,
+                       const Scaling& scaling) {
+  return HWY_DYNAMIC_DISPATCH(squares)(dtype, data, numel, quanta, scaling);
+}
+
+}  // namespace
 }  // namespace detail
 
 namespace {
@@ -158,8 +176,7 @@ double largest_magnitude(Dtype dtype,
                          std::int64_t numel,
                          const Scaling& scaling) {
   check_dtype(dtype);
-  return HWY_DYNAMIC_DISPATCH(detail::largest)(
-      dtype, data, static_cast<std::size_t>(numel), scaling);
+  return detail::best_largest(dtype, data, static_cast<std::size_t>(numel), scaling);
 }
 
 SquareSum sum_squares(Dtype dtype,
@@ -171,8 +188,7 @@ SquareSum sum_squares(Dtype dtype,
   if (quanta.coarse == 0) {
     return {};
   }
-  return HWY_DYNAMIC_DISPATCH(detail::squares)(
-      dtype, data, static_cast<std::size_t>(numel), quanta, scaling);
+  return detail::best_squares(dtype, data, static_cast<std::size_t>(numel), quanta, scaling);
 }
 
 double clip_factor(double norm, double max_norm) {

@@ -22,17 +22,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using Lanes = hn::Vec<hn::ScalableTag<T>>;
 
+// A constant in every lane. Rules keep their constants as scalars, because vectors of machines with
+// lengths known only at run time cannot be members; the compiler moves this out of the loops.
+template <class T>
+HWY_INLINE Lanes<T> all(T value) {
+  return hn::Set(hn::ScalableTag<T>(), value);
+}
+
 // Prepares gradients: the transform, then weight decay and L1, skipping what does nothing so that
 // the common case costs nothing. The flags are constants of the whole pass.
 template <class T>
 class Gradients {
  public:
   Gradients(const GradientTransform& transform, double weight_decay, double l1)
-      : divisor_(hn::Set(d_, static_cast<T>(transform.divisor))),
-        factor_(hn::Set(d_, static_cast<T>(transform.unscale * transform.clip_factor))),
-        bound_(hn::Set(d_, static_cast<T>(transform.clip_value))),
-        decay_(hn::Set(d_, static_cast<T>(weight_decay))),
-        l1_(hn::Set(d_, static_cast<T>(l1))),
+      : divisor_(static_cast<T>(transform.divisor)),
+        factor_(static_cast<T>(transform.unscale * transform.clip_factor)),
+        bound_(static_cast<T>(transform.clip_value)),
+        decay_(static_cast<T>(weight_decay)),
+        l1_(static_cast<T>(l1)),
         divides_(transform.divisor != 1),
         scales_(transform.unscale * transform.clip_factor != 1),
         bounds_(transform.clip_value > 0),
@@ -41,21 +48,22 @@ class Gradients {
 
   HWY_INLINE Lanes<T> operator()(Lanes<T> gradient, Lanes<T> parameter) const {
     if (divides_) {
-      gradient = hn::Div(gradient, divisor_);
+      gradient = hn::Div(gradient, all(divisor_));
     }
     if (scales_) {
-      gradient = hn::Mul(gradient, factor_);
+      gradient = hn::Mul(gradient, all(factor_));
     }
     if (bounds_) {
       // Masks, not Min and Max: a NaN must stay one on every machine.
-      gradient = hn::IfThenElse(hn::Gt(gradient, bound_), bound_, gradient);
-      gradient = hn::IfThenElse(hn::Lt(gradient, hn::Neg(bound_)), hn::Neg(bound_), gradient);
+      gradient = hn::IfThenElse(hn::Gt(gradient, all(bound_)), all(bound_), gradient);
+      gradient =
+          hn::IfThenElse(hn::Lt(gradient, hn::Neg(all(bound_))), hn::Neg(all(bound_)), gradient);
     }
     if (decays_) {
-      gradient = hn::Add(gradient, hn::Mul(decay_, parameter));
+      gradient = hn::Add(gradient, hn::Mul(all(decay_), parameter));
     }
     if (l1_used_) {
-      gradient = hn::Add(gradient, hn::Mul(l1_, sign(parameter)));
+      gradient = hn::Add(gradient, hn::Mul(all(l1_), sign(parameter)));
     }
     return gradient;
   }
@@ -68,8 +76,7 @@ class Gradients {
   }
 
  private:
-  hn::ScalableTag<T> d_;
-  Lanes<T> divisor_, factor_, bound_, decay_, l1_;
+  T divisor_, factor_, bound_, decay_, l1_;
   bool divides_, scales_, bounds_, decays_, l1_used_;
 };
 
@@ -78,9 +85,9 @@ struct SgdRule {
   static constexpr bool kMovesStates = true;
   SgdRule(const GradientTransform& transform, const SgdStep& s)
       : gradients(transform, s.weight_decay, s.l1),
-        lr(hn::Set(d, static_cast<T>(s.lr))),
-        momentum(hn::Set(d, static_cast<T>(s.momentum))),
-        share(hn::Set(d, static_cast<T>(s.gradient_share))),
+        lr(static_cast<T>(s.lr)),
+        momentum(static_cast<T>(s.momentum)),
+        share(static_cast<T>(s.gradient_share)),
         has_momentum(s.momentum != 0),
         nesterov(s.nesterov),
         first(s.first) {}
@@ -88,15 +95,14 @@ struct SgdRule {
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>&) const {
     g = gradients(g, p);
     if (has_momentum) {
-      m = first ? g : hn::Add(hn::Mul(momentum, m), hn::Mul(share, g));
-      g = nesterov ? hn::Add(g, hn::Mul(momentum, m)) : m;
+      m = first ? g : hn::Add(hn::Mul(all(momentum), m), hn::Mul(all(share), g));
+      g = nesterov ? hn::Add(g, hn::Mul(all(momentum), m)) : m;
     }
-    return hn::Sub(p, hn::Mul(lr, g));
+    return hn::Sub(p, hn::Mul(all(lr), g));
   }
 
-  hn::ScalableTag<T> d;
   Gradients<T> gradients;
-  Lanes<T> lr, momentum, share;
+  T lr, momentum, share;
   bool has_momentum, nesterov, first;
 };
 
@@ -105,30 +111,29 @@ struct AdamRule {
   static constexpr bool kMovesStates = true;
   AdamRule(const GradientTransform& transform, const AdamStep& s)
       : gradients(transform, s.weight_decay, s.l1),
-        beta1(hn::Set(d, static_cast<T>(s.beta1))),
-        rest1(hn::Set(d, static_cast<T>(s.rest1))),
-        beta2(hn::Set(d, static_cast<T>(s.beta2))),
-        rest2(hn::Set(d, static_cast<T>(s.rest2))),
+        beta1(static_cast<T>(s.beta1)),
+        rest1(static_cast<T>(s.rest1)),
+        beta2(static_cast<T>(s.beta2)),
+        rest2(static_cast<T>(s.rest2)),
         // m / (sqrt(v) / sqrt(c) + eps) = m sqrt(c) / (sqrt(v) + eps sqrt(c)): one division, not
         // two
-        eps(hn::Set(d, static_cast<T>(s.eps * s.root_correction))),
-        scaled_step(hn::Set(d, static_cast<T>(s.step_size * s.root_correction))),
-        shrink(hn::Set(d, static_cast<T>(s.shrink))),
+        eps(static_cast<T>(s.eps * s.root_correction)),
+        scaled_step(static_cast<T>(s.step_size * s.root_correction)),
+        shrink(static_cast<T>(s.shrink)),
         shrinks(s.shrink != 1) {}
 
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& v) const {
     g = gradients(g, p);
-    m = hn::Add(hn::Mul(beta1, m), hn::Mul(rest1, g));
-    v = hn::Add(hn::Mul(beta2, v), hn::Mul(rest2, hn::Mul(g, g)));
+    m = hn::Add(hn::Mul(all(beta1), m), hn::Mul(all(rest1), g));
+    v = hn::Add(hn::Mul(all(beta2), v), hn::Mul(all(rest2), hn::Mul(g, g)));
     if (shrinks) {
-      p = hn::Mul(p, shrink);
+      p = hn::Mul(p, all(shrink));
     }
-    return hn::Sub(p, hn::Div(hn::Mul(scaled_step, m), hn::Add(hn::Sqrt(v), eps)));
+    return hn::Sub(p, hn::Div(hn::Mul(all(scaled_step), m), hn::Add(hn::Sqrt(v), all(eps))));
   }
 
-  hn::ScalableTag<T> d;
   Gradients<T> gradients;
-  Lanes<T> beta1, rest1, beta2, rest2, eps, scaled_step, shrink;
+  T beta1, rest1, beta2, rest2, eps, scaled_step, shrink;
   bool shrinks;
 };
 
@@ -137,18 +142,17 @@ struct AdagradRule {
   static constexpr bool kMovesStates = true;
   AdagradRule(const GradientTransform& transform, const AdagradStep& s)
       : gradients(transform, s.weight_decay, s.l1),
-        lr(hn::Set(d, static_cast<T>(s.lr))),
-        eps(hn::Set(d, static_cast<T>(s.eps))) {}
+        lr(static_cast<T>(s.lr)),
+        eps(static_cast<T>(s.eps)) {}
 
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T> g, Lanes<T>& sum, Lanes<T>&) const {
     g = gradients(g, p);
     sum = hn::Add(sum, hn::Mul(g, g));
-    return hn::Sub(p, hn::Div(hn::Mul(lr, g), hn::Add(hn::Sqrt(sum), eps)));
+    return hn::Sub(p, hn::Div(hn::Mul(all(lr), g), hn::Add(hn::Sqrt(sum), all(eps))));
   }
 
-  hn::ScalableTag<T> d;
   Gradients<T> gradients;
-  Lanes<T> lr, eps;
+  T lr, eps;
 };
 
 template <class T>
@@ -156,27 +160,27 @@ struct LionRule {
   static constexpr bool kMovesStates = true;
   LionRule(const GradientTransform& transform, const LionStep& s)
       : gradients(transform, 0, s.l1),
-        lr(hn::Set(d, static_cast<T>(s.lr))),
-        beta1(hn::Set(d, static_cast<T>(s.beta1))),
-        rest1(hn::Set(d, static_cast<T>(s.rest1))),
-        beta2(hn::Set(d, static_cast<T>(s.beta2))),
-        rest2(hn::Set(d, static_cast<T>(s.rest2))),
-        shrink(hn::Set(d, static_cast<T>(s.shrink))),
+        lr(static_cast<T>(s.lr)),
+        beta1(static_cast<T>(s.beta1)),
+        rest1(static_cast<T>(s.rest1)),
+        beta2(static_cast<T>(s.beta2)),
+        rest2(static_cast<T>(s.rest2)),
+        shrink(static_cast<T>(s.shrink)),
         shrinks(s.shrink != 1) {}
 
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>&) const {
     g = gradients(g, p);
-    const auto direction = Gradients<T>::sign(hn::Add(hn::Mul(beta1, m), hn::Mul(rest1, g)));
-    m = hn::Add(hn::Mul(beta2, m), hn::Mul(rest2, g));
+    const auto direction =
+        Gradients<T>::sign(hn::Add(hn::Mul(all(beta1), m), hn::Mul(all(rest1), g)));
+    m = hn::Add(hn::Mul(all(beta2), m), hn::Mul(all(rest2), g));
     if (shrinks) {
-      p = hn::Mul(p, shrink);
+      p = hn::Mul(p, all(shrink));
     }
-    return hn::Sub(p, hn::Mul(lr, direction));
+    return hn::Sub(p, hn::Mul(all(lr), direction));
   }
 
-  hn::ScalableTag<T> d;
   Gradients<T> gradients;
-  Lanes<T> lr, beta1, rest1, beta2, rest2, shrink;
+  T lr, beta1, rest1, beta2, rest2, shrink;
   bool shrinks;
 };
 
@@ -184,19 +188,18 @@ struct LionRule {
 template <class T>
 struct LambDirection {
   explicit LambDirection(const LambStep& s)
-      : first_factor(hn::Set(d, static_cast<T>(1 / s.first_correction))),
-        second_factor(hn::Set(d, static_cast<T>(1 / std::sqrt(s.second_correction)))),
-        eps(hn::Set(d, static_cast<T>(s.eps))),
-        decay(hn::Set(d, static_cast<T>(s.weight_decay))) {}
+      : first_factor(static_cast<T>(1 / s.first_correction)),
+        second_factor(static_cast<T>(1 / std::sqrt(s.second_correction))),
+        eps(static_cast<T>(s.eps)),
+        decay(static_cast<T>(s.weight_decay)) {}
 
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T> m, Lanes<T> v) const {
-    const auto root = hn::Mul(hn::Sqrt(v), second_factor);
-    const auto direction = hn::Div(hn::Mul(m, first_factor), hn::Add(root, eps));
-    return hn::Add(direction, hn::Mul(decay, p));
+    const auto root = hn::Mul(hn::Sqrt(v), all(second_factor));
+    const auto direction = hn::Div(hn::Mul(m, all(first_factor)), hn::Add(root, all(eps)));
+    return hn::Add(direction, hn::Mul(all(decay), p));
   }
 
-  hn::ScalableTag<T> d;
-  Lanes<T> first_factor, second_factor, eps, decay;
+  T first_factor, second_factor, eps, decay;
 };
 
 // LAMB's first pass: the moments move, and the direction is the result.
@@ -205,22 +208,21 @@ struct LambMeasureRule {
   static constexpr bool kMovesStates = true;
   LambMeasureRule(const GradientTransform& transform, const LambStep& s)
       : gradients(transform, 0, s.l1),
-        beta1(hn::Set(d, static_cast<T>(s.beta1))),
-        rest1(hn::Set(d, static_cast<T>(s.rest1))),
-        beta2(hn::Set(d, static_cast<T>(s.beta2))),
-        rest2(hn::Set(d, static_cast<T>(s.rest2))),
+        beta1(static_cast<T>(s.beta1)),
+        rest1(static_cast<T>(s.rest1)),
+        beta2(static_cast<T>(s.beta2)),
+        rest2(static_cast<T>(s.rest2)),
         direction(s) {}
 
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& v) const {
     g = gradients(g, p);
-    m = hn::Add(hn::Mul(beta1, m), hn::Mul(rest1, g));
-    v = hn::Add(hn::Mul(beta2, v), hn::Mul(rest2, hn::Mul(g, g)));
+    m = hn::Add(hn::Mul(all(beta1), m), hn::Mul(all(rest1), g));
+    v = hn::Add(hn::Mul(all(beta2), v), hn::Mul(all(rest2), hn::Mul(g, g)));
     return direction(p, m, v);
   }
 
-  hn::ScalableTag<T> d;
   Gradients<T> gradients;
-  Lanes<T> beta1, rest1, beta2, rest2;
+  T beta1, rest1, beta2, rest2;
   LambDirection<T> direction;
 };
 
@@ -228,15 +230,14 @@ struct LambMeasureRule {
 template <class T>
 struct LambApplyRule {
   LambApplyRule(const GradientTransform&, const LambStep& s)
-      : rate(hn::Set(d, static_cast<T>(s.rate))), direction(s) {}
+      : rate(static_cast<T>(s.rate)), direction(s) {}
 
   static constexpr bool kMovesStates = false;
   HWY_INLINE Lanes<T> operator()(Lanes<T> p, Lanes<T>, Lanes<T>& m, Lanes<T>& v) const {
-    return hn::Sub(p, hn::Mul(rate, direction(p, m, v)));
+    return hn::Sub(p, hn::Mul(all(rate), direction(p, m, v)));
   }
 
-  hn::ScalableTag<T> d;
-  Lanes<T> rate;
+  T rate;
   LambDirection<T> direction;
 };
 
