@@ -71,7 +71,7 @@ struct Memory {
         second(torch::zeros({numel})) {}
   static std::vector<Tensor> cut(const Tensor& flat) {
     std::vector<Tensor> parts;
-    for (Tensor part : flat.chunk(kTensors)) {
+    for (const Tensor& part : flat.chunk(kTensors)) {
       parts.push_back(part);
     }
     return parts;
@@ -95,69 +95,71 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  all.push_back({std::make_unique<Sgd>(SgdOptions{.lr = 1e-3, .momentum = 0.9}),
-                 [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::SGD>(
-                       parameters, torch::optim::SGDOptions(1e-3).momentum(0.9));
-                 },
-                 [](Memory& memory, std::vector<Tensor>&) {
-                   at::_fused_sgd_(Memory::cut(memory.parameter),
-                                   Memory::cut(memory.gradient),
-                                   Memory::cut(memory.first),
-                                   0,
-                                   0.9,
-                                   1e-3,
-                                   0,
-                                   false,
-                                   false,
-                                   false);
-                 }});
-  all.push_back({std::make_unique<Adam>(),
-                 [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::Adam>(parameters,
-                                                               torch::optim::AdamOptions(1e-3));
-                 },
-                 [](Memory& memory, std::vector<Tensor>& steps) {
-                   at::_fused_adam_(Memory::cut(memory.parameter),
-                                    Memory::cut(memory.gradient),
-                                    Memory::cut(memory.first),
-                                    Memory::cut(memory.second),
-                                    {},
-                                    steps,
-                                    1e-3,
-                                    0.9,
-                                    0.999,
-                                    0,
-                                    1e-8,
-                                    false,
-                                    false);
-                 }});
-  all.push_back({std::make_unique<AdamW>(),
-                 [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::AdamW>(parameters,
-                                                                torch::optim::AdamWOptions(1e-3));
-                 },
-                 [](Memory& memory, std::vector<Tensor>& steps) {
-                   at::_fused_adamw_(Memory::cut(memory.parameter),
-                                     Memory::cut(memory.gradient),
-                                     Memory::cut(memory.first),
-                                     Memory::cut(memory.second),
-                                     {},
-                                     steps,
-                                     1e-3,
-                                     0.9,
-                                     0.999,
-                                     1e-2,
-                                     1e-8,
-                                     false,
-                                     false);
-                 }});
-  all.push_back({std::make_unique<Adagrad>(),
-                 [](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-                   return std::make_unique<torch::optim::Adagrad>(
-                       parameters, torch::optim::AdagradOptions(1e-2));
-                 },
-                 {}});
+  all.push_back(
+      {std::make_unique<Sgd>(SgdOptions{.lr = 1e-3, .momentum = 0.9}),
+       [](const std::vector<Tensor>& parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+         return std::make_unique<torch::optim::SGD>(parameters,
+                                                    torch::optim::SGDOptions(1e-3).momentum(0.9));
+       },
+       [](Memory& memory, std::vector<Tensor>&) {
+         at::_fused_sgd_(Memory::cut(memory.parameter),
+                         Memory::cut(memory.gradient),
+                         Memory::cut(memory.first),
+                         0,
+                         0.9,
+                         1e-3,
+                         0,
+                         false,
+                         false,
+                         false);
+       }});
+  all.push_back(
+      {std::make_unique<Adam>(),
+       [](const std::vector<Tensor>& parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+         return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
+       },
+       [](Memory& memory, std::vector<Tensor>& steps) {
+         at::_fused_adam_(Memory::cut(memory.parameter),
+                          Memory::cut(memory.gradient),
+                          Memory::cut(memory.first),
+                          Memory::cut(memory.second),
+                          {},
+                          steps,
+                          1e-3,
+                          0.9,
+                          0.999,
+                          0,
+                          1e-8,
+                          false,
+                          false);
+       }});
+  all.push_back(
+      {std::make_unique<AdamW>(),
+       [](const std::vector<Tensor>& parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+         return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+       },
+       [](Memory& memory, std::vector<Tensor>& steps) {
+         at::_fused_adamw_(Memory::cut(memory.parameter),
+                           Memory::cut(memory.gradient),
+                           Memory::cut(memory.first),
+                           Memory::cut(memory.second),
+                           {},
+                           steps,
+                           1e-3,
+                           0.9,
+                           0.999,
+                           1e-2,
+                           1e-8,
+                           false,
+                           false);
+       }});
+  all.push_back(
+      {std::make_unique<Adagrad>(),
+       [](const std::vector<Tensor>& parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+         return std::make_unique<torch::optim::Adagrad>(parameters,
+                                                        torch::optim::AdagradOptions(1e-2));
+       },
+       {}});
   all.push_back({std::make_unique<Lion>(), {}, {}});
   all.push_back({std::make_unique<Lamb>(), {}, {}});
   return all;

@@ -2,11 +2,11 @@
 // 16-bit floats through float32, rounded to nearest with ties to even. Included once per
 // instruction set, after highway.h (hence the toggling guard, Highway's way).
 
-#if defined(TRIREME_CORE_FLOAT_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TRIREME_CORE_FLOAT_FORMATS_INL_H_
-#undef TRIREME_CORE_FLOAT_FORMATS_INL_H_
+#if defined(TRIREME_CORE_FLOAT_FORMATS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TRIREME_CORE_FLOAT_FORMATS_INL_H
+#undef TRIREME_CORE_FLOAT_FORMATS_INL_H
 #else
-#define TRIREME_CORE_FLOAT_FORMATS_INL_H_
+#define TRIREME_CORE_FLOAT_FORMATS_INL_H
 #endif
 
 #include <cstdint>

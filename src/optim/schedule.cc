@@ -32,8 +32,10 @@ Schedule Schedule::constant() {
 
 Schedule Schedule::step(std::int64_t every, double gamma) {
   check_steps("step", "every", every);
-  return Schedule(
-      [=](std::int64_t at) { return std::pow(gamma, static_cast<double>(at / every)); });
+  return Schedule([=](std::int64_t at) {
+    const std::int64_t reductions = at / every;
+    return std::pow(gamma, static_cast<double>(reductions));
+  });
 }
 
 Schedule Schedule::multi_step(std::vector<std::int64_t> milestones, double gamma) {

@@ -2,11 +2,11 @@
 // vectors. Included once per instruction set, after highway.h (hence the toggling guard, Highway's
 // way).
 
-#if defined(TRIREME_OPTIM_UPDATE_RULES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TRIREME_OPTIM_UPDATE_RULES_INL_H_
-#undef TRIREME_OPTIM_UPDATE_RULES_INL_H_
+#if defined(TRIREME_OPTIM_UPDATE_RULES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TRIREME_OPTIM_UPDATE_RULES_INL_H
+#undef TRIREME_OPTIM_UPDATE_RULES_INL_H
 #else
-#define TRIREME_OPTIM_UPDATE_RULES_INL_H_
+#define TRIREME_OPTIM_UPDATE_RULES_INL_H
 #endif
 
 #include <cmath>

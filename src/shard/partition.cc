@@ -75,7 +75,8 @@ std::vector<Range> partition_by_weight(const FlatLayout& layout,
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   TRIREME_CHECK(sum > 0, "at least one rank needs a weight above 0");
   const std::int64_t alignment = alignment_of(layout);
-  const auto lines = static_cast<double>(layout.total_numel() / alignment);
+  const std::int64_t line_count = layout.total_numel() / alignment;
+  const auto lines = static_cast<double>(line_count);
   std::vector<std::int64_t> cuts;
   double passed = 0;
   for (std::size_t rank = 0; rank + 1 < weights.size(); ++rank) {
