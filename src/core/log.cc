@@ -20,6 +20,12 @@ LogLevel threshold_from_environment() {
       return static_cast<LogLevel>(level);
     }
   }
+  if (name) {
+    const std::string line =
+        "trireme: warning: TRIREME_LOG_LEVEL must be debug, info, warning, error or off, found \"" +
+        *name + "\": using warning\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  }
   return LogLevel::kWarning;
 }
 

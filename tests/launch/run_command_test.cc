@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "support/processes.h"
+#include "trireme/core/machine.h"
 
 namespace trireme {
 namespace {
@@ -163,8 +164,20 @@ TEST(RunCommand, GivesEachRankItsThreadsAndProcessors) {
   expect_parts(result.out, {"threads 3"});
   expect_parts(run({"-n", "1", "--", test_binary("worker")}, {"OMP_NUM_THREADS=9"}).out,
                {"threads 9"});
-  const Finished many = run({"-n", "64", "--", "/bin/sh", "-c", "echo $OMP_NUM_THREADS"});
+  const Finished many =
+      run({"-n", "64", "--", "/bin/sh", "-c", "echo $OMP_NUM_THREADS"}, {"OMP_NUM_THREADS="});
   EXPECT_EQ(many.code, 0);
+  const std::size_t processors = allowed_cpus().size();
+  if (processors < 64) {
+    expect_parts(many.out, {"[63] 1\n"});
+  }
+  // A rank for every processor: each has one, and not all of them; unless it was asked not to.
+  const std::string ranks = std::to_string(processors);
+  if (cpu_quota() == 0) {
+    expect_parts(run({"-n", ranks, "--", test_binary("worker")}).out, {"processors 1\n"});
+  }
+  expect_parts(run({"-n", ranks, "--no-bind", "--", test_binary("worker")}).out,
+               {"processors " + ranks + "\n"});
 }
 
 TEST(RunCommand, GivesRankZeroItsStandardInput) {
