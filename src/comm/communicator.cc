@@ -36,6 +36,38 @@ std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
 }
 
+void check_ranges(OpKind kind, const std::vector<Range>& ranges, std::int64_t numel) {
+  TRIREME_CHECK(ranges.size() <= kMaxAbsentRanges,
+                op_name(kind),
+                ": at most ",
+                kMaxAbsentRanges,
+                " absent ranges can be named in one call, found ",
+                ranges.size(),
+                ": join those that touch, or reduce in smaller parts");
+  std::int64_t end = 0;
+  for (const Range& range : ranges) {
+    TRIREME_CHECK(range.begin >= end && range.end >= range.begin && range.end <= numel,
+                  op_name(kind),
+                  ": ranges must ascend inside [0, ",
+                  numel,
+                  "), found [",
+                  range.begin,
+                  ", ",
+                  range.end,
+                  ")");
+    end = range.end;
+  }
+}
+
+void check_terms(OpKind kind, ReduceOp op, const SumTerms& terms, std::int64_t numel) {
+  TRIREME_CHECK(op == ReduceOp::kSum || (terms.absent.empty() && !terms.accumulate),
+                op_name(kind),
+                ": absent ranges and accumulation are for sums, found ",
+                reduce_name(op));
+  check_ranges(kind, terms.absent, numel);
+  check_ranges(kind, terms.fresh, numel);
+}
+
 }  // namespace
 
 void Communicator::check_root(OpKind kind, int root) const {
@@ -97,22 +129,28 @@ Work Communicator::submit_to(Communicator& other, Operation operation) {
   return other.submit(std::move(operation));
 }
 
-Work Communicator::all_reduce(const Span& data, ReduceOp op) {
+Work Communicator::all_reduce(const Span& data, ReduceOp op, SumTerms terms) {
+  check_terms(OpKind::kAllReduce, op, terms, data.numel());
+  TRIREME_CHECK(!terms.accumulate, "all_reduce: only reduce_scatter can accumulate");
   return submit({.kind = OpKind::kAllReduce,
                  .reduce = op,
                  .dtype = data.dtype(),
                  .input = data,
                  .output = data,
                  .counts = even_counts(data.numel(), size()),
+                 .terms = std::move(terms),
                  .total = data.numel()});
 }
 
-Work Communicator::reduce_scatter(const ConstSpan& input,
-                                  const Span& output,
-                                  ReduceOp op,
-                                  Counts counts) {
+Work Communicator::reduce_scatter(
+    const ConstSpan& input, const Span& output, ReduceOp op, Counts counts, SumTerms terms) {
   constexpr auto kKind = OpKind::kReduceScatter;
-  check_same_dtype(kKind, input, output);
+  const bool widens = (input.dtype() == Dtype::kFloat16 || input.dtype() == Dtype::kBFloat16) &&
+                      output.dtype() == Dtype::kFloat32 && op == ReduceOp::kSum;
+  if (!widens) {
+    check_same_dtype(kKind, input, output);
+  }
+  check_terms(kKind, op, terms, input.numel());
   const std::int64_t total = input.numel();
   counts = checked_counts(kKind, std::move(counts), total);
   check_numel(kKind, "output", counts[index(rank())], output.numel(), rank());
@@ -122,6 +160,7 @@ Work Communicator::reduce_scatter(const ConstSpan& input,
                  .input = input,
                  .output = output,
                  .counts = std::move(counts),
+                 .terms = std::move(terms),
                  .total = total});
 }
 

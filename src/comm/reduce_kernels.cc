@@ -124,7 +124,55 @@ void reduce_format(const Reduction& r) {
   }
 }
 
+// 16-bit floats into float32: the same chain, not rounded at its end.
+template <class Format>
+void widen_sum(const Reduction& r) {
+  using Stored = typename Format::Stored;
+  const typename Format::Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto* const* inputs = reinterpret_cast<const Stored* const*>(r.inputs.data());
+  const auto* accumulator = reinterpret_cast<const float*>(r.accumulator);
+  const auto chain = [&](const auto& load_input, const auto& load_accumulator) HWY_ATTR {
+    std::size_t k = 0;
+    auto sum = accumulator != nullptr ? load_accumulator() : load_input(k++);
+    for (; k < r.inputs.size(); ++k) {
+      sum = hn::Add(sum, load_input(k));
+    }
+    return sum;
+  };
+  std::size_t at = 0;
+  for (; at + lanes <= r.numel; at += lanes) {
+    const auto sum = chain([&](std::size_t k) HWY_ATTR { return Format::load(d, inputs[k] + at); },
+                           [&]() HWY_ATTR { return hn::LoadU(d, accumulator + at); });
+    for (std::byte* output : r.outputs) {
+      hn::StoreU(sum, d, reinterpret_cast<float*>(output) + at);
+    }
+  }
+  if (at < r.numel) {
+    // See Note [same bits].
+    const std::size_t rest = r.numel - at;
+    HWY_ALIGN Stored padded[hn::MaxLanes(d)] = {};
+    HWY_ALIGN float wide[hn::MaxLanes(d)] = {};
+    const auto sum = chain(
+        [&](std::size_t k) HWY_ATTR {
+          std::memcpy(padded, inputs[k] + at, rest * sizeof(Stored));
+          return Format::load(d, padded);
+        },
+        [&]() HWY_ATTR {
+          std::memcpy(wide, accumulator + at, rest * sizeof(float));
+          return hn::LoadU(d, wide);
+        });
+    hn::StoreU(sum, d, wide);
+    for (std::byte* output : r.outputs) {
+      std::memcpy(output + at * sizeof(float), wide, rest * sizeof(float));
+    }
+  }
+}
+
 void reduce_floats(const Reduction& r) {
+  if (r.widen) {
+    return r.dtype == Dtype::kFloat16 ? widen_sum<Ieee>(r) : widen_sum<Brain>(r);
+  }
   switch (r.dtype) {
     case Dtype::kFloat32:
       return reduce_format<Plain<float>>(r);

@@ -22,6 +22,11 @@ struct Reduction {
   std::span<const std::byte* const> inputs;
   std::span<std::byte* const> outputs;
   std::size_t numel;
+  // Where the inputs are 16-bit floats and the outputs float32: sums are not rounded, and
+  // `accumulator`, where present, is float32 and the first term of the chain. (Inputs of the
+  // outputs' own type need no such thing: there an accumulator is one more input.)
+  bool widen = false;
+  const std::byte* accumulator = nullptr;
 };
 
 void reduce(const Reduction& reduction);

@@ -1,8 +1,15 @@
 #include "trireme/comm/shared_buffer.h"
 
+#include <unistd.h>
+
 #include "trireme/core/error.h"
 
 namespace trireme {
+
+std::size_t SharedBuffer::page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 Span SharedBuffer::span(Dtype dtype, std::int64_t numel, std::size_t offset) const {
   TRIREME_CHECK(impl_, "this SharedBuffer holds no memory: get one from Communicator::allocate");

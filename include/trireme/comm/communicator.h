@@ -37,14 +37,15 @@ class Communicator {
   virtual int size() const = 0;
 
   // data = reduction over the ranks of data, the same bits everywhere.
-  Work all_reduce(const Span& data, ReduceOp op = ReduceOp::kSum);
+  Work all_reduce(const Span& data, ReduceOp op = ReduceOp::kSum, SumTerms terms = {});
 
   // output = this rank's part (`counts`) of the reduction of input. The output may be this rank's
-  // own part of the input.
+  // own part of the input. A 16-bit input may have a float32 output, which is then not rounded.
   Work reduce_scatter(const ConstSpan& input,
                       const Span& output,
                       ReduceOp op = ReduceOp::kSum,
-                      Counts counts = {});
+                      Counts counts = {},
+                      SumTerms terms = {});
 
   // output = the ranks' inputs one after another. The input may be this rank's own part of the
   // output.

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trireme/core/span.h"
+#include "trireme/shard/range.h"
 
 namespace trireme {
 
@@ -40,6 +42,22 @@ std::string_view reduce_name(ReduceOp op);
 bool reduces(OpKind kind);
 bool has_root(OpKind kind);
 
+// Of SumTerms in one call.
+inline constexpr std::size_t kMaxAbsentRanges = 1000;
+
+// What besides the ranks' inputs decides the chain of a sum. Ranges are elements of the whole
+// input, ascending and disjoint.
+struct SumTerms {
+  // What this rank leaves out: the chain goes on with the next rank, nothing is added in its place
+  // (+0.0 would change the sign of a -0.0). Where every rank leaves an element out and nothing was
+  // accumulated, reduce_scatter keeps what the output had, and all_reduce leaves anything there.
+  std::vector<Range> absent{};
+  // reduce_scatter: the output's old value is the first term of the chain ...
+  bool accumulate = false;
+  // ... except in these ranges, where it holds nothing yet.
+  std::vector<Range> fresh{};
+};
+
 // One call as one rank made it, already checked by `Communicator`: what a backend carries out.
 struct Operation {
   OpKind kind = OpKind::kBarrier;
@@ -55,6 +73,7 @@ struct Operation {
   // same on all ranks), or what this rank sends to each (all_to_all). Empty on a rank that cannot
   // know it: the non-roots of a gather or scatter without explicit counts.
   std::vector<std::int64_t> counts{};
+  SumTerms terms{};
   std::int64_t total = 0;  // elements of the whole operation; of an allocation, its bytes
 };
 

@@ -22,6 +22,9 @@ class SharedBuffer {
     virtual std::byte* data(int rank) const = 0;
     virtual std::size_t size_bytes() const = 0;
     virtual int rank() const = 0;
+    // A second mapping of all ranks' parts that nobody can write through; made when first asked
+    // for.
+    virtual const std::byte* read_only() = 0;
   };
 
   SharedBuffer() = default;
@@ -31,6 +34,12 @@ class SharedBuffer {
   std::byte* data() const { return impl_->data(impl_->rank()); }
   // Rank `rank`'s part. Reading while its owner writes is a race: order it with a collective.
   const std::byte* peer(int rank) const { return impl_->data(rank); }
+  // All parts as one run of bytes, rank after rank, for memory that belongs to all: who writes what
+  // is then the callers' agreement. One run only where size_bytes() is a multiple of page_bytes().
+  std::byte* whole() const { return impl_->data(0); }
+  // The same bytes at an address through which they cannot be written.
+  const std::byte* whole_read_only() const { return impl_->read_only(); }
+  static std::size_t page_bytes();
   std::size_t size_bytes() const { return impl_ ? impl_->size_bytes() : 0; }
   bool valid() const { return impl_ != nullptr; }
 

@@ -62,13 +62,18 @@ void Collectives::publish(const Call& call) {
   mine.output_numel = op.output.numel();
   mine.has_counts = op.counts.empty() ? 0 : 1;
   std::copy(op.counts.begin(), op.counts.end(), station_.control().counts(mine));
+  const std::vector<Range>& absent = op.terms.absent;
+  mine.absent_count = static_cast<std::uint32_t>(absent.size());
+  if (!absent.empty()) {
+    std::memcpy(station_.control().eager(mine), absent.data(), absent.size() * sizeof(Range));
+  }
   const std::size_t bytes = op.input.size_bytes();
   if (bytes == 0) {
     mine.source = Source::kNone;
   } else if (bytes > kEagerSharedBytes &&
              station_.locate(op.input.bytes(), bytes, &mine.segment, &mine.offset)) {
     mine.source = Source::kShared;
-  } else if (bytes <= kEagerBytes) {
+  } else if (bytes <= kEagerBytes && absent.empty()) {
     mine.source = Source::kSlot;
     std::memcpy(station_.control().eager(mine), op.input.bytes(), bytes);
   } else {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "comm/shm/call.h"
 #include "comm/shm/station.h"
@@ -29,6 +30,11 @@ class Collectives {
   Steps reduction(const Call& call);
   void reduce_from_slots(const Call& call) const;
   void reduce_in_place(const Call& call) const;
+  void reduce_chunk(const Call& call,
+                    std::size_t first,
+                    std::size_t numel,
+                    const std::vector<const std::byte*>& inputs,
+                    const std::vector<std::byte*>& outputs) const;
 
   // Passes a synchronisation point; the caller then awaits AllAtPhase(phase_) where it has to.
   void pass_phase();

@@ -1,6 +1,7 @@
 #include "comm/shm/control.h"
 
 #include "comm/shm/segment.h"
+#include "trireme/comm/shared_buffer.h"
 
 namespace trireme::detail {
 namespace {
@@ -10,7 +11,7 @@ std::size_t index(int rank) {
 }
 
 std::size_t header_bytes() {
-  return round_up(sizeof(ControlHeader), page_bytes());
+  return round_up(sizeof(ControlHeader), SharedBuffer::page_bytes());
 }
 
 }  // namespace
@@ -21,10 +22,10 @@ Control::Offsets::Offsets(int size, std::size_t stage_bytes)
       slots(round_up(sizeof(RankBlock), kLineBytes)),
       mailboxes(slots + kSlots * slot_bytes),
       outbox_flags(mailboxes + index(size) * sizeof(Mailbox)),
-      outbox(
-          round_up(outbox_flags + (kOutboxSlots + index(size)) * sizeof(OutboxFlag), page_bytes())),
+      outbox(round_up(outbox_flags + (kOutboxSlots + index(size)) * sizeof(OutboxFlag),
+                      SharedBuffer::page_bytes())),
       stage(outbox + (kOutboxSlots + index(size)) * kOutboxSlotBytes),
-      end(round_up(stage + 2 * stage_bytes, page_bytes())) {}
+      end(round_up(stage + 2 * stage_bytes, SharedBuffer::page_bytes())) {}
 
 Control::Control(std::byte* base, int size, std::size_t stage_bytes)
     : base_(base),

@@ -47,6 +47,8 @@ struct alignas(kLineBytes) Slot {
   std::int64_t input_numel;
   std::int64_t output_numel;
   std::uint32_t has_counts;  // Operation::counts follows the slot
+  // Ranges of SumTerms::absent, where the eager input would be: such an input is never kSlot.
+  std::uint32_t absent_count;
 };
 static_assert(sizeof(Slot) == kLineBytes);
 

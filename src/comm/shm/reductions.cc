@@ -12,6 +12,88 @@ std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
 }
 
+// One rank's term of a sum: where it begins, and which elements of the whole it leaves out.
+struct Term {
+  const std::byte* data;  // of the first element that is reduced
+  const Range* absent;
+  std::size_t absent_count;
+
+  bool has(std::int64_t element) const {
+    for (std::size_t i = 0; i < absent_count; ++i) {
+      if (element < absent[i].end) {
+        return element < absent[i].begin;
+      }
+    }
+    return true;
+  }
+  // Where the next stretch that is all there or all absent begins.
+  std::int64_t next_change(std::int64_t element, std::int64_t end) const {
+    for (std::size_t i = 0; i < absent_count; ++i) {
+      if (element < absent[i].begin) {
+        return std::min(end, absent[i].begin);
+      }
+      if (element < absent[i].end) {
+        return std::min(end, absent[i].end);
+      }
+    }
+    return end;
+  }
+};
+
+// Reduces elements `range` of the whole, in stretches in which the same terms are present.
+// `accumulator`, where present, is the output's old value and the first term.
+void reduce_present(const Operation& op,
+                    int size,
+                    Range range,
+                    const std::vector<Term>& terms,
+                    const Term* accumulator,
+                    const std::vector<std::byte*>& outputs) {
+  const std::size_t element = dtype_bytes(op.dtype);
+  const bool widen = op.output.dtype() != op.dtype;
+  const std::size_t output_element = dtype_bytes(op.output.dtype());
+  std::vector<const std::byte*> present;
+  std::vector<std::byte*> targets(outputs.size());
+  for (std::int64_t at = range.begin; at < range.end;) {
+    std::int64_t end = range.end;
+    for (const Term& term : terms) {
+      end = term.next_change(at, end);
+    }
+    const auto offset = static_cast<std::size_t>(at - range.begin);
+    present.clear();
+    const std::byte* wide_accumulator = nullptr;
+    if (accumulator != nullptr) {
+      end = accumulator->next_change(at, end);
+      if (accumulator->has(at)) {
+        const std::byte* old = accumulator->data + offset * output_element;
+        if (widen) {
+          wide_accumulator = old;
+        } else {
+          present.push_back(old);
+        }
+      }
+    }
+    for (const Term& term : terms) {
+      if (term.has(at)) {
+        present.push_back(term.data + offset * element);
+      }
+    }
+    if (!present.empty()) {
+      std::transform(outputs.begin(), outputs.end(), targets.begin(), [&](std::byte* output) {
+        return output + offset * output_element;
+      });
+      reduce({.dtype = op.dtype,
+              .op = op.reduce,
+              .divisor = size,
+              .inputs = present,
+              .outputs = targets,
+              .numel = static_cast<std::size_t>(end - at),
+              .widen = widen,
+              .accumulator = wide_accumulator});
+    }
+    at = end;
+  }
+}
+
 // Vectors and cache lines: windows are cut at multiples of this many elements.
 constexpr std::size_t kWindowAlignment = 64;
 
@@ -97,14 +179,14 @@ Steps Collectives::reduction(const Call& call) {
     }
     std::vector<std::byte*> outputs;
     if (op.kind == OpKind::kReduceScatter) {
-      outputs.push_back(op.output.bytes() + window * piece * element);
+      outputs.push_back(op.output.bytes() + window * piece * dtype_bytes(op.output.dtype()));
     } else {
       outputs.push_back(staged(rank, window, rank));
       if (op.output.numel() > 0) {
         outputs.push_back(op.output.bytes() + begin_of(rank, window) * element);
       }
     }
-    reduce({op.dtype, op.reduce, size, inputs, outputs, length_of(rank, window)});
+    reduce_chunk(call, begin_of(rank, window), length_of(rank, window), inputs, outputs);
   };
   const auto fetch_results = [&](std::size_t window) {
     for (int c = 0; op.kind != OpKind::kReduceScatter && op.output.numel() > 0 && c < size; ++c) {
@@ -144,13 +226,31 @@ void Collectives::reduce_from_slots(const Call& call) const {
     inputs[index(peer)] = station_.control().eager(slot(call, peer)) +
                           static_cast<std::size_t>(first) * dtype_bytes(op.dtype);
   }
-  std::byte* const output = op.output.bytes();
-  reduce({op.dtype,
-          op.reduce,
-          station_.size(),
-          inputs,
-          {&output, 1},
-          static_cast<std::size_t>(op.output.numel())});
+  reduce_chunk(call,
+               static_cast<std::size_t>(first),
+               static_cast<std::size_t>(op.output.numel()),
+               inputs,
+               {op.output.bytes()});
+}
+
+// Elements [first, first + numel) of the whole: `inputs` are the ranks' first ones, in rank order;
+// where the call accumulates, its one output is also the first term.
+void Collectives::reduce_chunk(const Call& call,
+                               std::size_t first,
+                               std::size_t numel,
+                               const std::vector<const std::byte*>& inputs,
+                               const std::vector<std::byte*>& outputs) const {
+  const Operation& op = call.operation;
+  std::vector<Term> terms;
+  for (int peer = 0; peer < station_.size(); ++peer) {
+    Slot& theirs = slot(call, peer);
+    terms.push_back({inputs[index(peer)],
+                     reinterpret_cast<const Range*>(station_.control().eager(theirs)),
+                     theirs.absent_count});
+  }
+  const Range range{static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + numel)};
+  const Term old{outputs.front(), op.terms.fresh.data(), op.terms.fresh.size()};
+  reduce_present(op, station_.size(), range, terms, op.terms.accumulate ? &old : nullptr, outputs);
 }
 
 // All inputs are in shared buffers: reduce the own chunk and write it wherever it belongs.
@@ -172,12 +272,13 @@ void Collectives::reduce_in_place(const Call& call) const {
   if (op.kind == OpKind::kReduceScatter) {
     outputs.push_back(op.output.bytes());
   }
-  reduce({op.dtype,
-          op.reduce,
-          station_.size(),
-          inputs,
-          outputs,
-          static_cast<std::size_t>(op.counts[index(station_.rank())])});
+  if (!outputs.empty()) {
+    reduce_chunk(call,
+                 static_cast<std::size_t>(first) / dtype_bytes(op.dtype),
+                 static_cast<std::size_t>(op.counts[index(station_.rank())]),
+                 inputs,
+                 outputs);
+  }
 }
 
 }  // namespace trireme::detail

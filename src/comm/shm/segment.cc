@@ -40,11 +40,6 @@ std::string mebibytes(std::size_t bytes) {
 
 }  // namespace
 
-std::size_t page_bytes() {
-  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -142,6 +137,25 @@ Mapping::~Mapping() {
     live.by_inode.erase(entry);
   }
   munmap(data_, bytes_);
+  if (read_only_ != nullptr) {
+    munmap(read_only_, bytes_);
+  }
+}
+
+const std::byte* Mapping::read_only() {
+  std::call_once(read_only_once_, [this] {
+    void* data = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
+    if (data == MAP_FAILED) {
+      throw MemoryError(concat("shared memory of ",
+                               mebibytes(bytes_),
+                               " could not be mapped a second time: ",
+                               errno_text(errno),
+                               "; the limit on address space (ulimit -v) may be too low"));
+    }
+    madvise(data, bytes_, MADV_HUGEPAGE);
+    read_only_ = static_cast<std::byte*>(data);
+  });
+  return read_only_;
 }
 
 }  // namespace trireme::detail

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include <sys/types.h>
@@ -35,6 +36,8 @@ class Mapping {
 
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return bytes_; }
+  // The same memory again, where a write is a fault. Throws MemoryError.
+  const std::byte* read_only();
 
  private:
   using Inode = std::pair<dev_t, ino_t>;
@@ -45,9 +48,10 @@ class Mapping {
   FileDescriptor fd_;
   std::byte* data_;
   std::size_t bytes_;
+  std::once_flag read_only_once_;
+  std::byte* read_only_ = nullptr;
 };
 
-std::size_t page_bytes();
 std::size_t round_up(std::size_t value, std::size_t multiple);
 
 }  // namespace trireme::detail

@@ -30,6 +30,7 @@ class ShmBuffer final : public SharedBuffer::Impl {
     return mapping_->data() + static_cast<std::size_t>(rank) * stride_;
   }
   std::size_t size_bytes() const override { return bytes_; }
+  const std::byte* read_only() override { return mapping_->read_only(); }
   int rank() const override { return progress_->station().rank(); }
 
  private:
@@ -67,7 +68,8 @@ class ShmCommunicator final : public Communicator {
   // gives its own part pages, on its own memory node.
   SharedBuffer allocate(std::size_t bytes) override {
     const std::uint32_t id = ++last_buffer_;
-    const std::size_t stride = round_up(std::max<std::size_t>(bytes, 1), page_bytes());
+    const std::size_t stride =
+        round_up(std::max<std::size_t>(bytes, 1), SharedBuffer::page_bytes());
     const std::size_t total = stride * static_cast<std::size_t>(size());
     Outcome outcome{};
     FileDescriptor memory;
