@@ -9,6 +9,7 @@
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
+#include "trireme/parallel/engine.h"       // DDP and ZeRO
 #include "trireme/shard/range.h"           // how elements are divided among ranks
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
 #include "trireme/tensor/span.h"           // lets collectives take tensors

@@ -56,6 +56,17 @@ class MemoryError : public Error {
   using Error::Error;
 };
 
+// A gradient is not finite; thrown by every rank, before anything has changed.
+class GradientError : public Error {
+ public:
+  // `rank` is the first one that had it.
+  GradientError(int rank, const std::string& message) : Error(message), rank_(rank) {}
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
 // A bug in Trireme.
 class InternalError : public Error {
  public:

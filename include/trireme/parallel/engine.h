@@ -1,0 +1,152 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "trireme/comm/world.h"
+#include "trireme/core/memory_ledger.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/options.h"
+
+namespace trireme {
+
+namespace detail {
+class EngineCore;
+class GatherScope;
+}  // namespace detail
+
+// What each rank holds, by category; see EngineBase::memory_report.
+struct MemoryReport {
+  std::vector<MemoryUse> ranks;
+  std::int64_t predicted_bytes = 0;  // of one rank: the ZeRO formula for this stage and world
+
+  std::string to_string() const;  // a table
+};
+
+// Parameters whole and writable while it lives. Made by EngineBase::gathered.
+class [[nodiscard]] Gathered {
+ public:
+  explicit Gathered(std::unique_ptr<detail::GatherScope> scope);
+  Gathered(Gathered&&) noexcept;
+  Gathered& operator=(Gathered&&) = delete;
+  ~Gathered();  // see close()
+
+  // Collective: what rank 0 has written reaches all ranks, and the parameters go back to where they
+  // live. The destructor does it too, but cannot report a failed peer.
+  void close();
+
+ private:
+  std::unique_ptr<detail::GatherScope> scope_;
+};
+
+// Everything of Engine that does not depend on the model's type. All calls but the plain getters
+// are collective: every rank makes them, in the same order.
+class EngineBase {
+ public:
+  EngineBase(std::shared_ptr<torch::nn::Module> model,
+             const Optimizer& optimizer,
+             const EngineOptions& options,
+             std::shared_ptr<Communicator> ranks);
+  EngineBase(EngineBase&&) noexcept;
+  EngineBase& operator=(EngineBase&&) = delete;
+  ~EngineBase();
+
+  // Computes the gradients of one micro-batch; they are summed over the ranks on the way. The loss
+  // is the user's own, not divided by anything: the engine divides by the number of micro-batches.
+  void backward(const at::Tensor& loss);
+
+  // Ends a micro-batch. When it was the step's last one, updates the parameters and returns true.
+  // Throws GradientError on every rank, changing nothing, when a gradient is not finite.
+  bool step();
+
+  // For a rank that has no more data while others have: takes part in their steps, with nothing of
+  // its own, until every rank has called it.
+  void join();
+
+  // After the last backward of a step, before step(): bounds the norm of the averaged gradient and
+  // returns what it was. Returns 0 and does nothing before the step's other micro-batches.
+  double clip_grad_norm(double max_norm);
+
+  // The averaged gradient of a parameter, whole, at any stage; between the last backward of a step
+  // and step(). Undefined where no rank had one.
+  at::Tensor grad(const std::string& parameter);
+
+  // The moving average of a parameter, whole (EngineOptions::ema_decay).
+  at::Tensor average(const std::string& parameter);
+
+  // Parameters, whole and writable, for as long as the result lives; all of them where no name is
+  // given. Elsewhere parameters can be read, and a write is refused by name.
+  Gathered gathered(const std::vector<std::string>& parameters = {});
+
+  // Gives the model back as it was: whole parameters in memory of its own. The engine is finished.
+  void unwrap();
+
+  // Micro-batches that this rank computes in each step, and which ones: rank, rank + size, ...
+  std::int64_t local_micro_batches() const;
+  std::int64_t micro_batches() const;
+  std::int64_t steps() const;  // updates so far
+  double learning_rate() const;
+  void set_learning_rate(double base);  // the schedule's factor applies to it
+  double loss_scale() const;
+  std::int64_t skipped_steps() const;  // because of an overflow in float16
+
+  MemoryUse memory() const;      // of this rank
+  MemoryReport memory_report();  // of all ranks
+  Communicator& ranks() const;
+  const EngineOptions& options() const;
+
+ private:
+  std::unique_ptr<detail::EngineCore> core_;
+};
+
+// Trains any module on all ranks: DistributedDataParallel and ZeRO stages 1 to 3, told apart by
+// EngineOptions::zero and by nothing in the result.
+//
+//   trireme::Engine engine(model, trireme::AdamW({.lr = 3e-4}), {.zero = 3}, world);
+//   auto loss = loss_of(engine.forward(batch));
+//   engine.backward(loss);
+//   engine.step();
+//
+// Rank 0's parameters and buffers become everyone's. The model's parameters are the engine's from
+// then on: they may be read anywhere and written inside gathered().
+template <class Model>
+class Engine : public EngineBase {
+ public:
+  Engine(std::shared_ptr<Model> model,
+         const Optimizer& optimizer,
+         const EngineOptions& options,
+         std::shared_ptr<Communicator> ranks)
+      : EngineBase(model, optimizer, options, std::move(ranks)), model_(std::move(model)) {}
+
+  template <class Holder>
+  requires requires(const Holder& holder) { holder.ptr(); }
+  Engine(const Holder& model,
+         const Optimizer& optimizer,
+         const EngineOptions& options,
+         std::shared_ptr<Communicator> ranks)
+      : Engine(model.ptr(), optimizer, options, std::move(ranks)) {}
+
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    return model_->forward(std::forward<Arguments>(arguments)...);
+  }
+
+  Model& model() const { return *model_; }
+
+ private:
+  std::shared_ptr<Model> model_;
+};
+
+template <class Holder>
+requires requires(const Holder& holder) {
+  holder.ptr();
+}
+Engine(const Holder&, const Optimizer&, const EngineOptions&, std::shared_ptr<Communicator>)
+    ->Engine<typename Holder::ContainedType>;
+
+}  // namespace trireme

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/optim/loss_scaler.h"
+#include "trireme/optim/schedule.h"
+
+namespace trireme {
+
+// Where the parameters of stage 3 live.
+enum class Placement {
+  kAutomatic,  // mapped where all ranks share a machine
+  kMapped,     // one physical copy that every rank of the machine reads; nothing is gathered
+  kCopied,     // each rank holds its part; units are put together for use and released after it
+};
+
+// In which order a step's micro-batches are added up (docs/parity.md).
+enum class SumOrder {
+  kChained,     // one chain over all of them: the same bits at every world size
+  kLocalFirst,  // each rank adds up its own, then the ranks' sums: one communication per step
+};
+
+// How a unit is divided among the ranks.
+enum class Split {
+  kElement,    // equal parts, to within 64 bytes
+  kLayer,      // whole parameters
+  kDimension,  // between rows of parameters
+};
+
+// What a step is divided by when some ranks have run out of data.
+enum class Divisor {
+  kPresent,  // the micro-batches that took part
+  kInitial,  // the micro-batches of a full step
+};
+
+// Placement::kCopied: whether a thread puts the next unit together while this one is used.
+enum class Prefetch {
+  kAutomatic,  // where the rank has a second processor
+  kOn,
+  kOff,
+};
+
+enum class Precision {
+  kAsModel,   // 16-bit parameters of the model get float32 masters; others stay as they are
+  kBFloat16,  // float32 parameters become bfloat16, their masters keep the float32 values
+  kFloat16,   // the same with float16 and a dynamic loss scale
+};
+
+// A run of this rank's gradients on its way to being summed.
+struct GradientBucket {
+  std::size_t index = 0;  // the same on all ranks and in all steps
+  at::Tensor values;      // flat; what this rank contributes, zero where it has nothing
+  Communicator& ranks;    // all of them are in the same call with the same bucket
+};
+
+// Replaces the exact sum: returns the sum over the ranks (not the average), the same on all of them
+// and as long as `values`. For compression. Called in one order on all ranks.
+using GradientHook = std::function<at::Tensor(const GradientBucket& bucket)>;
+
+struct EngineOptions {
+  // 0: DistributedDataParallel. 1: optimizer states are divided among the ranks. 2: gradients too.
+  // 3: parameters too. The result is the same, bit for bit.
+  int zero = 0;
+  Placement placement = Placement::kAutomatic;
+
+  // Micro-batches of one step over all ranks: either their number, or how many each rank has.
+  std::int64_t micro_batches = 0;
+  std::int64_t accumulate = 1;
+  SumOrder sum_order = SumOrder::kChained;
+  Divisor divisor = Divisor::kPresent;
+
+  double clip_norm = 0;   // clip by global norm in every step; 0: never
+  double clip_value = 0;  // hold each element of the gradient within +- this; 0: no bound
+  Schedule schedule{};    // of the learning rate, by steps
+  double ema_decay = 0;   // keep an exponential moving average of the weights; 0: none
+  // Non-finite gradients stop the step on every rank, by name. (With float16 they skip it.)
+  bool check_gradients = true;
+
+  Precision precision = Precision::kAsModel;
+  LossScalerOptions loss_scale{};  // of float16
+
+  // Modules (by name) that live and move as one unit; the rest is grouped along the module tree
+  // into units of at most unit_bytes.
+  std::vector<std::string> units{};
+  std::size_t unit_bytes = 16 << 20;
+  Split split = Split::kElement;
+  std::vector<double> shares{};  // of each rank, for ranks of different size; empty: equal
+
+  std::size_t bucket_bytes = 4 << 20;
+  int bucket_count = 4;  // buckets that may be on their way at a time
+  // Of units put together at a time (kCopied); 0: the largest two.
+  std::size_t gather_bytes = 0;
+  Prefetch prefetch = Prefetch::kAutomatic;
+
+  GradientHook gradient_hook{};
+  bool broadcast_buffers = true;  // rank 0's buffers (running statistics) to all, after each step
+  // Threads of this rank for updates; 0: as many as LibTorch uses.
+  int threads = 0;
+};
+
+}  // namespace trireme

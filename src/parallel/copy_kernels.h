@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trireme/core/dtype.h"
+
+namespace trireme::detail {
+
+// Copies `numel` floats of any width and says whether all are finite, in one pass.
+bool copy_finite(Dtype dtype, void* to, const void* from, std::int64_t numel);
+
+}  // namespace trireme::detail

@@ -1,0 +1,601 @@
+#include "parallel/engine_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include "parallel/operator_watch.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/shard/memory_formula.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme::detail {
+namespace {
+
+// Rank 0's values to all, whatever the dtype and the strides.
+void broadcast_tensor(at::Tensor tensor, Communicator& ranks) {
+  if (!tensor.defined() || tensor.numel() == 0) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  at::Tensor values = tensor.contiguous();
+  ranks.broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), Dtype::kUint8}, 0)
+      .wait();
+  if (!values.is_same(tensor)) {
+    tensor.copy_(values);
+  }
+}
+
+}  // namespace
+
+// Takes a parameter's gradient when it is complete, before LibTorch would store it in .grad.
+class EngineCore::Hook final : public torch::autograd::FunctionPreHook {
+ public:
+  Hook(std::shared_ptr<Link> link, std::size_t parameter)
+      : link_(std::move(link)), parameter_(parameter) {}
+
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& gradients) override {
+    if (link_->core == nullptr || gradients.empty() || !gradients[0].defined()) {
+      return gradients;
+    }
+    link_->core->receive(parameter_, gradients[0]);
+    return {at::Tensor()};  // nothing is left to accumulate
+  }
+
+ private:
+  std::shared_ptr<Link> link_;
+  std::size_t parameter_;
+};
+
+EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
+                       const Optimizer& optimizer,
+                       const EngineOptions& options,
+                       std::shared_ptr<Communicator> ranks)
+    : model_(std::move(model)),
+      options_(options),
+      ranks_(std::move(ranks)),
+      base_rate_(optimizer.learning_rate()) {
+  TRIREME_CHECK(model_, "Engine: the model is a null pointer");
+  TRIREME_CHECK(ranks_, "Engine: the world is a null pointer: pass what trireme::init() returned");
+  check_options();
+  const std::int64_t size = ranks_->size();
+  micro_batches_ = options_.micro_batches > 0 ? options_.micro_batches : options_.accumulate * size;
+  rounds_ = options_.sum_order == SumOrder::kLocalFirst && size > 1
+                ? 1
+                : (micro_batches_ + size - 1) / size;
+
+  parameters_ = list_parameters(*model_);
+  check_same_model(parameters_, *ranks_);
+  if (options_.precision != Precision::kAsModel) {
+    for (Parameter& parameter : parameters_) {
+      if (parameter.dtype == Dtype::kFloat32) {
+        parameter.dtype =
+            options_.precision == Precision::kFloat16 ? Dtype::kFloat16 : Dtype::kBFloat16;
+      }
+    }
+  }
+  for (const Parameter& parameter : parameters_) {
+    const bool floating = parameter.dtype != Dtype::kInt32 && parameter.dtype != Dtype::kInt64 &&
+                          parameter.dtype != Dtype::kUint8;
+    TRIREME_CHECK(floating || !parameter.trainable,
+                  "parameter ",
+                  parameter.name,
+                  " is ",
+                  dtype_name(parameter.dtype),
+                  ": only floating-point parameters have gradients");
+    if (parameter.trainable && parameter.dtype == Dtype::kFloat16 && !scaler_) {
+      scaler_ = std::make_unique<LossScaler>(options_.loss_scale);
+    }
+  }
+  units_ = plan_units(*model_, parameters_, options_, static_cast<int>(size));
+  places_ = places_of(units_, parameters_.size());
+  const ParameterMemoryContext context{*ranks_, parameters_, units_, places_, options_, *ledger_};
+  const bool divided = options_.zero >= 1;
+  if (options_.zero < 3) {
+    memory_ = make_replicated_memory(context, divided);
+  } else if (options_.placement == Placement::kCopied) {
+    memory_ = make_copied_memory(context);
+  } else {
+    memory_ = make_mapped_memory(context);
+  }
+  optimizer_ = std::make_unique<ShardedOptimizer>(optimizer, context, *memory_, divided);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    optimizer_->take_masters(unit);
+    memory_->adopt(unit);
+    optimizer_->take_averages(unit);
+  }
+  gradients_ = std::make_unique<GradientReducer>(
+      parameters_, units_, places_, options_, rounds_, *ranks_, *ledger_);
+  for (const at::Tensor& buffer : model_->buffers()) {
+    broadcast_tensor(buffer, *ranks_);
+  }
+  for (Parameter& parameter : parameters_) {
+    storages_.push_back(parameter.tensor.storage().unsafeGetStorageImpl());
+    parameter.tensor.mutable_grad().reset();
+  }
+  install_hooks();
+}
+
+EngineCore::~EngineCore() {
+  link_->core = nullptr;
+}
+
+void EngineCore::check_options() const {
+  TRIREME_CHECK(options_.zero >= 0 && options_.zero <= 3,
+                "EngineOptions::zero must be 0 (DDP), 1, 2 or 3, found ",
+                options_.zero);
+  TRIREME_CHECK(options_.placement == Placement::kAutomatic || options_.zero == 3,
+                "EngineOptions::placement is about stage 3, found zero = ",
+                options_.zero);
+  TRIREME_CHECK(options_.micro_batches >= 0 && options_.accumulate >= 1,
+                "a step has at least one micro-batch: EngineOptions::micro_batches is ",
+                options_.micro_batches,
+                " and accumulate is ",
+                options_.accumulate);
+  TRIREME_CHECK(
+      options_.micro_batches == 0 || options_.accumulate == 1,
+      "give EngineOptions::micro_batches (of all ranks) or accumulate (of each rank), not "
+      "both");
+  TRIREME_CHECK(options_.bucket_count >= 1, "EngineOptions::bucket_count must be at least 1");
+  TRIREME_CHECK(options_.clip_norm >= 0 && options_.clip_value >= 0,
+                "bounds of clipping cannot be negative");
+  TRIREME_CHECK(options_.ema_decay >= 0 && options_.ema_decay < 1,
+                "EngineOptions::ema_decay must be in [0, 1), found ",
+                options_.ema_decay);
+}
+
+void EngineCore::install_hooks() {
+  link_->core = this;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].trainable) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].tensor);
+      accumulator->add_pre_hook(std::make_unique<Hook>(link_, i));
+      parameter_of_[accumulator.get()] = i;
+      accumulators_.push_back(std::move(accumulator));
+    }
+  }
+}
+
+// So that a bucket does not wait for a gradient that will not come.
+std::vector<bool> EngineCore::reachable_from(const at::Tensor& loss) const {
+  std::vector<bool> reachable(parameters_.size(), false);
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> stack = {loss.grad_fn().get()};
+  while (!stack.empty()) {
+    const torch::autograd::Node* node = stack.back();
+    stack.pop_back();
+    if (node == nullptr || !seen.insert(node).second) {
+      continue;
+    }
+    const auto parameter = parameter_of_.find(node);
+    if (parameter != parameter_of_.end()) {
+      reachable[parameter->second] = true;
+      continue;
+    }
+    for (const auto& edge : node->next_edges()) {
+      stack.push_back(edge.function.get());
+    }
+  }
+  return reachable;
+}
+
+void EngineCore::receive(std::size_t parameter, const at::Tensor& gradient) {
+  TRIREME_CHECK(
+      in_backward_,
+      "parameter ",
+      parameters_[parameter].name,
+      " got a gradient outside of engine.backward(): call engine.backward(loss) instead of "
+      "loss.backward()");
+  gradients_->add(parameter, gradient);
+}
+
+void EngineCore::check_alive() const {
+  TRIREME_CHECK(!unwrapped_, "this engine has given its model back (unwrap): build another one");
+  TRIREME_CHECK(!failed_,
+                "a backward pass failed on rank ",
+                ranks_->rank(),
+                " and left its step half done: build a new engine");
+}
+
+void EngineCore::check_parameters() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    TRIREME_CHECK(parameter.tensor.storage().unsafeGetStorageImpl() == storages_[i] &&
+                      parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes),
+                  "parameter ",
+                  parameter.name,
+                  " was given other memory or another shape (set_data, to()) after the engine was "
+                  "built: change values inside engine.gathered(), and shapes before building it");
+    TRIREME_CHECK(parameter.tensor.requires_grad() == parameter.trainable,
+                  "parameter ",
+                  parameter.name,
+                  parameter.trainable ? " was frozen" : " was unfrozen",
+                  " after the engine was built: call engine.unwrap(), change it, and build a new "
+                  "engine");
+  }
+}
+
+std::int64_t EngineCore::local_micro_batches() const {
+  const std::int64_t size = ranks_->size();
+  return std::max<std::int64_t>(0, (micro_batches_ - ranks_->rank() + size - 1) / size);
+}
+
+double EngineCore::learning_rate() const {
+  return base_rate_ * options_.schedule.factor(steps_);
+}
+
+void EngineCore::backward(const at::Tensor& loss) {
+  check_alive();
+  TRIREME_CHECK(
+      !backward_done_,
+      "backward() was called twice without step(): call step() after every micro-batch; it "
+      "updates the parameters when the step's last one is done");
+  TRIREME_CHECK(local_micro_batches() > 0,
+                "rank ",
+                ranks_->rank(),
+                " has no micro-batch in a step of ",
+                micro_batches_,
+                " on ",
+                ranks_->size(),
+                " ranks: call step() alone");
+  TRIREME_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
+                "backward() needs a loss of one element that depends on the parameters, found ",
+                !loss.defined()     ? "an undefined tensor"
+                : loss.numel() != 1 ? "several elements"
+                                    : "one that requires no gradient");
+  check_parameters();
+  gradients_->begin_round(round_ + 1 == local_micro_batches(), reachable_from(loss));
+  in_backward_ = true;
+  failed_ = true;  // until the end is reached
+  try {
+    if (scaler_) {
+      (loss * scaler_->scale()).backward();
+    } else {
+      loss.backward();
+    }
+  } catch (...) {
+    in_backward_ = false;
+    throw;
+  }
+  in_backward_ = false;
+  gradients_->end_round(true, false);
+  failed_ = false;
+  backward_done_ = true;
+  ++round_;
+}
+
+void EngineCore::complete(bool joined) {
+  if (completed_) {
+    return;
+  }
+  const bool one_communication = options_.sum_order == SumOrder::kLocalFirst && ranks_->size() > 1;
+  const std::int64_t done = one_communication ? std::min<std::int64_t>(round_, 1) : round_;
+  for (std::int64_t round = done; round < rounds_; ++round) {
+    gradients_->begin_round(true, std::vector<bool>(parameters_.size(), false));
+    gradients_->end_round(false, joined);
+  }
+  agreement_ = gradients_->finish();
+  completed_ = true;
+}
+
+void EngineCore::require_complete(const char* what) const {
+  TRIREME_CHECK(backward_done_ || completed_ || local_micro_batches() == 0,
+                what,
+                " was called without backward(): call it between the last backward() of a step and "
+                "step()");
+}
+
+GradientTransform EngineCore::transform() const {
+  const bool present = options_.divisor == Divisor::kPresent;
+  return {.divisor = static_cast<double>(present ? agreement_.micro_batches : micro_batches_),
+          .unscale = scaler_ ? scaler_->unscale() : 1,
+          .clip_factor = clip_factor_,
+          .clip_value = options_.clip_value};
+}
+
+double EngineCore::clip_grad_norm(double max_norm) {
+  check_alive();
+  TRIREME_CHECK(max_norm > 0, "clip_grad_norm: the bound must be positive, found ", max_norm);
+  require_complete("clip_grad_norm()");
+  if (!complete_here()) {
+    return 0;
+  }
+  complete(false);
+  const GradientTransform scaling = transform();
+  const double norm = optimizer_->norm(
+      *gradients_, agreement_.used, {.divisor = scaling.divisor, .unscale = scaling.unscale});
+  clip_factor_ = std::isfinite(norm) ? clip_factor(norm, max_norm) : 1;
+  clipped_ = true;
+  return norm;
+}
+
+bool EngineCore::step() {
+  check_alive();
+  TRIREME_CHECK(backward_done_ || local_micro_batches() == 0,
+                "step() was called without backward(): call backward(loss) for every micro-batch");
+  backward_done_ = false;
+  if (!complete_here()) {
+    return false;
+  }
+  complete(false);
+  finish_step();
+  return true;
+}
+
+void EngineCore::join() {
+  check_alive();
+  TRIREME_CHECK(!backward_done_ && round_ == 0,
+                "join() was called in the middle of a step, after ",
+                round_,
+                " of ",
+                local_micro_batches(),
+                " micro-batches: finish the step first");
+  while (true) {
+    complete(true);
+    if (agreement_.all_joined) {
+      forget_step();
+      return;
+    }
+    finish_step();
+  }
+}
+
+void EngineCore::refuse_gradients() {
+  const int rank = agreement_.bad_rank;
+  const std::string name = parameters_[agreement_.bad_parameter].name;
+  forget_step();
+  throw GradientError(
+      rank,
+      concat("the gradient of parameter ",
+             name,
+             " is not finite on rank ",
+             rank,
+             " in step ",
+             steps_ + 1,
+             ": nothing was changed and the step's gradients are dropped; look at the "
+             "loss and the learning rate, clip, or set check_gradients = false"));
+}
+
+bool EngineCore::finish_step() {
+  if (options_.check_gradients && agreement_.bad_rank >= 0 && !scaler_) {
+    refuse_gradients();
+  }
+  bool overflow = agreement_.bad_rank >= 0;
+  if (options_.clip_norm > 0 && !clipped_ && !overflow) {
+    const GradientTransform scaling = transform();
+    const double norm = optimizer_->norm(
+        *gradients_, agreement_.used, {.divisor = scaling.divisor, .unscale = scaling.unscale});
+    overflow |= !std::isfinite(norm);
+    clip_factor_ = std::isfinite(norm) ? clip_factor(norm, options_.clip_norm) : 1;
+  }
+  const bool take = !scaler_ || scaler_->update(overflow);
+  if (take) {
+    optimizer_->update(*gradients_, agreement_.used, transform(), learning_rate());
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (agreement_.used[i]) {
+        // A graph that was built before must not be used after.
+        parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
+      }
+    }
+    ++steps_;
+  }
+  forget_step();
+  if (options_.broadcast_buffers && ranks_->size() > 1) {
+    broadcast_buffers();
+  }
+  return take;
+}
+
+void EngineCore::forget_step() {
+  gradients_->reset();
+  round_ = 0;
+  backward_done_ = false;
+  completed_ = false;
+  clip_factor_ = 1;
+  clipped_ = false;
+  agreement_ = {};
+}
+
+void EngineCore::broadcast_buffers() {
+  for (const at::Tensor& buffer : model_->buffers()) {
+    broadcast_tensor(buffer, *ranks_);
+  }
+}
+
+std::size_t EngineCore::parameter_named(const std::string& name) const {
+  const auto all = model_->named_parameters(true);
+  const at::Tensor* tensor = all.find(name);
+  TRIREME_CHECK(tensor != nullptr,
+                "the model has no parameter ",
+                name,
+                "; its first one is ",
+                parameters_[0].name);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.is_same(*tensor)) {
+      return i;
+    }
+  }
+  throw ConfigError(concat(name, " was registered after the engine was built"));
+}
+
+at::Tensor EngineCore::grad(const std::string& name) {
+  check_alive();
+  require_complete("grad()");
+  TRIREME_CHECK(complete_here(),
+                "grad(): micro-batch ",
+                round_,
+                " of ",
+                local_micro_batches(),
+                " is not the step's last one: the gradient is not complete");
+  const std::size_t parameter = parameter_named(name);
+  TRIREME_CHECK(
+      parameters_[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");
+  complete(false);
+  if (!agreement_.used[parameter]) {
+    return {};
+  }
+  const Place& place = places_[parameter];
+  const Unit& unit = units_[place.unit];
+  // The ranges of the ranks, also where one rank holds more: it is the same.
+  const std::int64_t first = unit.ranges[static_cast<std::size_t>(ranks_->rank())].begin;
+  at::Tensor whole =
+      optimizer_->gather(parameter, gradients_->sums(place.unit, first), first, unit.sum_dtype());
+  const GradientTransform scaling = transform();
+  const at::NoGradGuard no_grad;
+  whole.div_(scaling.divisor).mul_(scaling.unscale);
+  if (clip_factor_ != 1) {
+    whole.mul_(clip_factor_);
+  }
+  return whole;
+}
+
+at::Tensor EngineCore::average(const std::string& name) {
+  check_alive();
+  TRIREME_CHECK(options_.ema_decay > 0,
+                "average(): no moving average is kept: set EngineOptions::ema_decay");
+  const std::size_t parameter = parameter_named(name);
+  TRIREME_CHECK(
+      parameters_[parameter].trainable, "parameter ", name, " is frozen: it does not move");
+  return optimizer_->average(parameter);
+}
+
+std::unique_ptr<GatherScope> EngineCore::gathered(const std::vector<std::string>& names) {
+  check_alive();
+  TRIREME_CHECK(round_ == 0 && !backward_done_,
+                "gathered() was called in the middle of a step: call it before backward() or after "
+                "step()");
+  std::vector<std::size_t> wanted;
+  for (const std::string& name : names) {
+    wanted.push_back(parameter_named(name));
+  }
+  if (names.empty()) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      wanted.push_back(i);
+    }
+  }
+  std::sort(wanted.begin(), wanted.end());
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  check_parameters();
+  return std::make_unique<GatherScope>(*this, wanted);
+}
+
+GatherScope::GatherScope(EngineCore& core, const std::vector<std::size_t>& parameters)
+    : core_(core), parameters_(parameters) {
+  const Unwatched guard;
+  const at::NoGradGuard no_grad;
+  std::size_t bytes = 0;
+  for (const std::size_t i : parameters_) {
+    Parameter& parameter = core_.parameters_[i];
+    const Place& place = core_.places_[i];
+    const Unit& unit = core_.units_[place.unit];
+    at::Tensor whole = at::empty_strided(
+        parameter.sizes, parameter.strides, at::TensorOptions().dtype(scalar_type_of(unit.dtype)));
+    const std::int64_t offset = unit.layout.offset(place.index);
+    core_.memory_->read(
+        place.unit, {offset, offset + parameter.numel}, static_cast<std::byte*>(whole.data_ptr()));
+    bytes += whole.nbytes();
+    parameter.tensor.set_data(whole);
+  }
+  charge_ = core_.ledger_->charge(MemoryCategory::kGather, bytes);
+}
+
+void GatherScope::close() {
+  if (!open_) {
+    return;
+  }
+  open_ = false;
+  const Unwatched guard;
+  const at::NoGradGuard no_grad;
+  Communicator& ranks = *core_.ranks_;
+  std::vector<at::Tensor> values;
+  for (const std::size_t i : parameters_) {
+    Parameter& parameter = core_.parameters_[i];
+    TRIREME_CHECK(parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes),
+                  "parameter ",
+                  parameter.name,
+                  " has another shape at the end of gathered(): write to it with copy_()");
+    at::Tensor whole = parameter.tensor.detach();
+    if (whole.strides() != at::IntArrayRef(parameter.strides)) {
+      at::Tensor ordered = at::empty_strided(parameter.sizes, parameter.strides, whole.options());
+      whole = ordered.copy_(whole);
+    }
+    if (parameter.numel > 0) {
+      ranks
+          .broadcast({whole.data_ptr(), static_cast<std::int64_t>(whole.nbytes()), Dtype::kUint8},
+                     0)
+          .wait();
+    }
+    values.push_back(whole);
+  }
+  ranks.barrier().wait();  // all have read what is now written
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    const std::size_t i = parameters_[k];
+    const Place& place = core_.places_[i];
+    const Unit& unit = core_.units_[place.unit];
+    const std::int64_t offset = unit.layout.offset(place.index);
+    at::Tensor stored = values[k].to(scalar_type_of(unit.dtype));
+    core_.memory_->write(place.unit,
+                         {offset, offset + core_.parameters_[i].numel},
+                         static_cast<const std::byte*>(stored.const_data_ptr()));
+    core_.optimizer_->parameters_changed(place.unit, place.index, values[k]);
+    core_.memory_->attach(i);
+    core_.parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  core_.memory_->finish_update();
+  charge_ = {};
+}
+
+void EngineCore::unwrap() {
+  check_alive();
+  TRIREME_CHECK(round_ == 0 && !backward_done_,
+                "unwrap() was called in the middle of a step: call it before backward() or after "
+                "step()");
+  const Unwatched guard;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    const Place& place = places_[i];
+    const Unit& unit = units_[place.unit];
+    at::Tensor whole = at::empty_strided(
+        parameter.sizes, parameter.strides, at::TensorOptions().dtype(scalar_type_of(unit.dtype)));
+    const std::int64_t offset = unit.layout.offset(place.index);
+    memory_->read(
+        place.unit, {offset, offset + parameter.numel}, static_cast<std::byte*>(whole.data_ptr()));
+    parameter.tensor.set_data(whole);
+  }
+  link_->core = nullptr;
+  unwrapped_ = true;
+  ranks_->barrier().wait();
+}
+
+MemoryReport EngineCore::memory_report() {
+  MemoryReport report;
+  const MemoryUse mine = ledger_->use();
+  report.ranks.resize(static_cast<std::size_t>(ranks_->size()));
+  constexpr std::int64_t kBytes = sizeof(MemoryUse);
+  ranks_
+      ->all_gather({&mine, kBytes, Dtype::kUint8},
+                   {report.ranks.data(), kBytes * ranks_->size(), Dtype::kUint8})
+      .wait();
+  double predicted = 0;
+  for (const Unit& unit : units_) {
+    const auto element = static_cast<double>(dtype_bytes(unit.dtype));
+    const auto exact = static_cast<double>(dtype_bytes(unit.sum_dtype()));
+    const double states = exact * (optimizer_->state_count() + (unit.has_masters() ? 1 : 0));
+    predicted += memory_share(options_.zero,
+                              ranks_->size(),
+                              unit.layout.parameters_numel(),
+                              {.parameter = element,
+                               .gradient = unit.trainable ? exact : 0,
+                               .optimizer = unit.trainable ? states : 0})
+                     .total();
+  }
+  report.predicted_bytes = static_cast<std::int64_t>(predicted);
+  return report;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "parallel/gradient_reducer.h"
+#include "parallel/parameter_memory.h"
+#include "parallel/sharded_optimizer.h"
+#include "trireme/parallel/engine.h"
+
+namespace trireme::detail {
+
+// The engine: one machine for DDP and the ZeRO stages. What differs between them is in the memory
+// of the parameters, in where sums are kept, and in which range the optimizer updates.
+class EngineCore {
+ public:
+  EngineCore(std::shared_ptr<torch::nn::Module> model,
+             const Optimizer& optimizer,
+             const EngineOptions& options,
+             std::shared_ptr<Communicator> ranks);
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+  ~EngineCore();
+
+  void backward(const at::Tensor& loss);
+  bool step();
+  void join();
+  double clip_grad_norm(double max_norm);
+  at::Tensor grad(const std::string& name);
+  at::Tensor average(const std::string& name);
+  std::unique_ptr<GatherScope> gathered(const std::vector<std::string>& names);
+  void unwrap();
+  MemoryReport memory_report();
+
+  std::int64_t local_micro_batches() const;
+  std::int64_t micro_batches() const { return micro_batches_; }
+  std::int64_t steps() const { return steps_; }
+  double learning_rate() const;
+  void set_learning_rate(double base) { base_rate_ = base; }
+  double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
+  std::int64_t skipped_steps() const { return scaler_ ? scaler_->state().skipped : 0; }
+  MemoryUse memory() const { return ledger_->use(); }
+  Communicator& ranks() const { return *ranks_; }
+  const EngineOptions& options() const { return options_; }
+
+ private:
+  friend class GatherScope;
+  class Hook;
+  // What the hooks on the autograd graph know of the engine, which they may outlive.
+  struct Link {
+    EngineCore* core = nullptr;
+  };
+
+  void check_options() const;
+  void install_hooks();
+  // By parameter: whether the graph behind `loss` leads to it.
+  std::vector<bool> reachable_from(const at::Tensor& loss) const;
+  void receive(std::size_t parameter, const at::Tensor& gradient);
+  void check_alive() const;
+  // Nobody has put other tensors in the place of the parameters.
+  void check_parameters() const;
+  std::size_t parameter_named(const std::string& name) const;
+  bool complete_here() const { return round_ >= local_micro_batches(); }
+  // Takes part in the rounds in which this rank has no micro-batch, and waits for the sums.
+  void complete(bool joined);
+  void require_complete(const char* what) const;
+  bool finish_step();
+  void forget_step();
+  [[noreturn]] void refuse_gradients();
+  GradientTransform transform() const;
+  void broadcast_buffers();
+
+  std::shared_ptr<torch::nn::Module> model_;
+  EngineOptions options_;
+  std::shared_ptr<Communicator> ranks_;
+  std::shared_ptr<MemoryLedger> ledger_ = MemoryLedger::create();
+  std::int64_t micro_batches_ = 0;  // of a step, over all ranks
+  std::int64_t rounds_ = 0;         // in which all ranks communicate, in a step
+  double base_rate_ = 0;
+  std::unique_ptr<LossScaler> scaler_;
+
+  std::vector<Parameter> parameters_;
+  std::vector<Unit> units_;
+  std::vector<Place> places_;
+  std::vector<const c10::StorageImpl*> storages_;  // by parameter: where its tensor points
+  std::unique_ptr<ParameterMemory> memory_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
+  std::unique_ptr<GradientReducer> gradients_;
+
+  std::shared_ptr<Link> link_ = std::make_shared<Link>();
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
+  std::vector<Accumulator> accumulators_;  // kept alive: the hooks are theirs
+  std::unordered_map<const torch::autograd::Node*, std::size_t> parameter_of_;
+
+  // This step.
+  std::int64_t round_ = 0;      // backwards so far
+  bool backward_done_ = false;  // and no step() since
+  bool in_backward_ = false;
+  bool completed_ = false;
+  double clip_factor_ = 1;
+  bool clipped_ = false;
+  Agreement agreement_;
+
+  std::int64_t steps_ = 0;
+  bool failed_ = false;
+  bool unwrapped_ = false;
+};
+
+// Parameters that are whole and ordinary for a while.
+class GatherScope {
+ public:
+  GatherScope(EngineCore& core, const std::vector<std::size_t>& parameters);
+  GatherScope(const GatherScope&) = delete;
+  GatherScope& operator=(const GatherScope&) = delete;
+  ~GatherScope() = default;
+  void close();
+  bool open() const { return open_; }
+
+ private:
+  EngineCore& core_;
+  std::vector<std::size_t> parameters_;
+  MemoryLedger::Charge charge_;
+  bool open_ = true;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,669 @@
+#include "parallel/gradient_reducer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+
+#include "comm/reduce_kernels.h"
+#include "parallel/copy_kernels.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr char kAbsent = 0;
+constexpr char kPresent = 1;
+constexpr char kNotFinite = 2;
+
+// A round's record: whether this rank had a micro-batch, whether it has joined, then one byte for
+// each parameter.
+constexpr std::size_t kTookPart = 0;
+constexpr std::size_t kJoined = 1;
+constexpr std::size_t kFirstParameter = 2;
+
+Range intersection(Range a, Range b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+// sums = gradient, or sums += gradient, in the sums' precision.
+void accumulate(std::byte* sums,
+                Dtype sum_dtype,
+                const std::byte* gradient,
+                Dtype dtype,
+                std::int64_t numel,
+                bool first) {
+  const bool widen = sum_dtype != dtype;
+  std::vector<const std::byte*> inputs;
+  if (!first && !widen) {
+    inputs.push_back(sums);
+  }
+  inputs.push_back(gradient);
+  reduce({.dtype = dtype,
+          .op = ReduceOp::kSum,
+          .divisor = 1,
+          .inputs = inputs,
+          .outputs = {&sums, 1},
+          .numel = static_cast<std::size_t>(numel),
+          .widen = widen,
+          .accumulator = first || !widen ? nullptr : sums});
+}
+
+// The gradient's elements in the order of the parameter's memory and in its dtype.
+at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor& gradient) {
+  TRIREME_CHECK(gradient.sizes() == at::IntArrayRef(parameter.sizes),
+                "the gradient of parameter ",
+                parameter.name,
+                " has sizes ",
+                gradient.sizes(),
+                ", the parameter had ",
+                at::IntArrayRef(parameter.sizes),
+                " when the engine was built: its shape must not change");
+  const at::ScalarType type = scalar_type_of(dtype);
+  if (gradient.scalar_type() == type && gradient.layout() == at::kStrided &&
+      (gradient.strides() == at::IntArrayRef(parameter.strides) ||
+       (gradient.is_contiguous() && at::IntArrayRef(c10::contiguous_strides(parameter.sizes)) ==
+                                        at::IntArrayRef(parameter.strides)))) {
+    return gradient;
+  }
+  const at::Tensor dense = gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
+  at::Tensor ordered = at::empty_strided(
+      parameter.sizes, parameter.strides, at::TensorOptions().dtype(type).device(at::kCPU));
+  ordered.copy_(dense);
+  return ordered;
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
+                                 const std::vector<Unit>& units,
+                                 const std::vector<Place>& places,
+                                 const EngineOptions& options,
+                                 std::int64_t rounds,
+                                 Communicator& ranks,
+                                 MemoryLedger& ledger)
+    : parameters_(parameters),
+      units_(units),
+      places_(places),
+      options_(options),
+      rounds_(rounds),
+      ranks_(ranks),
+      ledger_(ledger),
+      whole_(options.zero == 0 || ranks.size() == 1),
+      sums_(units.size()),
+      buckets_of_(parameters.size()),
+      present_(parameters.size(), kAbsent),
+      accumulated_(parameters.size(), 0),
+      local_(parameters.size(), 0),
+      record_(kFirstParameter + parameters.size()),
+      records_(record_.size() * static_cast<std::size_t>(ranks.size())) {
+  const bool alone = ranks.size() == 1;
+  const bool whole_memory = whole_ || options.zero == 1;
+  std::vector<FlatLayout> layouts;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const Unit& unit = units[i];
+    layouts.push_back(unit.trainable && !unit.sparse ? unit.layout : FlatLayout({}, unit.dtype));
+    if (!unit.trainable) {
+      continue;
+    }
+    Sums& sums = sums_[i];
+    const std::size_t element = dtype_bytes(unit.sum_dtype());
+    const Range range = whole_memory ? Range{0, unit.layout.total_numel()} : mine(i);
+    const std::size_t bytes = static_cast<std::size_t>(range.size()) * element;
+    if (whole_memory && !alone) {
+      sums.shared = ranks.allocate(bytes);
+      sums.data = sums.shared.data();
+    } else {
+      sums.own = HostMemory(bytes);
+      sums.data = sums.own.data();
+      sums.first = range.begin;
+    }
+    sums.charges.push_back(ledger.charge(MemoryCategory::kGradients, bytes));
+    if (space_of(unit) == Space::kLocal) {
+      const std::size_t whole = static_cast<std::size_t>(unit.layout.total_numel()) * element;
+      sums.local = ranks.allocate(whole);
+      sums.charges.push_back(ledger.charge(MemoryCategory::kBuckets, whole));
+    }
+  }
+
+  buckets_ = plan_buckets(layouts, options.bucket_bytes);
+  states_.resize(buckets_.size());
+  order_.resize(buckets_.size());
+  std::iota(order_.begin(), order_.end(), std::size_t{0});
+  bool any_in_ring = false;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const Unit& unit = units[buckets_[b].unit];
+    for (const Piece& piece : buckets_[b].pieces) {
+      buckets_of_[unit.parameters[piece.parameter]].push_back(b);
+    }
+    if (space_of(unit) == Space::kRing) {
+      any_in_ring = true;
+      slot_bytes_ =
+          std::max(slot_bytes_,
+                   static_cast<std::size_t>(buckets_[b].range.size()) * dtype_bytes(unit.dtype));
+    }
+  }
+  if (any_in_ring) {
+    const auto count = static_cast<std::size_t>(
+        std::min<std::int64_t>(options.bucket_count, static_cast<std::int64_t>(buckets_.size())));
+    ring_.push_back(ranks.allocate(slot_bytes_ * count));
+    ring_charges_.push_back(ledger.charge(MemoryCategory::kBuckets, slot_bytes_ * count));
+    for (std::size_t slot = 0; slot < count; ++slot) {
+      slots_.push_back(ring_[0].data() + slot * slot_bytes_);
+      free_slots_.push_back(static_cast<int>(slot));
+    }
+  }
+}
+
+GradientReducer::Space GradientReducer::space_of(const Unit& unit) const {
+  if (ranks_.size() == 1) {
+    return Space::kInPlace;
+  }
+  if (options_.sum_order == SumOrder::kLocalFirst) {
+    return Space::kLocal;
+  }
+  // 16-bit gradients are summed in float32, so not where they are.
+  return options_.zero <= 1 && rounds_ == 1 && !unit.has_masters() ? Space::kInPlace : Space::kRing;
+}
+
+Range GradientReducer::mine(std::size_t unit) const {
+  return units_[unit].ranges[static_cast<std::size_t>(ranks_.rank())];
+}
+
+std::byte* GradientReducer::sum_at(std::size_t unit, std::int64_t element) const {
+  const Sums& sums = sums_[unit];
+  return sums.data +
+         static_cast<std::size_t>(element - sums.first) * dtype_bytes(units_[unit].sum_dtype());
+}
+
+const std::byte* GradientReducer::sums(std::size_t unit, std::int64_t begin) const {
+  return sum_at(unit, begin);
+}
+
+void GradientReducer::begin_round(bool last_of_this_rank, const std::vector<bool>& expected) {
+  last_round_of_this_rank_ = last_of_this_rank;
+  std::fill(present_.begin(), present_.end(), kAbsent);
+  next_ = 0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    states_[b] = {};
+    const Unit& unit = units_[buckets_[b].unit];
+    for (const Piece& piece : buckets_[b].pieces) {
+      states_[b].missing += expected[unit.parameters[piece.parameter]] ? piece.numel : 0;
+    }
+  }
+}
+
+void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
+  const Parameter& p = parameters_[parameter];
+  TRIREME_CHECK(present_[parameter] == kAbsent,
+                "parameter ",
+                p.name,
+                " got two gradients in one backward on rank ",
+                ranks_.rank(),
+                ": call backward once for each micro-batch (add losses up first)");
+  if (units_[places_[parameter].unit].sparse) {
+    const at::Tensor rows = gradient.is_sparse() ? gradient : gradient.to_sparse(1);
+    sparse_.emplace_back(parameter, rows.coalesce());
+    const at::Tensor values = sparse_.back().second._values();
+    present_[parameter] = values.isfinite().all().item<bool>() ? kPresent : kNotFinite;
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const Place& place = places_[parameter];
+  const Unit& unit = units_[place.unit];
+  const at::Tensor ordered = in_order_of(p, unit.dtype, gradient);
+  const auto* from = static_cast<const std::byte*>(ordered.const_data_ptr());
+  const std::size_t element = dtype_bytes(unit.dtype);
+  const std::size_t sum_element = dtype_bytes(unit.sum_dtype());
+  const Space space = space_of(unit);
+  const bool local = space == Space::kLocal || ranks_.size() == 1;
+  const bool first = !local_[parameter];
+  bool finite = true;
+  present_[parameter] = kPresent;  // before a bucket with it can be launched
+  for (const std::size_t b : buckets_of_[parameter]) {
+    std::byte* memory = acquire(b);
+    for (const Piece& piece : buckets_[b].pieces) {
+      if (piece.parameter != place.index) {
+        continue;
+      }
+      const auto at = static_cast<std::size_t>(piece.offset - buckets_[b].range.begin);
+      const std::byte* source = from + static_cast<std::size_t>(piece.begin) * element;
+      if (local && (!first || unit.has_masters())) {
+        std::byte* to = memory + at * sum_element;
+        accumulate(to, unit.sum_dtype(), source, unit.dtype, piece.numel, first);
+        finite &= copy_finite(unit.sum_dtype(), to, to, piece.numel);
+      } else {
+        finite &= copy_finite(unit.dtype, memory + at * element, source, piece.numel);
+      }
+      states_[b].missing -= piece.numel;
+    }
+    if (states_[b].missing == 0) {
+      filled_.push_back(b);
+    }
+    if (!finite) {
+      present_[parameter] = kNotFinite;
+    }
+    launch_ready();
+  }
+  local_[parameter] = 1;
+  poll();
+}
+
+std::byte* GradientReducer::acquire(std::size_t b) {
+  State& state = states_[b];
+  if (state.memory == nullptr) {
+    const Bucket& bucket = buckets_[b];
+    switch (space_of(units_[bucket.unit])) {
+      case Space::kInPlace:
+        state.memory = sum_at(bucket.unit, bucket.range.begin);
+        break;
+      case Space::kLocal:
+        state.memory =
+            sums_[bucket.unit].local.data() + static_cast<std::size_t>(bucket.range.begin) *
+                                                  dtype_bytes(units_[bucket.unit].sum_dtype());
+        break;
+      case Space::kRing:
+        state.slot = acquire_slot();
+        state.memory = slots_[static_cast<std::size_t>(state.slot)];
+        break;
+    }
+  }
+  return state.memory;
+}
+
+// Note [waiting for a slot]
+// Buckets are launched in one order on all ranks, so the oldest one that this rank has launched
+// needs nothing from it any more: waiting for it cannot be a circle. Where nothing has been
+// launched, because gradients come in another order than expected, waiting could be one: then the
+// ring grows.
+int GradientReducer::acquire_slot() {
+  poll();
+  while (free_slots_.empty() && !in_flight_.empty()) {
+    wait_for_oldest();
+  }
+  if (free_slots_.empty()) {
+    if (!told_of_growth_ && learned_) {
+      told_of_growth_ = true;
+      log(LogLevel::kWarning,
+          concat("rank ",
+                 ranks_.rank(),
+                 ": gradients come in another order than expected, more than ",
+                 slots_.size(),
+                 " buckets are half full: the memory for buckets grows "
+                 "(EngineOptions::bucket_count)"));
+    }
+    grown_.emplace_back(slot_bytes_);
+    ring_charges_.push_back(ledger_.charge(MemoryCategory::kBuckets, slot_bytes_));
+    slots_.push_back(grown_.back().data());
+    return static_cast<int>(slots_.size()) - 1;
+  }
+  const int slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+void GradientReducer::launch_ready() {
+  if (ranks_.size() == 1 && !options_.gradient_hook) {
+    return;  // what was written is the sum
+  }
+  const bool one_communication = options_.sum_order == SumOrder::kLocalFirst;
+  if (one_communication && !last_round_of_this_rank_) {
+    return;
+  }
+  while (next_ < order_.size() && states_[order_[next_]].missing == 0) {
+    launch(order_[next_++]);  // also one that nothing will come for
+  }
+}
+
+std::vector<Range> GradientReducer::absent_ranges(const Bucket& bucket) const {
+  const Unit& unit = units_[bucket.unit];
+  const bool one_communication = options_.sum_order == SumOrder::kLocalFirst;
+  std::vector<Range> absent;
+  bool any = false;
+  for (const Piece& piece : bucket.pieces) {
+    const std::size_t parameter = unit.parameters[piece.parameter];
+    const bool there = present_[parameter] != kAbsent || (one_communication && local_[parameter]);
+    if (there) {
+      any = true;
+      continue;
+    }
+    const Range range{piece.offset - bucket.range.begin,
+                      piece.offset - bucket.range.begin + piece.numel};
+    if (!absent.empty() && !any) {
+      absent.back().end = range.end;  // nothing but a gap between them
+    } else {
+      absent.push_back(range);
+    }
+    any = false;
+  }
+  return absent;
+}
+
+std::vector<Range> GradientReducer::fresh_ranges(const Bucket& bucket) const {
+  const Unit& unit = units_[bucket.unit];
+  std::vector<Range> fresh;
+  for (const Piece& piece : bucket.pieces) {
+    if (!accumulated_[unit.parameters[piece.parameter]]) {
+      fresh.push_back(
+          {piece.offset - bucket.range.begin, piece.offset - bucket.range.begin + piece.numel});
+    }
+  }
+  return fresh;
+}
+
+void GradientReducer::launch(std::size_t b) {
+  const Bucket& bucket = buckets_[b];
+  const Unit& unit = units_[bucket.unit];
+  State& state = states_[b];
+  state.launched = true;
+  std::vector<Range> absent = absent_ranges(bucket);
+  if (options_.gradient_hook) {
+    launch_hooked(b, absent);
+    return;
+  }
+  const Space space = space_of(unit);
+  std::byte* memory = state.memory;
+  if (memory == nullptr) {
+    // Nothing of this bucket came. It is not read, but has to be somewhere.
+    memory = space == Space::kRing ? slots_[0] : acquire(b);
+  }
+  const std::int64_t numel = bucket.range.size();
+  const Dtype dtype = space == Space::kLocal ? unit.sum_dtype() : unit.dtype;
+  Flight flight{b, state.slot, {}};
+  if (space == Space::kInPlace && whole_) {
+    flight.work =
+        ranks_.all_reduce({memory, numel, dtype}, ReduceOp::kSum, {.absent = std::move(absent)});
+  } else {
+    Counts counts;
+    for (const Range& range : unit.ranges) {
+      counts.push_back(intersection(range, bucket.range).size());
+    }
+    const Range own = intersection(mine(bucket.unit), bucket.range);
+    SumTerms terms{.absent = std::move(absent)};
+    if (space == Space::kRing && rounds_done_ > 0) {
+      take_record();
+      terms.accumulate = true;
+      terms.fresh = fresh_ranges(bucket);
+    }
+    flight.work =
+        ranks_.reduce_scatter({memory, numel, dtype},
+                              {sum_at(bucket.unit, own.begin), own.size(), unit.sum_dtype()},
+                              ReduceOp::kSum,
+                              std::move(counts),
+                              std::move(terms));
+  }
+  in_flight_.push_back(std::move(flight));
+}
+
+// A user's sum instead of ours. It has no absent terms: they are zeros.
+void GradientReducer::launch_hooked(std::size_t b, const std::vector<Range>& absent) {
+  const Bucket& bucket = buckets_[b];
+  const Unit& unit = units_[bucket.unit];
+  const Space space = space_of(unit);
+  const bool in_sums = space == Space::kInPlace || space == Space::kLocal;
+  const Dtype dtype = in_sums ? unit.sum_dtype() : unit.dtype;
+  std::byte* memory = acquire(b);
+  for (const Range& range : absent) {
+    std::memset(memory + static_cast<std::size_t>(range.begin) * dtype_bytes(dtype),
+                0,
+                static_cast<std::size_t>(range.size()) * dtype_bytes(dtype));
+  }
+  const std::int64_t numel = bucket.range.size();
+  at::Tensor values =
+      at::from_blob(memory, {numel}, at::TensorOptions().dtype(scalar_type_of(dtype)));
+  const at::Tensor summed = options_.gradient_hook({.index = b, .values = values, .ranks = ranks_});
+  TRIREME_CHECK(summed.defined() && summed.numel() == numel,
+                "the gradient hook was given ",
+                numel,
+                " values and returned ",
+                summed.defined() ? summed.numel() : 0,
+                ": return the sum of all of them over the ranks");
+  const at::Tensor exact =
+      summed.reshape({numel}).to(scalar_type_of(unit.sum_dtype())).contiguous();
+  const bool whole = whole_ || (space == Space::kInPlace);
+  const Range range = whole ? bucket.range : intersection(mine(bucket.unit), bucket.range);
+  if (ranks_.size() == 1) {
+    std::memcpy(sum_at(bucket.unit, range.begin),
+                exact.const_data_ptr(),
+                static_cast<std::size_t>(numel) * dtype_bytes(unit.sum_dtype()));
+  } else {
+    accumulate(sum_at(bucket.unit, range.begin),
+               unit.sum_dtype(),
+               static_cast<const std::byte*>(exact.const_data_ptr()) +
+                   static_cast<std::size_t>(range.begin - bucket.range.begin) *
+                       dtype_bytes(unit.sum_dtype()),
+               unit.sum_dtype(),
+               range.size(),
+               rounds_done_ == 0 || space != Space::kRing);
+  }
+  if (states_[b].slot >= 0) {
+    free_slots_.push_back(states_[b].slot);
+  }
+}
+
+void GradientReducer::poll() {
+  while (!in_flight_.empty() && in_flight_.front().work.done()) {
+    retire(in_flight_.front());
+    in_flight_.pop_front();
+  }
+}
+
+void GradientReducer::wait_for_oldest() {
+  in_flight_.front().work.wait();
+  retire(in_flight_.front());
+  in_flight_.pop_front();
+}
+
+void GradientReducer::retire(Flight& flight) {
+  if (flight.slot >= 0) {
+    free_slots_.push_back(flight.slot);
+  }
+}
+
+void GradientReducer::end_round(bool took_part, bool joined) {
+  const bool one_communication = options_.sum_order == SumOrder::kLocalFirst && ranks_.size() > 1;
+  if (one_communication && !last_round_of_this_rank_) {
+    for (std::size_t p = 0; p < present_.size(); ++p) {
+      record_[kFirstParameter + p] =
+          std::max(record_[kFirstParameter + p], static_cast<std::uint8_t>(present_[p]));
+    }
+    record_[kTookPart] = static_cast<std::uint8_t>(record_[kTookPart] + (took_part ? 1 : 0));
+    return;
+  }
+  // What has not come by now is absent.
+  if (ranks_.size() > 1 || options_.gradient_hook) {
+    while (next_ < order_.size()) {
+      launch(order_[next_++]);
+    }
+  }
+  reduce_sparse();
+  take_record();
+  if (!one_communication) {
+    std::fill(record_.begin(), record_.end(), std::uint8_t{0});
+  }
+  record_[kTookPart] = static_cast<std::uint8_t>(record_[kTookPart] + (took_part ? 1 : 0));
+  record_[kJoined] = joined ? 1 : 0;
+  for (std::size_t p = 0; p < present_.size(); ++p) {
+    record_[kFirstParameter + p] =
+        std::max(record_[kFirstParameter + p], static_cast<std::uint8_t>(present_[p]));
+  }
+  record_work_ = ranks_.all_gather(record_, records_);
+  record_pending_ = true;
+  ++rounds_done_;
+}
+
+void GradientReducer::take_record() {
+  if (!record_pending_) {
+    return;
+  }
+  record_work_.wait();
+  record_pending_ = false;
+  bool all_joined = true;
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    const std::uint8_t* record = records_.data() + static_cast<std::size_t>(rank) * record_.size();
+    agreement_.micro_batches += record[kTookPart];
+    all_joined &= record[kJoined] != 0;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      const std::uint8_t state = record[kFirstParameter + p];
+      accumulated_[p] |= state != kAbsent ? 1 : 0;
+      if (state == kNotFinite && agreement_.bad_rank < 0) {
+        agreement_.bad_rank = rank;
+        agreement_.bad_parameter = p;
+      }
+    }
+  }
+  agreement_.all_joined = all_joined && agreement_.micro_batches == 0;
+}
+
+// Rows of embeddings travel as indices and values; everyone adds those of its range, in the order
+// of the ranks.
+void GradientReducer::reduce_sparse() {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_[u];
+    if (!unit.sparse) {
+      continue;
+    }
+    const std::size_t parameter = unit.parameters[0];
+    const Parameter& p = parameters_[parameter];
+    const std::int64_t width = p.sizes[0] == 0 ? 0 : p.numel / p.sizes[0];
+    const at::ScalarType sum_type = scalar_type_of(unit.sum_dtype());
+    at::Tensor indices = at::empty({0}, at::kLong);
+    at::Tensor values = at::empty({0, width}, scalar_type_of(unit.dtype));
+    for (const auto& [which, gradient] : sparse_) {
+      if (which == parameter) {
+        indices = gradient._indices()[0].contiguous();
+        values =
+            gradient._values().reshape({-1, width}).to(scalar_type_of(unit.dtype)).contiguous();
+      }
+    }
+    const std::vector<std::int64_t> own = {indices.numel()};
+    Counts rows(static_cast<std::size_t>(ranks_.size()));
+    ranks_.all_gather(own, rows).wait();
+    const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    Counts elements = rows;
+    for (std::int64_t& count : elements) {
+      count *= width;
+    }
+    at::Tensor all_indices = at::empty({total}, at::kLong);
+    at::Tensor all_values = at::empty({total, width}, scalar_type_of(unit.dtype));
+    const MemoryLedger::Charge charge =
+        ledger_.charge(MemoryCategory::kBuckets, all_indices.nbytes() + all_values.nbytes());
+    ranks_.all_gather(indices, all_indices, rows).wait();
+    ranks_.all_gather(values, all_values, elements).wait();
+    all_values = all_values.to(sum_type);
+
+    const Range range = whole_ ? Range{0, unit.layout.total_numel()} : mine(u);
+    if (!local_[parameter]) {
+      std::memset(sum_at(u, range.begin),
+                  0,
+                  static_cast<std::size_t>(range.size()) * dtype_bytes(unit.sum_dtype()));
+      local_[parameter] = 1;
+    }
+    const auto* row = all_indices.const_data_ptr<std::int64_t>();
+    const auto* from = static_cast<const std::byte*>(all_values.const_data_ptr());
+    for (std::int64_t i = 0; i < total; ++i) {
+      const Range part = intersection({row[i] * width, (row[i] + 1) * width}, range);
+      if (!part.empty()) {
+        accumulate(sum_at(u, part.begin),
+                   unit.sum_dtype(),
+                   from + static_cast<std::size_t>(i * width + part.begin - row[i] * width) *
+                              dtype_bytes(unit.sum_dtype()),
+                   unit.sum_dtype(),
+                   part.size(),
+                   false);
+      }
+    }
+  }
+  sparse_.clear();
+}
+
+// What the ring grew by in a step of another order is given back.
+void GradientReducer::shrink_ring() {
+  if (grown_.empty()) {
+    return;
+  }
+  const std::size_t count = slots_.size() - grown_.size();
+  slots_.resize(count);
+  ring_charges_.resize(1);
+  grown_.clear();
+  free_slots_.clear();
+  for (std::size_t slot = 0; slot < count; ++slot) {
+    free_slots_.push_back(static_cast<int>(slot));
+  }
+}
+
+Agreement GradientReducer::finish() {
+  while (!in_flight_.empty()) {
+    wait_for_oldest();
+  }
+  take_record();
+  // Where every rank updates everything, and the sums are with their owners.
+  std::deque<Work> gathers;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_[u];
+    if (!unit.trainable || unit.sparse || !whole_ || space_of(unit) == Space::kInPlace) {
+      continue;
+    }
+    if (options_.gradient_hook) {
+      continue;  // its sums are whole already
+    }
+    Counts counts;
+    for (const Range& range : unit.ranges) {
+      counts.push_back(range.size());
+    }
+    gathers.push_back(
+        ranks_.all_gather(ConstSpan(sum_at(u, mine(u).begin), mine(u).size(), unit.sum_dtype()),
+                          Span(sum_at(u, 0), unit.layout.total_numel(), unit.sum_dtype()),
+                          std::move(counts)));
+  }
+  for (Work& work : gathers) {
+    work.wait();
+  }
+  agreement_.used.assign(accumulated_.begin(), accumulated_.end());
+  return agreement_;
+}
+
+void GradientReducer::reset() {
+  // From the first step on, buckets are launched in the order in which rank 0 filled them.
+  if (!learned_ && ranks_.size() > 1) {
+    std::vector<std::int64_t> order;
+    std::vector<bool> known(buckets_.size(), false);
+    for (const std::size_t b : filled_) {
+      if (!known[b]) {
+        known[b] = true;
+        order.push_back(static_cast<std::int64_t>(b));
+      }
+    }
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      if (!known[b]) {
+        order.push_back(static_cast<std::int64_t>(b));
+      }
+    }
+    ranks_.broadcast(order, 0).wait();
+    order_.assign(order.begin(), order.end());
+    std::vector<std::size_t> position(order_.size());
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      position[order_[i]] = i;
+    }
+    for (auto& of : buckets_of_) {
+      std::sort(of.begin(), of.end(), [&](std::size_t a, std::size_t b) {
+        return position[a] < position[b];
+      });
+    }
+    learned_ = true;
+  }
+  shrink_ring();
+  filled_.clear();
+  std::fill(accumulated_.begin(), accumulated_.end(), 0);
+  std::fill(local_.begin(), local_.end(), 0);
+  std::fill(record_.begin(), record_.end(), std::uint8_t{0});
+  agreement_ = {};
+  rounds_done_ = 0;
+}
+
+}  // namespace trireme::detail

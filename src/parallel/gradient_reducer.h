@@ -1,0 +1,153 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "parallel/parameter_table.h"
+#include "parallel/unit.h"
+#include "trireme/comm/communicator.h"
+#include "trireme/core/host_memory.h"
+#include "trireme/core/memory_ledger.h"
+#include "trireme/shard/bucket_plan.h"
+
+namespace trireme::detail {
+
+// What all ranks know when a step's gradients have been summed.
+struct Agreement {
+  std::vector<bool> used;          // by parameter: somebody had a gradient for it
+  std::int64_t micro_batches = 0;  // that took part
+  bool all_joined = false;         // no rank has data left
+  // The first gradient that is not finite; -1: all are.
+  int bad_rank = -1;
+  std::size_t bad_parameter = 0;
+};
+
+// Sums the gradients of a step's micro-batches over the ranks, in one order whatever the stage, the
+// world and the buckets (docs/parity.md): round k adds micro-batches k*N to k*N+N-1, in rank order,
+// to sums that live with the owner of each range.
+//
+// Gradients are written once, straight into a bucket in memory that the ranks share. A bucket that
+// is full is reduced as soon as those before it are, while backward goes on. Bucket memory is one
+// of:
+//   in place  the unit's whole sums; what is reduced stays where it was written (DDP and stage 1
+//             with one round)
+//   ring      a few buckets that are used over and over (stages 2 and 3, and everything with
+//             several rounds)
+//   local     whole gradients of this rank, added up over its micro-batches (SumOrder::kLocalFirst)
+class GradientReducer {
+ public:
+  GradientReducer(const std::vector<Parameter>& parameters,
+                  const std::vector<Unit>& units,
+                  const std::vector<Place>& places,
+                  const EngineOptions& options,
+                  std::int64_t rounds,
+                  Communicator& ranks,
+                  MemoryLedger& ledger);
+
+  // --- a backward pass, or its place where this rank has none
+
+  // `expected` says, by parameter, whether a gradient can come at all.
+  void begin_round(bool last_of_this_rank, const std::vector<bool>& expected);
+  // A parameter's gradient of this micro-batch; called once for each that has one.
+  void add(std::size_t parameter, const at::Tensor& gradient);
+  // Backward is over; what has not come will not come. `took_part`: there was a micro-batch.
+  void end_round(bool took_part, bool joined);
+
+  // --- the end of a step
+
+  // Waits for all rounds. The sums are then in place. Collective.
+  Agreement finish();
+  // Whether every rank holds the sums of everything, or each those of its range.
+  bool whole_sums() const { return whole_; }
+  // The sums of elements [range.begin, ...) of a unit, which this rank must hold.
+  const std::byte* sums(std::size_t unit, std::int64_t begin) const;
+  // Forgets the step.
+  void reset();
+
+ private:
+  struct State {  // of one bucket in one round
+    std::byte* memory = nullptr;
+    int slot = -1;             // of the ring
+    std::int64_t missing = 0;  // elements that have not come yet
+    bool launched = false;
+  };
+  struct Flight {
+    std::size_t bucket;
+    int slot;
+    Work work;
+  };
+  enum class Space { kInPlace, kRing, kLocal };
+
+  Space space_of(const Unit& unit) const;
+  std::byte* acquire(std::size_t bucket);
+  int acquire_slot();
+  void launch_ready();
+  void shrink_ring();
+  void launch(std::size_t bucket);
+  void launch_hooked(std::size_t bucket, const std::vector<Range>& absent);
+  void poll();
+  void wait_for_oldest();
+  void retire(Flight& flight);
+  void write(std::size_t parameter, const at::Tensor& gradient);
+  void reduce_sparse();
+  void take_record();
+  std::vector<Range> absent_ranges(const Bucket& bucket) const;
+  std::vector<Range> fresh_ranges(const Bucket& bucket) const;
+  Range mine(std::size_t unit) const;
+  std::byte* sum_at(std::size_t unit, std::int64_t element) const;
+
+  const std::vector<Parameter>& parameters_;
+  const std::vector<Unit>& units_;
+  const std::vector<Place>& places_;
+  const EngineOptions& options_;
+  const std::int64_t rounds_;
+  Communicator& ranks_;
+  MemoryLedger& ledger_;
+  bool whole_ = false;
+
+  // Sums by unit: whole (then shared) or this rank's range.
+  struct Sums {
+    SharedBuffer shared;
+    HostMemory own;
+    std::byte* data = nullptr;
+    std::int64_t first = 0;  // the element at `data`
+    SharedBuffer local;      // SumOrder::kLocalFirst
+    std::vector<MemoryLedger::Charge> charges;
+  };
+  std::vector<Sums> sums_;
+
+  std::vector<Bucket> buckets_;                       // by index
+  std::vector<std::vector<std::size_t>> buckets_of_;  // by parameter: those it reaches into
+  std::vector<std::size_t> order_;  // in which they are launched, the same everywhere
+  std::vector<State> states_;
+  std::size_t next_ = 0;  // in order_: the next to be launched
+
+  // The ring.
+  std::size_t slot_bytes_ = 0;
+  std::vector<SharedBuffer> ring_;  // one buffer of all the slots, then what it grew by
+  std::vector<std::byte*> slots_;
+  std::vector<int> free_slots_;
+  std::vector<HostMemory> grown_;
+  std::vector<MemoryLedger::Charge> ring_charges_;
+  std::deque<Flight> in_flight_;
+
+  // This step.
+  std::vector<char> present_;      // by parameter, in this round: 0 no, 1 yes, 2 not finite
+  std::vector<char> accumulated_;  // by parameter: the sums hold something
+  std::vector<char> local_;        // by parameter: the local gradients hold something
+  bool last_round_of_this_rank_ = false;
+  Agreement agreement_;
+  std::vector<std::uint8_t> record_;   // what this rank says about the round
+  std::vector<std::uint8_t> records_;  // what all say
+  Work record_work_;
+  bool record_pending_ = false;
+  std::int64_t rounds_done_ = 0;
+  std::vector<std::size_t> filled_;  // buckets in the order in which they were filled
+  bool learned_ = false;
+  bool told_of_growth_ = false;
+  std::vector<std::pair<std::size_t, at::Tensor>> sparse_;  // gradients of this round
+};
+
+}  // namespace trireme::detail

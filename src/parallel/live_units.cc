@@ -1,0 +1,250 @@
+#include "parallel/live_units.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme::detail {
+
+// What the tensors' storage knows of its unit.
+class LiveUnits::Handle final : public Watched {
+ public:
+  Handle(std::weak_ptr<LiveUnits> units, std::size_t unit, UnitNames names)
+      : units_(std::move(units)), unit_(unit), names_(std::move(names)) {}
+  void pin() override { units().pin(unit_); }
+  void unpin() override { units().unpin(unit_); }
+  std::string name_at(std::int64_t offset) const override { return names_.at(offset); }
+
+ private:
+  LiveUnits& units() const {
+    const auto units = units_.lock();
+    TRIREME_CHECK(units,
+                  "parameter ",
+                  names_.at(0),
+                  " was divided among the ranks by an engine that is gone: call engine.unwrap() "
+                  "before the engine ends to keep the model");
+    return *units;  // pinned units belong to an engine that is alive
+  }
+
+  std::weak_ptr<LiveUnits> units_;
+  std::size_t unit_;
+  UnitNames names_;
+};
+
+LiveUnits::LiveUnits(std::size_t limit,
+                     bool prefetch,
+                     Fetch fetch,
+                     std::shared_ptr<MemoryLedger> ledger)
+    : limit_(limit), fetch_(std::move(fetch)), ledger_(std::move(ledger)) {
+  if (prefetch) {
+    thread_ = std::thread([this] { run_thread(); });
+  }
+}
+
+LiveUnits::~LiveUnits() {
+  close();
+}
+
+void LiveUnits::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void LiveUnits::add(std::size_t bytes, UnitNames names) {
+  const std::lock_guard lock(mutex_);
+  Unit unit;
+  unit.bytes = bytes;
+  unit.watched = std::make_shared<Handle>(weak_from_this(), units_.size(), std::move(names));
+  unit.storage = UnitStorage(nullptr, 0, unit.watched);
+  units_.push_back(std::move(unit));
+}
+
+void LiveUnits::pin(std::size_t index) {
+  std::unique_lock lock(mutex_);
+  TRIREME_CHECK(!closed_,
+                "a parameter was used after its engine ended: call engine.unwrap() first");
+  note_use(index);
+  Unit& unit = units_[index];
+  changed_.wait(lock, [&] { return !unit.fetching; });
+  ++unit.pins;  // before making room, which may not take it
+  if (!unit.live) {
+    try {
+      make_room(unit.bytes);
+      unit.memory = take_memory(unit.bytes);
+    } catch (...) {
+      --unit.pins;
+      throw;
+    }
+    fetch_(index, unit.memory.data());
+    ++fetches_;
+    make_live(unit);
+  }
+  unit.last_use = ++clock_;
+  if (thread_.joinable() && position_ < expected_.size() && wanted_ < 0) {
+    const std::size_t next = expected_[position_];
+    if (!units_[next].live && !units_[next].fetching) {
+      wanted_ = static_cast<int>(next);
+      changed_.notify_all();
+    }
+  }
+}
+
+void LiveUnits::unpin(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  --units_[index].pins;
+}
+
+void LiveUnits::note_use(std::size_t unit) {
+  if (!seen_.empty() && seen_.back() == unit) {
+    return;
+  }
+  seen_.push_back(unit);
+  // Where the step leaves the expectation, it is looked for further on.
+  const auto found =
+      std::find(expected_.begin() + static_cast<std::ptrdiff_t>(position_), expected_.end(), unit);
+  if (found != expected_.end()) {
+    position_ = static_cast<std::size_t>(found - expected_.begin()) + 1;
+  }
+}
+
+std::size_t LiveUnits::distance(std::size_t unit) const {
+  const auto from = expected_.begin() + static_cast<std::ptrdiff_t>(position_);
+  const auto found = std::find(from, expected_.end(), unit);
+  return found == expected_.end() ? std::numeric_limits<std::size_t>::max()
+                                  : static_cast<std::size_t>(found - from);
+}
+
+void LiveUnits::make_room(std::size_t bytes) {
+  while (live_bytes_ + bytes > limit_) {
+    Unit* victim = nullptr;
+    std::size_t farthest = 0;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      Unit& unit = units_[i];
+      if (!unit.live || unit.pins > 0) {
+        continue;
+      }
+      const std::size_t next = distance(i);
+      // What is needed last goes first; before anything is learned, what was used longest ago.
+      if (victim == nullptr || next > farthest ||
+          (next == farthest && unit.last_use < victim->last_use)) {
+        victim = &unit;
+        farthest = next;
+      }
+    }
+    if (victim == nullptr) {
+      if (!told_) {
+        told_ = true;
+        log(LogLevel::kWarning,
+            concat(
+                "one operator needs more parameters at a time than EngineOptions::gather_bytes (",
+                limit_,
+                ") allows: ",
+                live_bytes_ + bytes,
+                " bytes; it gets them"));
+      }
+      return;
+    }
+    release(*victim);
+  }
+}
+
+void LiveUnits::release(Unit& unit) {
+  auto* storage = unit.storage.storage().unsafeGetStorageImpl();
+  (void)storage->set_data_ptr(watched_pointer(nullptr, unit.watched));
+  storage->set_nbytes(0);
+  unit.live = false;
+  live_bytes_ -= unit.bytes;
+  unit.charge = {};
+  spare_.push_back(std::move(unit.memory));
+  unit.memory = {};
+}
+
+void LiveUnits::make_live(Unit& unit) {
+  auto* storage = unit.storage.storage().unsafeGetStorageImpl();
+  (void)storage->set_data_ptr(watched_pointer(unit.memory.data(), unit.watched));
+  storage->set_nbytes(unit.bytes);
+  unit.charge = ledger_->charge(MemoryCategory::kGather, unit.bytes);
+  unit.live = true;
+}
+
+HostMemory LiveUnits::take_memory(std::size_t bytes) {
+  live_bytes_ += bytes;
+  const auto fits = std::find_if(
+      spare_.begin(), spare_.end(), [&](const HostMemory& m) { return m.size_bytes() == bytes; });
+  HostMemory memory;
+  if (fits != spare_.end()) {
+    memory = std::move(*fits);
+    spare_.erase(fits);
+  } else {
+    // Of another size: its pages go back, so that spare memory never adds to the limit.
+    if (!spare_.empty()) {
+      spare_.erase(spare_.begin());
+    }
+    memory = HostMemory(bytes);
+  }
+  return memory;
+}
+
+void LiveUnits::drop_all() {
+  std::unique_lock lock(mutex_);
+  wanted_ = -1;
+  changed_.wait(lock, [&] {
+    return std::none_of(
+        units_.begin(), units_.end(), [](const Unit& unit) { return unit.fetching; });
+  });
+  for (Unit& unit : units_) {
+    if (unit.live) {
+      TRIREME_ASSERT(unit.pins == 0, "a unit is in use while its parameters change");
+      release(unit);
+    }
+  }
+}
+
+void LiveUnits::end_of_step() {
+  const std::lock_guard lock(mutex_);
+  if (!seen_.empty()) {
+    expected_ = std::move(seen_);
+  }
+  seen_.clear();
+  position_ = 0;
+}
+
+void LiveUnits::run_thread() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return closed_ || wanted_ >= 0; });
+    if (closed_) {
+      return;
+    }
+    const auto index = static_cast<std::size_t>(wanted_);
+    wanted_ = -1;
+    Unit& unit = units_[index];
+    // Ahead only into room that is free: what is in use now must not go for it.
+    if (unit.live || unit.fetching || live_bytes_ + unit.bytes > limit_) {
+      continue;
+    }
+    unit.fetching = true;
+    try {
+      unit.memory = take_memory(unit.bytes);
+      lock.unlock();
+      fetch_(index, unit.memory.data());
+      lock.lock();
+      ++fetches_;
+      make_live(unit);
+    } catch (const MemoryError&) {
+      live_bytes_ -= unit.bytes;  // whoever needs it will be told
+    }
+    unit.fetching = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <c10/core/Storage.h>
+
+#include "parallel/operator_watch.h"
+#include "parallel/unit_storage.h"
+#include "trireme/core/host_memory.h"
+#include "trireme/core/memory_ledger.h"
+
+namespace trireme::detail {
+
+// Units that exist in parts and are put together while they are used. At most `limit` bytes are
+// whole at a time, unless one operator needs more. Which unit comes next is learned from the
+// sequence of uses of the last step; it decides what is released and what is fetched ahead.
+class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
+ public:
+  // Puts unit `unit` together at `to`. Called from any thread, never twice at a time for one unit.
+  using Fetch = std::function<void(std::size_t unit, std::byte* to)>;
+
+  LiveUnits(std::size_t limit, bool prefetch, Fetch fetch, std::shared_ptr<MemoryLedger> ledger);
+  ~LiveUnits();
+
+  // The next unit. Its storage has no memory until it is used.
+  void add(std::size_t bytes, UnitNames names);
+  const UnitStorage& storage(std::size_t unit) const { return units_[unit].storage; }
+
+  void pin(std::size_t unit);
+  void unpin(std::size_t unit);
+
+  // What is whole is out of date: an update has begun. No unit may be in use.
+  void drop_all();
+  // A step is over: what was seen in it is the expectation for the next.
+  void end_of_step();
+  // The parts are gone; a later use is an error.
+  void close();
+
+  std::int64_t fetches() const { return fetches_; }
+
+ private:
+  struct Unit {
+    std::size_t bytes = 0;
+    UnitStorage storage;
+    std::shared_ptr<Watched> watched;
+    HostMemory memory;  // while it is whole
+    MemoryLedger::Charge charge;
+    int pins = 0;
+    bool live = false;      // whole, and its tensors point at it
+    bool fetching = false;  // by the thread
+    std::uint64_t last_use = 0;
+  };
+  class Handle;
+
+  // All below are called under the mutex.
+  void note_use(std::size_t unit);
+  void make_room(std::size_t bytes);
+  void release(Unit& unit);
+  void make_live(Unit& unit);
+  HostMemory take_memory(std::size_t bytes);
+  // Uses from now until the next one of `unit`; large when none is expected.
+  std::size_t distance(std::size_t unit) const;
+  void run_thread();
+
+  const std::size_t limit_;
+  const Fetch fetch_;
+  const std::shared_ptr<MemoryLedger> ledger_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::vector<Unit> units_;
+  std::vector<HostMemory> spare_;      // released memory, for the next unit of its size
+  std::vector<std::size_t> expected_;  // the uses of the last step, repetitions left out
+  std::vector<std::size_t> seen_;      // those of this step
+  std::size_t position_ = 0;           // in expected_, behind the last use
+  std::size_t live_bytes_ = 0;
+  std::uint64_t clock_ = 0;
+  std::int64_t fetches_ = 0;
+  bool closed_ = false;
+  bool told_ = false;
+  int wanted_ = -1;  // the unit the thread is to fetch
+  std::thread thread_;
+};
+
+}  // namespace trireme::detail

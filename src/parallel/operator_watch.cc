@@ -1,0 +1,127 @@
+#include "parallel/operator_watch.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+
+struct Context {
+  std::shared_ptr<Watched> watched;
+};
+
+void delete_context(void* context) {
+  delete static_cast<Context*>(context);
+}
+
+// What one operator uses, for as long as it runs. All of it is pinned before anything can be
+// released for it.
+class Pins {
+ public:
+  Pins() = default;
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+  ~Pins() {
+    for (Watched* watched : pinned_) {
+      watched->unpin();
+    }
+  }
+
+  void add(Watched* watched) {
+    for (const Watched* other : pinned_) {
+      if (other == watched) {
+        return;
+      }
+    }
+    watched->pin();
+    pinned_.push_back(watched);
+  }
+
+ private:
+  c10::SmallVector<Watched*, 4> pinned_;
+};
+
+void use(Pins& pins,
+         const at::Tensor& tensor,
+         const c10::Argument& argument,
+         const c10::FunctionSchema& schema) {
+  Watched* watched = watched_of(tensor);
+  if (watched == nullptr) {
+    return;
+  }
+  const c10::AliasInfo* alias = argument.alias_info();
+  TRIREME_CHECK(alias == nullptr || !alias->isWrite(),
+                schema.name(),
+                " would write to parameter ",
+                watched->name_at(tensor.storage_offset()),
+                ", which belongs to an engine: ranks share it or hold copies of it. Write inside a "
+                "scope: { auto scope = engine.gathered({\"",
+                watched->name_at(tensor.storage_offset()),
+                "\"}); ... }, on every rank");
+  pins.add(watched);
+}
+
+void before_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Pins pins;
+  const c10::FunctionSchema& schema = op.schema();
+  const auto& arguments = schema.arguments();
+  const std::size_t first = stack->size() - arguments.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = (*stack)[first + i];
+    if (value.isTensor()) {
+      use(pins, value.toTensor(), arguments[i], schema);
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        use(pins, tensor, arguments[i], schema);
+      }
+    } else if (value.isList()) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isTensor()) {
+          use(pins, element.toTensor(), arguments[i], schema);
+        }
+      }
+    }
+  }
+  const Unwatched beneath;
+  op.callBoxed(stack);
+}
+
+}  // namespace
+
+c10::DataPtr watched_pointer(void* data, std::shared_ptr<Watched> watched) {
+  return {data, new Context{std::move(watched)}, &delete_context, c10::Device(c10::kCPU)};
+}
+
+at::Tensor watched_tensor(const c10::Storage& storage,
+                          at::ScalarType type,
+                          at::IntArrayRef sizes,
+                          at::IntArrayRef strides,
+                          std::int64_t offset) {
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                               c10::DispatchKeySet(c10::DispatchKey::CPU).add(kKey),
+                                               c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+Watched* watched_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.key_set().has(kKey) || !tensor.has_storage()) {
+    return nullptr;
+  }
+  const c10::DataPtr& data = tensor.storage().data_ptr();
+  if (data.get_deleter() != &delete_context) {
+    return nullptr;
+  }
+  return static_cast<Context*>(data.get_context())->watched.get();
+}
+
+}  // namespace trireme::detail
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&trireme::detail::before_operator>());
+}

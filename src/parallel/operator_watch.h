@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+// Note [seeing every use of a parameter]
+// LibTorch has no module hooks in C++. Instead the tensors of parameters carry one more dispatch
+// key, DeferredInit, for which this file registers a fallback: every operator that takes such a
+// tensor, or any view of it (views inherit the keys), comes through it first, in forward and
+// backward, on whatever thread. It makes the memory present for as long as the operator runs, and
+// refuses operators that would write to it. Operators without such an argument never come here, so
+// they cost nothing. What takes a data_ptr outside of an operator cannot be seen.
+
+namespace trireme::detail {
+
+// Memory behind parameters.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  // The memory must be readable from pin() to unpin(); from several threads.
+  virtual void pin() = 0;
+  virtual void unpin() = 0;
+  // The parameter that has element `offset` of the memory, for messages.
+  virtual std::string name_at(std::int64_t offset) const = 0;
+};
+
+// For a storage: memory at `data` (null while it is not present) that belongs to `watched`.
+c10::DataPtr watched_pointer(void* data, std::shared_ptr<Watched> watched);
+
+// A tensor on such a storage whose uses are seen.
+at::Tensor watched_tensor(const c10::Storage& storage,
+                          at::ScalarType type,
+                          at::IntArrayRef sizes,
+                          at::IntArrayRef strides,
+                          std::int64_t offset);
+
+// Operators of this thread are not looked at while it lives: for the engine's own.
+class Unwatched {
+ public:
+  Unwatched() : guard_(c10::DispatchKey::DeferredInit) {}
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+// The memory behind a tensor; null where it is ordinary.
+Watched* watched_of(const at::Tensor& tensor);
+
+}  // namespace trireme::detail

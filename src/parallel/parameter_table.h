@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/core/dtype.h"
+
+namespace trireme::detail {
+
+// One parameter of the model: one tensor, however many names it is registered under.
+struct Parameter {
+  std::string name;  // the first one, "blocks.0.linear.weight"
+  at::Tensor tensor;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;  // of its elements in flat memory, which has no holes
+  std::int64_t numel = 0;
+  Dtype dtype = Dtype::kFloat32;
+  bool trainable = true;
+  bool sparse = false;  // its gradients come as rows (Embedding with sparse = true)
+};
+
+// A view of a parameter's shape on flat memory of `dtype`; `owner` keeps the memory alive.
+at::Tensor view_of(const Parameter& parameter,
+                   void* flat,
+                   at::ScalarType type,
+                   std::shared_ptr<const void> owner = {});
+
+// The model's parameters in the order of registration, tied ones once. Refuses by name what cannot
+// be trained in flat memory.
+std::vector<Parameter> list_parameters(torch::nn::Module& model);
+
+// Throws ConfigError on every rank when the ranks' models differ, naming the first difference.
+void check_same_model(const std::vector<Parameter>& parameters, Communicator& ranks);
+
+}  // namespace trireme::detail

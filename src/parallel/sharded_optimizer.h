@@ -1,0 +1,78 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "parallel/gradient_reducer.h"
+#include "parallel/parameter_memory.h"
+#include "trireme/core/host_memory.h"
+#include "trireme/optim/optimizer.h"
+
+namespace trireme::detail {
+
+// Masters, states and averages of the ranges that this rank updates, and the updates themselves.
+// Everything is computed element by element or as exact sums, so the ranges do not matter.
+class ShardedOptimizer {
+ public:
+  // `divided`: this rank updates its range of each unit; otherwise all of it.
+  ShardedOptimizer(const Optimizer& optimizer,
+                   const ParameterMemoryContext& context,
+                   ParameterMemory& memory,
+                   bool divided);
+
+  // Takes the full-precision values of a unit from rank 0's tensors, while they are still there.
+  void take_masters(std::size_t unit);
+  // Starts the moving averages, when the parameters are in their memory.
+  void take_averages(std::size_t unit);
+  // The parameters of a unit were written from outside.
+  void parameters_changed(std::size_t unit, std::size_t index, const at::Tensor& exact);
+
+  // The norm of the transformed gradient of all used parameters. Collective.
+  double norm(const GradientReducer& gradients,
+              const std::vector<bool>& used,
+              const Scaling& scaling);
+
+  // Updates the ranges of used parameters and hands them to the memory unit by unit. Collective.
+  void update(const GradientReducer& gradients,
+              const std::vector<bool>& used,
+              const GradientTransform& transform,
+              double learning_rate);
+
+  // Whole flat parameter `parameter` of what this rank keeps of its unit. Collective.
+  at::Tensor gather(std::size_t parameter, const std::byte* own, std::int64_t first, Dtype dtype);
+  at::Tensor average(std::size_t parameter);
+
+  int state_count() const { return optimizer_->state_count(); }
+  // What this rank updates of a unit.
+  Range range(std::size_t unit) const;
+
+ private:
+  struct UnitState {
+    HostMemory masters;
+    std::vector<HostMemory> states;
+    HostMemory averages;
+    std::vector<MemoryLedger::Charge> charges;
+  };
+
+  std::size_t at(std::size_t unit, std::int64_t element) const;
+  std::byte* master(std::size_t unit, std::int64_t element);
+  ParameterSlice slice(std::size_t unit, const Piece& piece, const GradientReducer& gradients);
+  void update_lamb(const Lamb& lamb,
+                   const GradientReducer& gradients,
+                   const std::vector<bool>& used,
+                   const GradientTransform& transform,
+                   double learning_rate);
+  // Calls `work` for every piece of the used parameters of a unit, on all threads.
+  template <class Function>
+  void for_pieces(std::size_t unit, const std::vector<bool>& used, const Function& work);
+
+  std::unique_ptr<Optimizer> optimizer_;
+  ParameterMemoryContext context_;
+  ParameterMemory& memory_;
+  bool divided_;
+  int threads_;
+  std::vector<UnitState> units_;
+  std::vector<std::int64_t> steps_;  // by parameter
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,40 @@
+#include "trireme/shard/bucket_plan.h"
+
+#include <algorithm>
+
+namespace trireme {
+namespace {
+
+// More would not fit into one call of a collective when every second one is unused.
+constexpr std::size_t kMaxPieces = 1000;
+
+}  // namespace
+
+std::vector<Bucket> plan_buckets(const std::vector<FlatLayout>& units, std::size_t bucket_bytes) {
+  std::vector<Bucket> buckets;
+  for (std::size_t unit = units.size(); unit-- > 0;) {
+    const FlatLayout& layout = units[unit];
+    const std::size_t element = dtype_bytes(layout.dtype());
+    const auto line = static_cast<std::int64_t>(FlatLayout::kAlignmentBytes / element);
+    const std::int64_t capacity =
+        std::max(line, static_cast<std::int64_t>(bucket_bytes / element) / line * line);
+    // Whole parameters while they fit; one that is larger than a bucket is cut on its own.
+    std::size_t last = layout.count();
+    while (last > 0) {
+      const std::int64_t end = last == layout.count() ? layout.total_numel() : layout.offset(last);
+      std::size_t first = last - 1;
+      while (first > 0 && last - first < kMaxPieces && end - layout.offset(first - 1) <= capacity) {
+        --first;
+      }
+      for (std::int64_t stop = end; stop > layout.offset(first);) {
+        const std::int64_t begin = std::max(layout.offset(first), stop - capacity);
+        buckets.push_back({unit, {begin, stop}, layout.pieces({begin, stop})});
+        stop = begin;
+      }
+      last = first;
+    }
+  }
+  return buckets;
+}
+
+}  // namespace trireme

@@ -1,0 +1,398 @@
+#include "parity/case.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "trireme/optim/square_sum.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme::testing {
+
+namespace nn = torch::nn;
+using torch::Tensor;
+
+Tensor sample(std::int64_t step,
+              std::int64_t micro_batch,
+              std::int64_t which,
+              at::IntArrayRef sizes) {
+  auto generator = at::detail::createCPUGenerator(
+      static_cast<std::uint64_t>(step * 10'007 + micro_batch * 101 + which + 1));
+  return torch::randn(sizes, generator, torch::kFloat);
+}
+
+namespace {
+
+struct OddLayers : TestModel {
+  nn::Linear first{nullptr}, second{nullptr}, last{nullptr};
+  nn::LayerNorm norm{nullptr};
+  OddLayers() {
+    first = register_module("first", nn::Linear(7, 15));
+    second = register_module("second", nn::Linear(nn::LinearOptions(15, 13).bias(false)));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({13})));
+    last = register_module("last", nn::Linear(nn::LinearOptions(13, 7)));
+    register_parameter("extra", torch::full({5}, 0.25));
+  }
+  Tensor loss(std::int64_t step, std::int64_t m) override {
+    const auto type = first->weight.scalar_type();
+    const Tensor x = sample(step, m, 0, {4, 7}).to(type);
+    const Tensor y = sample(step, m, 1, {4, 7}).to(type);
+    const Tensor out =
+        last->forward(norm->forward(torch::tanh(second->forward(torch::gelu(first->forward(x))))));
+    return ((out * (1 + named_parameters(false)["extra"].sum())) - y).pow(2).mean();
+  }
+};
+
+struct TiedAndUnused : TestModel {
+  nn::Embedding embedding{nullptr};
+  nn::Linear body{nullptr}, never{nullptr}, sometimes{nullptr}, rarely{nullptr}, frozen{nullptr};
+  Tensor head;
+  TiedAndUnused() {
+    embedding = register_module("embedding", nn::Embedding(11, 9));
+    never = register_module("never", nn::Linear(3, 3));
+    body = register_module("body", nn::Linear(9, 9));
+    sometimes = register_module("sometimes", nn::Linear(9, 9));
+    rarely = register_module("rarely", nn::Linear(9, 9));
+    frozen = register_module("frozen", nn::Linear(9, 9));
+    for (auto& parameter : frozen->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    head = register_parameter("head", embedding->weight);  // the same tensor
+  }
+  Tensor loss(std::int64_t step, std::int64_t m) override {
+    const Tensor index = (sample(step, m, 0, {6}).abs() * 7).to(torch::kLong).remainder(11);
+    const Tensor target = (sample(step, m, 1, {6}).abs() * 7).to(torch::kLong).remainder(11);
+    Tensor x = embedding->forward(index);
+    x = x + torch::tanh(body->forward(x));
+    if (m % 3 == 1) {
+      x = x + sometimes->forward(x);
+    }
+    if (step % 4 == 2 && m == 5) {
+      x = x * torch::sigmoid(rarely->forward(x));
+    }
+    x = x + frozen->forward(x);
+    return nn::functional::cross_entropy(torch::matmul(x, head.t()), target);
+  }
+};
+
+struct Convolutions : TestModel {
+  nn::Conv2d one{nullptr}, two{nullptr};
+  nn::BatchNorm2d norm{nullptr};
+  nn::Linear last{nullptr};
+  Convolutions() {
+    one = register_module("one", nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)));
+    two = register_module("two", nn::Conv2d(nn::Conv2dOptions(8, 5, 3)));
+    norm = register_module("norm",
+                           nn::BatchNorm2d(nn::BatchNorm2dOptions(5).track_running_stats(false)));
+    last = register_module("last", nn::Linear(5, 2));
+    one->weight.set_data(one->weight.data().contiguous(at::MemoryFormat::ChannelsLast));
+    two->weight.set_data(two->weight.data().contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  Tensor loss(std::int64_t step, std::int64_t m) override {
+    const Tensor x = sample(step, m, 0, {2, 3, 6, 6}).contiguous(at::MemoryFormat::ChannelsLast);
+    const Tensor y = sample(step, m, 1, {2, 2});
+    const Tensor h = norm->forward(two->forward(torch::relu(one->forward(x))));
+    return (last->forward(h.mean({2, 3})) - y).pow(2).mean();
+  }
+};
+
+struct Attention : TestModel {
+  nn::Embedding tokens{nullptr}, places{nullptr};
+  nn::LayerNorm norm1{nullptr}, norm2{nullptr};
+  nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr}, head{nullptr};
+  Attention() {
+    tokens = register_module("tokens", nn::Embedding(23, 16));
+    places = register_module("places", nn::Embedding(8, 16));
+    norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({16})));
+    qkv = register_module("qkv", nn::Linear(16, 48));
+    out = register_module("out", nn::Linear(16, 16));
+    norm2 = register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({16})));
+    up = register_module("up", nn::Linear(16, 64));
+    down = register_module("down", nn::Linear(64, 16));
+    head = register_module("head", nn::Linear(nn::LinearOptions(16, 23).bias(false)));
+  }
+  Tensor loss(std::int64_t step, std::int64_t m) override {
+    const Tensor text = (sample(step, m, 0, {2, 9}).abs() * 11).to(torch::kLong).remainder(23);
+    const Tensor in = text.slice(1, 0, 8);
+    Tensor x = tokens->forward(in) + places->forward(torch::arange(8));
+    const Tensor parts =
+        qkv->forward(norm1->forward(x)).view({2, 8, 3, 2, 8}).permute({2, 0, 3, 1, 4});
+    const Tensor a = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
+    x = x + out->forward(a.transpose(1, 2).reshape({2, 8, 16}));
+    x = x + down->forward(torch::gelu(up->forward(norm2->forward(x))));
+    return nn::functional::cross_entropy(head->forward(x).flatten(0, 1),
+                                         text.slice(1, 1).flatten());
+  }
+};
+
+struct Tiny : TestModel {
+  Tensor a, b, empty;
+  Tiny() {
+    a = register_parameter("a", torch::full({1}, 0.5));
+    b = register_parameter("b", torch::full({3, 1}, -0.25));
+    empty = register_parameter("empty", torch::empty({0, 4}));
+  }
+  Tensor loss(std::int64_t step, std::int64_t m) override {
+    const Tensor x = sample(step, m, 0, {2, 3}).to(a.scalar_type());
+    return (torch::matmul(x, b) * a - x.sum()).pow(2).mean() + empty.sum();
+  }
+};
+
+template <class M>
+std::shared_ptr<TestModel> build() {
+  torch::manual_seed(1234);
+  return std::make_shared<M>();
+}
+
+template <class O, class Options>
+std::function<std::unique_ptr<Optimizer>()> with(const Options& options) {
+  return [options] { return std::make_unique<O>(options); };
+}
+
+void append(Result* result, const void* data, std::size_t bytes) {
+  const auto* from = static_cast<const char*>(data);
+  result->insert(result->end(), from, from + bytes);
+}
+
+}  // namespace
+
+std::shared_ptr<TestModel> make_odd_layers() {
+  return build<OddLayers>();
+}
+std::shared_ptr<TestModel> make_tied_and_unused() {
+  return build<TiedAndUnused>();
+}
+std::shared_ptr<TestModel> make_convolutions() {
+  return build<Convolutions>();
+}
+std::shared_ptr<TestModel> make_attention() {
+  return build<Attention>();
+}
+std::shared_ptr<TestModel> make_tiny() {
+  return build<Tiny>();
+}
+
+std::vector<Case> float32_cases() {
+  constexpr std::size_t kEverything = std::size_t{1} << 30;
+  const auto sgd =
+      with<Sgd>(SgdOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true});
+  const auto plain_sgd = with<Sgd>(SgdOptions{.lr = 0.02, .l1 = 1e-4});
+  const auto adam = with<Adam>(AdamOptions{.lr = 3e-3, .weight_decay = 1e-3});
+  const auto adamw = with<AdamW>(AdamWOptions{.lr = 3e-3, .weight_decay = 0.05});
+  const auto lamb = with<Lamb>(LambOptions{.lr = 1e-2});
+  const auto adagrad = with<Adagrad>(AdagradOptions{.lr = 2e-2});
+  const auto lion = with<Lion>(LionOptions{.lr = 1e-3, .weight_decay = 0.1});
+  // Every optimizer, model, bucket size, unit size and split appears, and every pair that could
+  // plausibly interact.
+  return {
+      {"sgd, odd, one parameter per bucket",
+       make_odd_layers,
+       sgd,
+       0,
+       {.unit_bytes = 1, .bucket_bytes = 1}},
+      {"adamw, odd, everything in one",
+       make_odd_layers,
+       adamw,
+       0,
+       {.unit_bytes = kEverything, .bucket_bytes = kEverything}},
+      {"adamw, odd, clipped, buckets cut parameters",
+       make_odd_layers,
+       adamw,
+       0.05,
+       {.unit_bytes = 700, .bucket_bytes = 128, .bucket_count = 2}},
+      {"lamb, odd, by layer",
+       make_odd_layers,
+       lamb,
+       0,
+       {.unit_bytes = 500, .split = Split::kLayer, .bucket_bytes = 256}},
+      {"lamb, tied, clipped",
+       make_tied_and_unused,
+       lamb,
+       0.1,
+       {.unit_bytes = 400, .bucket_bytes = 100}},
+      {"adamw, tied", make_tied_and_unused, adamw, 0, {.unit_bytes = 400, .bucket_bytes = 4096}},
+      {"sgd, tied, one slot",
+       make_tied_and_unused,
+       sgd,
+       0.2,
+       {.unit_bytes = 300, .bucket_bytes = 64, .bucket_count = 1}},
+      {"adagrad, tied, by dimension",
+       make_tied_and_unused,
+       adagrad,
+       0,
+       {.unit_bytes = kEverything, .split = Split::kDimension, .bucket_bytes = 512}},
+      {"adam, convolutions",
+       make_convolutions,
+       adam,
+       0.5,
+       {.unit_bytes = 900, .bucket_bytes = 300}},
+      {"lion, convolutions",
+       make_convolutions,
+       lion,
+       0,
+       {.unit_bytes = kEverything, .bucket_bytes = 700}},
+      {"adamw, attention",
+       make_attention,
+       adamw,
+       1.0,
+       {.unit_bytes = 4096, .bucket_bytes = 2048, .bucket_count = 3}},
+      {"plain sgd, attention",
+       make_attention,
+       plain_sgd,
+       0,
+       {.unit_bytes = 2048, .bucket_bytes = kEverything}},
+      {"adamw, tiny", make_tiny, adamw, 0.01, {.unit_bytes = 1, .bucket_bytes = 1}},
+      {"lion, tiny", make_tiny, lion, 0, {}},
+  };
+}
+
+std::vector<Case> half_cases() {
+  const auto adamw = with<AdamW>(AdamWOptions{.lr = 3e-3, .weight_decay = 0.05});
+  const auto lamb = with<Lamb>(LambOptions{.lr = 1e-2});
+  const auto sgd = with<Sgd>(SgdOptions{.lr = 0.05, .momentum = 0.9});
+  return {
+      {"bfloat16 adamw, odd",
+       make_odd_layers,
+       adamw,
+       0.5,
+       {.precision = Precision::kBFloat16, .unit_bytes = 400, .bucket_bytes = 128}},
+      {"bfloat16 lamb, tiny", make_tiny, lamb, 0, {.precision = Precision::kBFloat16}},
+      {"bfloat16 sgd, tied",
+       make_tied_and_unused,
+       sgd,
+       0,
+       {.precision = Precision::kBFloat16, .unit_bytes = 300, .bucket_bytes = 64}},
+      {"float16 adamw, odd",
+       make_odd_layers,
+       adamw,
+       0,
+       {.precision = Precision::kFloat16,
+        .loss_scale = {.initial = 16777216, .growth_interval = 4, .most = 0x1p40},
+        .unit_bytes = 400,
+        .bucket_bytes = 4096}},
+      {"float16 adamw, attention",
+       make_attention,
+       adamw,
+       1.0,
+       {.precision = Precision::kFloat16,
+        .loss_scale = {.initial = 1024},
+        .unit_bytes = 3000,
+        .bucket_bytes = 1000}},
+  };
+}
+
+Result train_plainly(const Case& item) {
+  const auto model = item.model();
+  const auto optimizer = item.optimizer();
+  std::vector<Tensor> parameters;
+  for (const Tensor& parameter : model->parameters()) {
+    const auto same = [&](const Tensor& other) { return other.is_same(parameter); };
+    if (std::none_of(parameters.begin(), parameters.end(), same)) {
+      parameters.push_back(parameter);
+    }
+  }
+  std::vector<std::vector<float>> states[2];
+  std::vector<std::int64_t> steps(parameters.size(), 0);
+  for (auto& kind : states) {
+    for (const Tensor& parameter : parameters) {
+      kind.emplace_back(static_cast<std::size_t>(parameter.numel()), 0.0F);
+    }
+  }
+  Result result;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    std::vector<Tensor> sums(parameters.size());
+    for (std::int64_t m = 0; m < kMicroBatches; ++m) {
+      model->zero_grad();
+      model->loss(step, m).backward();
+      for (std::size_t p = 0; p < parameters.size(); ++p) {
+        const Tensor gradient = parameters[p].grad();
+        if (gradient.defined()) {
+          // In the memory order of the parameter, as its update is.
+          Tensor ordered = torch::empty_like(parameters[p]).copy_(gradient).detach();
+          sums[p] = sums[p].defined() ? sums[p].add(ordered) : ordered;
+        }
+      }
+    }
+    model->zero_grad();
+    const torch::NoGradGuard no_grad;
+    GradientTransform transform{.divisor = kMicroBatches};
+    if (item.clip_norm > 0) {
+      double largest = 0;
+      std::int64_t count = 0;
+      for (const Tensor& sum : sums) {
+        if (sum.defined()) {
+          largest =
+              std::max(largest,
+                       sum.numel() == 0
+                           ? 0.0
+                           : (sum / static_cast<double>(kMicroBatches)).abs().max().item<double>());
+          count += sum.numel();
+        }
+      }
+      const SquareQuanta quanta = SquareQuanta::of(largest, count);
+      SquareSum squares;
+      for (const Tensor& sum : sums) {
+        if (sum.defined()) {
+          squares.add(sum_squares(Dtype::kFloat32,
+                                  sum.const_data_ptr(),
+                                  sum.numel(),
+                                  quanta,
+                                  {.divisor = kMicroBatches}));
+        }
+      }
+      transform.clip_factor = clip_factor(squares.norm(), item.clip_norm);
+      const double norm = squares.norm();
+      append(&result, &norm, sizeof(norm));
+    }
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (!sums[p].defined()) {
+        continue;
+      }
+      ParameterSlice slice;
+      slice.master = parameters[p].data_ptr();
+      slice.gradient = sums[p].const_data_ptr();
+      slice.states = {states[0][p].data(), states[1][p].data()};
+      slice.numel = parameters[p].numel();
+      slice.step = ++steps[p];
+      optimizer->update(slice, transform, optimizer->learning_rate());
+    }
+  }
+  for (const Tensor& parameter : parameters) {
+    append(&result, parameter.const_data_ptr(), parameter.nbytes());
+  }
+  return result;
+}
+
+Result train_with_engine(const Case& item, EngineOptions options, std::shared_ptr<World> world) {
+  const auto model = item.model();
+  options.micro_batches = kMicroBatches;
+  EngineBase engine(model, *item.optimizer(), options, world);
+  Result result;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    double norm = 0;
+    for (std::int64_t m = world->rank(); m < kMicroBatches; m += world->size()) {
+      engine.backward(model->loss(step, m));
+      if (item.clip_norm > 0) {
+        norm = engine.clip_grad_norm(item.clip_norm);
+      }
+      const bool last = m + world->size() >= kMicroBatches;
+      if (engine.step() != last) {
+        throw std::runtime_error("step() does not know when a step is complete");
+      }
+    }
+    if (item.clip_norm > 0) {
+      append(&result, &norm, sizeof(norm));
+    }
+  }
+  const auto scope = engine.gathered();
+  std::vector<const void*> seen;
+  for (const Tensor& parameter : model->parameters()) {
+    const void* which = parameter.unsafeGetTensorImpl();
+    if (std::find(seen.begin(), seen.end(), which) == seen.end()) {
+      seen.push_back(which);
+      append(&result, parameter.const_data_ptr(), parameter.nbytes());
+    }
+  }
+  return result;
+}
+
+}  // namespace trireme::testing
