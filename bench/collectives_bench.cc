@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -13,6 +12,7 @@
 
 #include "peers.h"
 #include "samples.h"
+#include "scratch_folder.h"
 #include "table.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/error.h"
@@ -118,27 +118,6 @@ void collect(const std::string& path, Samples& samples) {
 std::string ratio_text(double ours, double theirs) {
   return number_text(theirs / ours) + "x";
 }
-
-// A folder that goes away with the benchmark.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "trireme-bench-XXXXXX").string();
-    TRIREME_CHECK(mkdtemp(pattern.data()) != nullptr, "no temporary folder: ", pattern);
-    path_ = pattern;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace
 

@@ -51,6 +51,36 @@ std::vector<Peer> collective_peers(int ranks, const std::string& output) {
   return {gloo, mpi};
 }
 
+Peer step_peer(const std::string& name,
+               int ranks,
+               int setting,
+               const std::string& torch_version,
+               const std::string& output) {
+  Peer peer{name, "", {}};
+  std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
+  std::string script = TRIREME_PEERS_SOURCE "/torch_step.py";
+  if (name.rfind("deepspeed", 0) == 0) {
+    const std::string folder = TRIREME_PEERS_BUILD "/deepspeed";
+    if (run_command({TRIREME_PEERS_SOURCE "/install_deepspeed", folder, torch_version}) != 0) {
+      peer.missing = "pip install deepspeed failed";
+      return peer;
+    }
+    python = folder + "/bin/python";
+    script = TRIREME_PEERS_SOURCE "/deepspeed_step.py";
+    // Where it looks for ninja when it builds its operators.
+    const std::string path = env_string("PATH").value_or("");
+    if (path.rfind(folder, 0) != 0) {
+      setenv("PATH", (folder + "/bin:" + path).c_str(), 1);
+    }
+  }
+  if (!exists(python)) {
+    peer.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
+    return peer;
+  }
+  peer.command = {python, script, name, std::to_string(ranks), std::to_string(setting), output};
+  return peer;
+}
+
 int run_command(const std::vector<std::string>& command) {
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
     setenv(name, "1", 1);

@@ -15,6 +15,14 @@ struct Peer {
 // Gloo through PyTorch, and Open MPI, with one thread per rank; `output` is where they write.
 std::vector<Peer> collective_peers(int ranks, const std::string& output);
 
+// One of the systems of `trireme bench step`, "torch-ddp" or "deepspeed-3". DeepSpeed is installed
+// when it is first asked for, into a folder of the build.
+Peer step_peer(const std::string& name,
+               int ranks,
+               int setting,
+               const std::string& torch_version,
+               const std::string& output);
+
 // Runs a command with this process's output and one thread per rank; returns its exit code.
 int run_command(const std::vector<std::string>& command);
 

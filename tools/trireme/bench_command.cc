@@ -23,13 +23,18 @@ void add_bench_command(CLI::App& program, Action& action) {
       *collectives, "--rounds", options->rounds, "How often the systems take turns (default: 3)");
   collectives->add_option("--worker", options->worker_output, "")
       ->group("");  // for the ranks it starts
-  CLI::App* optim = bench->add_subcommand(
-      "optim", "Each optimizer beside torch's and beside the memory's limit: see its own --help");
-  optim->allow_extras();
-  optim->set_help_flag();  // its program has one
-  optim->callback([&action, optim] {
-    action = [optim] { return run_sibling("trireme-bench-optim", optim->remaining()); };
-  });
+  const auto add_program = [&](const char* name, const char* about) {
+    CLI::App* command = bench->add_subcommand(name, std::string(about) + ": see its own --help");
+    command->allow_extras();
+    command->set_help_flag();  // its program has one
+    command->callback([&action, command, name] {
+      action = [command, name] {
+        return run_sibling(std::string("trireme-bench-") + name, command->remaining());
+      };
+    });
+  };
+  add_program("optim", "Each optimizer beside torch's and beside the memory's limit");
+  add_program("step", "A training step in every mode beside PyTorch and DeepSpeed");
 
   collectives->callback([&action, options] {
     action = [options] { return bench::run_collectives_bench(*options); };

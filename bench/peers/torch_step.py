@@ -1,0 +1,68 @@
+"""torch_step.py MODE RANKS SETTING OUTPUT: a training step in PyTorch."""
+
+import os
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from step_common import bind, build, loss_of, measure
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=3e-4, fused=True)
+
+
+def worker(rank, mode, world, setting, output, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
+    bind(rank)
+    model = build(setting)
+    if mode == "torch-single":
+        optimizer = adamw(model.parameters())
+    else:
+        dist.init_process_group("gloo", rank=rank, world_size=world)
+    if mode == "torch-ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        optimizer = adamw(model.parameters())
+    elif mode == "torch-zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        optimizer = ZeroRedundancyOptimizer(
+            model.parameters(), optimizer_class=torch.optim.AdamW, lr=3e-4, fused=True
+        )
+    elif mode.startswith("torch-fsdp2"):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (world,))
+        reshard = mode == "torch-fsdp2"
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+        optimizer = adamw(model.parameters())
+
+    def step(text):
+        optimizer.zero_grad()
+        loss_of(model, text).backward()
+        optimizer.step()
+
+    measure(step, setting, rank, world, output)
+    if mode != "torch-single":
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def main():
+    mode, ranks, setting, output = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    world = 1 if mode == "torch-single" else ranks
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(worker, (mode, world, setting, output, port), nprocs=world)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+
+namespace trireme::models {
+
+struct GptOptions {
+  std::int64_t vocabulary = 512;
+  std::int64_t sequence = 64;  // the longest
+  std::int64_t width = 512;
+  std::int64_t layers = 8;
+  std::int64_t heads = 8;
+};
+
+// A transformer layer: causal attention and a feed-forward net of four times the width, each
+// behind a norm and beside a residual connection.
+class GptBlockImpl : public torch::nn::Module {
+ public:
+  explicit GptBlockImpl(const GptOptions& options);
+  torch::Tensor forward(torch::Tensor x);
+
+ private:
+  std::int64_t heads_;
+  torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
+  torch::nn::Linear qkv_{nullptr}, out_{nullptr}, up_{nullptr}, down_{nullptr};
+};
+TORCH_MODULE(GptBlock);
+
+// A decoder-only transformer: tokens [batch, length] to scores [batch, length, vocabulary].
+class GptImpl : public torch::nn::Module {
+ public:
+  explicit GptImpl(const GptOptions& options = {});
+  torch::Tensor forward(const torch::Tensor& tokens);
+  // Cross entropy of predicting each token of `text` [batch, length + 1] from those before it.
+  torch::Tensor loss(const torch::Tensor& text);
+
+ private:
+  torch::nn::Embedding tokens_{nullptr}, places_{nullptr};
+  std::vector<GptBlock> blocks_;
+  torch::nn::LayerNorm norm_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+}  // namespace trireme::models
