@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+
 #include <torch/torch.h>
 
 #include "peers.h"
@@ -64,7 +65,29 @@ long long proportional_bytes() {
   return kilobytes * 1024;
 }
 
-int run_worker(const std::string& mode_name, std::size_t setting_index, const std::string& output) {
+// What may be varied to see what it does.
+struct Tuning {
+  EngineOptions options;
+
+  void add_to(CLI::App& app) {
+    app.add_option("--unit-bytes", options.unit_bytes, "EngineOptions::unit_bytes");
+    app.add_option("--bucket-bytes", options.bucket_bytes, "EngineOptions::bucket_bytes");
+    app.add_option("--bucket-count", options.bucket_count, "EngineOptions::bucket_count");
+  }
+  std::vector<std::string> arguments() const {
+    return {"--unit-bytes",
+            std::to_string(options.unit_bytes),
+            "--bucket-bytes",
+            std::to_string(options.bucket_bytes),
+            "--bucket-count",
+            std::to_string(options.bucket_count)};
+  }
+};
+
+int run_worker(const std::string& mode_name,
+               std::size_t setting_index,
+               const Tuning& tuning,
+               const std::string& output) {
   const StepSetting& setting = kStepSettings[setting_index];
   const auto world = init();
   at::set_num_threads(1);
@@ -74,10 +97,10 @@ int run_worker(const std::string& mode_name, std::size_t setting_index, const st
     mode = candidate.name == mode_name ? &candidate : mode;
   }
   models::Gpt model(setting.model);
-  Engine engine(model,
-                AdamW({.lr = 3e-4}),
-                {.zero = mode->zero, .placement = mode->placement},
-                world);
+  EngineOptions options = tuning.options;
+  options.zero = mode->zero;
+  options.placement = mode->placement;
+  Engine engine(model, AdamW({.lr = 3e-4}), options, world);
   auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(world->rank()));
   std::vector<double> times;
   for (int i = 0; i < kWarmUpSteps + kTimedSteps; ++i) {
@@ -135,7 +158,7 @@ std::string megabytes(const Json& bytes) {
   return bytes.is_number() ? std::to_string(bytes.get<long long>() / 1'000'000) : "-";
 }
 
-int run_conductor(const StepOptions& options) {
+int run_conductor(const StepOptions& options, const Tuning& tuning) {
   std::ofstream json_file;
   if (!options.json_path.empty()) {
     json_file.open(options.json_path);
@@ -146,7 +169,8 @@ int run_conductor(const StepOptions& options) {
   std::map<std::string, std::string> missing;
   for (int round = 0; round < options.rounds; ++round) {
     for (std::size_t setting = 0; setting < kStepSettings.size(); ++setting) {
-      std::fprintf(stderr, "round %d of %d, %s:", round + 1, options.rounds, kStepSettings[setting].name);
+      std::fprintf(
+          stderr, "round %d of %d, %s:", round + 1, options.rounds, kStepSettings[setting].name);
       std::vector<std::string> done;
       for (const Mode& mode : modes()) {
         if (!options.only.empty() && options.only != mode.name) {
@@ -157,7 +181,16 @@ int run_conductor(const StepOptions& options) {
         LaunchOptions job;
         job.ranks = mode.name == std::string("single") ? 1 : options.ranks;
         job.threads = 1;
-        job.command = {"/proc/self/exe", "--worker", mode.name, "--setting", std::to_string(setting), "--output", output};
+        job.command = {"/proc/self/exe",
+                       "--worker",
+                       mode.name,
+                       "--setting",
+                       std::to_string(setting),
+                       "--output",
+                       output};
+        for (const std::string& argument : tuning.arguments()) {
+          job.command.push_back(argument);
+        }
         if (const int code = launch(job); code != 0) {
           return code;
         }
@@ -169,7 +202,8 @@ int run_conductor(const StepOptions& options) {
           }
           done.emplace_back(peer);
           std::fprintf(stderr, " %s", peer);
-          const Peer command = step_peer(peer, options.ranks, static_cast<int>(setting), TORCH_VERSION, output);
+          const Peer command =
+              step_peer(peer, options.ranks, static_cast<int>(setting), TORCH_VERSION, output);
           if (!command.missing.empty()) {
             missing[peer] = command.missing;
           } else if (const int code = run_command(command.command); code != 0) {
@@ -183,24 +217,38 @@ int run_conductor(const StepOptions& options) {
     }
   }
 
-  std::printf("Trireme %s, LibTorch %s, %d ranks x 1 thread on %zu processors, float32, AdamW, median ms of a step (%d rounds of %d)\n",
-              TRIREME_VERSION,
-              TORCH_VERSION,
-              options.ranks,
-              allowed_cpus().size(),
-              options.rounds,
-              kTimedSteps);
+  std::printf(
+      "Trireme %s, LibTorch %s, %d ranks x 1 thread on %zu processors, float32, AdamW, median ms "
+      "of a step (%d rounds of %d)\n",
+      TRIREME_VERSION,
+      TORCH_VERSION,
+      options.ranks,
+      allowed_cpus().size(),
+      options.rounds,
+      kTimedSteps);
   Json json = Json::array();
   for (std::size_t setting = 0; setting < kStepSettings.size(); ++setting) {
     const models::GptOptions& gpt = kStepSettings[setting].model;
-    std::printf("\n%s: GPT of %lld layers, width %lld, vocabulary %lld, sequence %lld, micro-batch %lld\n",
-                kStepSettings[setting].name,
-                static_cast<long long>(gpt.layers),
-                static_cast<long long>(gpt.width),
-                static_cast<long long>(gpt.vocabulary),
-                static_cast<long long>(gpt.sequence),
-                static_cast<long long>(kStepSettings[setting].batch));
-    Table table({"mode", "ms", "(best)", "model MB", "formula MB", "PSS MB", "peer", "ms", "(best)", "model MB", "PSS MB", "ours / peer"});
+    std::printf(
+        "\n%s: GPT of %lld layers, width %lld, vocabulary %lld, sequence %lld, micro-batch %lld\n",
+        kStepSettings[setting].name,
+        static_cast<long long>(gpt.layers),
+        static_cast<long long>(gpt.width),
+        static_cast<long long>(gpt.vocabulary),
+        static_cast<long long>(gpt.sequence),
+        static_cast<long long>(kStepSettings[setting].batch));
+    Table table({"mode",
+                 "ms",
+                 "(best)",
+                 "model MB",
+                 "formula MB",
+                 "PSS MB",
+                 "peer",
+                 "ms",
+                 "(best)",
+                 "model MB",
+                 "PSS MB",
+                 "ours / peer"});
     for (const Mode& mode : modes()) {
       const auto ours = measured.find({setting, mode.name});
       if (ours == measured.end()) {
@@ -234,7 +282,8 @@ int run_conductor(const StepOptions& options) {
         first = false;
         if (theirs == measured.end()) {
           row.insert(row.end(), {peer, "-", "", "", "", ""});
-          entry["peers"][peer] = {{"ms", nullptr}, {"memory_bytes", nullptr}, {"missing", missing[peer]}};
+          entry["peers"][peer] = {
+              {"ms", nullptr}, {"memory_bytes", nullptr}, {"missing", missing[peer]}};
         } else {
           const Measured& other = theirs->second;
           row.insert(row.end(),
@@ -262,7 +311,9 @@ int run_conductor(const StepOptions& options) {
   for (const auto& [peer, why] : missing) {
     std::printf("%s was not measured: %s\n", peer.c_str(), why.c_str());
   }
-  std::printf("model: parameters, gradients and optimizer states of one rank (the peers': all tensors alive between steps)\n");
+  std::printf(
+      "model: parameters, gradients and optimizer states of one rank (the peers': all tensors "
+      "alive between steps)\n");
   if (json_file.is_open()) {
     json_file << json.dump(1) << "\n";
   }
@@ -274,22 +325,29 @@ int run_conductor(const StepOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace trireme;
-  CLI::App app("A training step of a GPT: one process, DDP, ZeRO-1, 2, 3 mapped and copied", "trireme bench step");
+  CLI::App app("A training step of a GPT: one process, DDP, ZeRO-1, 2, 3 mapped and copied",
+               "trireme bench step");
   bench::StepOptions options;
+  bench::Tuning tuning;
+  tuning.add_to(app);
   std::string worker;
   std::string output;
   std::size_t setting = 0;
-  app.add_option("-n,--ranks", options.ranks, "How many ranks (default: 2)")->check(CLI::Range(1, 64));
-  app.add_option("--rounds", options.rounds, "How often the systems take turns (default: 3)")->check(CLI::Range(1, 100));
+  app.add_option("-n,--ranks", options.ranks, "How many ranks (default: 2)")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--rounds", options.rounds, "How often the systems take turns (default: 3)")
+      ->check(CLI::Range(1, 100));
   app.add_flag("--peers", options.peers, "Beside PyTorch and DeepSpeed, in turns in the same run");
-  app.add_option("--only", options.only, "One mode only: single, ddp, zero1, zero2, zero3 or zero3-copied");
+  app.add_option(
+      "--only", options.only, "One mode only: single, ddp, zero1, zero2, zero3 or zero3-copied");
   app.add_option("--json", options.json_path, "Write the table as JSON too")->type_name("FILE");
   app.add_option("--worker", worker)->group("");
   app.add_option("--setting", setting)->group("");
   app.add_option("--output", output)->group("");
   CLI11_PARSE(app, argc, argv);
   try {
-    return worker.empty() ? bench::run_conductor(options) : bench::run_worker(worker, setting, output);
+    return worker.empty() ? bench::run_conductor(options, tuning)
+                          : bench::run_worker(worker, setting, tuning, output);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trireme bench step: %s\n", error.what());
     return 1;

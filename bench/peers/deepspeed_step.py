@@ -6,10 +6,9 @@ import sys
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 
-import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from step_common import SETTINGS, bind, build, loss_of, measure
+from step_common import SETTINGS, bind, build, leave, loss_of, measure
 
 
 def worker(rank, stage, world, setting, output, port):
@@ -48,8 +47,7 @@ def worker(rank, stage, world, setting, output, port):
         engine.step()
 
     measure(step, setting, rank, world, output)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave(world)
 
 
 def main():

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from step_common import bind, build, loss_of, measure
+from step_common import bind, build, leave, loss_of, measure
 
 
 def adamw(parameters):
@@ -50,9 +50,7 @@ def worker(rank, mode, world, setting, output, port):
         optimizer.step()
 
     measure(step, setting, rank, world, output)
-    if mode != "torch-single":
-        dist.barrier()
-        dist.destroy_process_group()
+    leave(world)
 
 
 def main():

@@ -442,9 +442,16 @@ at::Tensor EngineCore::grad(const std::string& name) {
   const Place& place = places_[parameter];
   const Unit& unit = units_[place.unit];
   // The ranges of the ranks, also where one rank holds more: it is the same.
-  const std::int64_t first = unit.ranges[static_cast<std::size_t>(ranks_->rank())].begin;
-  at::Tensor whole =
-      optimizer_->gather(parameter, gradients_->sums(place.unit, first), first, unit.sum_dtype());
+  const Range mine = unit.ranges[static_cast<std::size_t>(ranks_->rank())];
+  const std::byte* own = nullptr;
+  std::int64_t first = 0;
+  for (const Piece& piece : unit.layout.pieces(mine)) {
+    if (piece.parameter == place.index) {
+      own = gradients_->sums(place.unit, piece);
+      first = piece.offset;
+    }
+  }
+  at::Tensor whole = optimizer_->gather(parameter, own, first, unit.sum_dtype());
   const GradientTransform scaling = transform();
   const at::NoGradGuard no_grad;
   whole.div_(scaling.divisor).mul_(scaling.unscale);

@@ -94,7 +94,6 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       rounds_(rounds),
       ranks_(ranks),
       ledger_(ledger),
-      whole_(options.zero == 0 || ranks.size() == 1),
       sums_(units.size()),
       buckets_of_(parameters.size()),
       present_(parameters.size(), kAbsent),
@@ -103,7 +102,7 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       record_(kFirstParameter + parameters.size()),
       records_(record_.size() * static_cast<std::size_t>(ranks.size())) {
   const bool alone = ranks.size() == 1;
-  const bool whole_memory = whole_ || options.zero == 1;
+  const bool whole_memory = alone || options.zero <= 1;
   std::vector<FlatLayout> layouts;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const Unit& unit = units[i];
@@ -181,11 +180,27 @@ std::byte* GradientReducer::sum_at(std::size_t unit, std::int64_t element) const
          static_cast<std::size_t>(element - sums.first) * dtype_bytes(units_[unit].sum_dtype());
 }
 
-const std::byte* GradientReducer::sums(std::size_t unit, std::int64_t begin) const {
-  return sum_at(unit, begin);
+const std::byte* GradientReducer::sums(std::size_t unit, const Piece& piece) const {
+  if (options_.zero == 0 && ranks_.size() > 1) {
+    const auto& ranges = units_[unit].ranges;
+    const auto owner = std::find_if(ranges.begin(), ranges.end(), [&](const Range& range) {
+      return piece.offset >= range.begin && piece.offset < range.end;
+    });
+    return sums_[unit].shared.peer(static_cast<int>(owner - ranges.begin())) +
+           static_cast<std::size_t>(piece.offset) * dtype_bytes(units_[unit].sum_dtype());
+  }
+  return sum_at(unit, piece.offset);
+}
+
+void GradientReducer::wait_until_released() {
+  if (release_pending_) {
+    released_.wait();
+    release_pending_ = false;
+  }
 }
 
 void GradientReducer::begin_round(bool last_of_this_rank, const std::vector<bool>& expected) {
+  wait_until_released();
   last_round_of_this_rank_ = last_of_this_rank;
   std::fill(present_.begin(), present_.end(), kAbsent);
   next_ = 0;
@@ -375,28 +390,23 @@ void GradientReducer::launch(std::size_t b) {
   const std::int64_t numel = bucket.range.size();
   const Dtype dtype = space == Space::kLocal ? unit.sum_dtype() : unit.dtype;
   Flight flight{b, state.slot, {}};
-  if (space == Space::kInPlace && whole_) {
-    flight.work =
-        ranks_.all_reduce({memory, numel, dtype}, ReduceOp::kSum, {.absent = std::move(absent)});
-  } else {
-    Counts counts;
-    for (const Range& range : unit.ranges) {
-      counts.push_back(intersection(range, bucket.range).size());
-    }
-    const Range own = intersection(mine(bucket.unit), bucket.range);
-    SumTerms terms{.absent = std::move(absent)};
-    if (space == Space::kRing && rounds_done_ > 0) {
-      take_record();
-      terms.accumulate = true;
-      terms.fresh = fresh_ranges(bucket);
-    }
-    flight.work =
-        ranks_.reduce_scatter({memory, numel, dtype},
-                              {sum_at(bucket.unit, own.begin), own.size(), unit.sum_dtype()},
-                              ReduceOp::kSum,
-                              std::move(counts),
-                              std::move(terms));
+  Counts counts;
+  for (const Range& range : unit.ranges) {
+    counts.push_back(intersection(range, bucket.range).size());
   }
+  const Range own = intersection(mine(bucket.unit), bucket.range);
+  SumTerms terms{.absent = std::move(absent)};
+  if (space == Space::kRing && rounds_done_ > 0) {
+    take_record();
+    terms.accumulate = true;
+    terms.fresh = fresh_ranges(bucket);
+  }
+  flight.work =
+      ranks_.reduce_scatter({memory, numel, dtype},
+                            {sum_at(bucket.unit, own.begin), own.size(), unit.sum_dtype()},
+                            ReduceOp::kSum,
+                            std::move(counts),
+                            std::move(terms));
   in_flight_.push_back(std::move(flight));
 }
 
@@ -425,8 +435,7 @@ void GradientReducer::launch_hooked(std::size_t b, const std::vector<Range>& abs
                 ": return the sum of all of them over the ranks");
   const at::Tensor exact =
       summed.reshape({numel}).to(scalar_type_of(unit.sum_dtype())).contiguous();
-  const bool whole = whole_ || (space == Space::kInPlace);
-  const Range range = whole ? bucket.range : intersection(mine(bucket.unit), bucket.range);
+  const Range range = intersection(mine(bucket.unit), bucket.range);
   if (ranks_.size() == 1) {
     std::memcpy(sum_at(bucket.unit, range.begin),
                 exact.const_data_ptr(),
@@ -557,7 +566,7 @@ void GradientReducer::reduce_sparse() {
     ranks_.all_gather(values, all_values, elements).wait();
     all_values = all_values.to(sum_type);
 
-    const Range range = whole_ ? Range{0, unit.layout.total_numel()} : mine(u);
+    const Range range = mine(u);
     if (!local_[parameter]) {
       std::memset(sum_at(u, range.begin),
                   0,
@@ -602,27 +611,8 @@ Agreement GradientReducer::finish() {
     wait_for_oldest();
   }
   take_record();
-  // Where every rank updates everything, and the sums are with their owners.
-  std::deque<Work> gathers;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const Unit& unit = units_[u];
-    if (!unit.trainable || unit.sparse || !whole_ || space_of(unit) == Space::kInPlace) {
-      continue;
-    }
-    if (options_.gradient_hook) {
-      continue;  // its sums are whole already
-    }
-    Counts counts;
-    for (const Range& range : unit.ranges) {
-      counts.push_back(range.size());
-    }
-    gathers.push_back(
-        ranks_.all_gather(ConstSpan(sum_at(u, mine(u).begin), mine(u).size(), unit.sum_dtype()),
-                          Span(sum_at(u, 0), unit.layout.total_numel(), unit.sum_dtype()),
-                          std::move(counts)));
-  }
-  for (Work& work : gathers) {
-    work.wait();
+  if (options_.zero == 0 && ranks_.size() > 1) {
+    ranks_.barrier().wait();  // the others' sums are read next
   }
   agreement_.used.assign(accumulated_.begin(), accumulated_.end());
   return agreement_;
@@ -656,6 +646,10 @@ void GradientReducer::reset() {
       });
     }
     learned_ = true;
+  }
+  if (options_.zero == 0 && ranks_.size() > 1) {
+    released_ = ranks_.barrier();
+    release_pending_ = true;
   }
   shrink_ring();
   filled_.clear();

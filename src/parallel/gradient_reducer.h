@@ -28,10 +28,12 @@ struct Agreement {
 // world and the buckets (docs/parity.md): round k adds micro-batches k*N to k*N+N-1, in rank order,
 // to sums that live with the owner of each range.
 //
-// Gradients are written once, straight into a bucket in memory that the ranks share. A bucket that
+// Gradients are written once, straight into a bucket in memory that the ranks share. (A process
+// alone copies them too: keeping the tensors that autograd made was a third slower, because their
+// memory then comes from the kernel, page by page, in every step.) A bucket that
 // is full is reduced as soon as those before it are, while backward goes on. Bucket memory is one
 // of:
-//   in place  the unit's whole sums; what is reduced stays where it was written (DDP and stage 1
+//   in place  whole gradients of the unit, in which each rank's range becomes sums (DDP and stage 1
 //             with one round)
 //   ring      a few buckets that are used over and over (stages 2 and 3, and everything with
 //             several rounds)
@@ -57,13 +59,12 @@ class GradientReducer {
 
   // --- the end of a step
 
-  // Waits for all rounds. The sums are then in place. Collective.
+  // Waits for all rounds. The sums are then with their owners. Collective.
   Agreement finish();
-  // Whether every rank holds the sums of everything, or each those of its range.
-  bool whole_sums() const { return whole_; }
-  // The sums of elements [range.begin, ...) of a unit, which this rank must hold.
-  const std::byte* sums(std::size_t unit, std::int64_t begin) const;
-  // Forgets the step.
+  // The sums of a part of a parameter that is inside one rank's range: this rank's, and with DDP,
+  // where everyone updates everything, anyone's, read where it is.
+  const std::byte* sums(std::size_t unit, const Piece& piece) const;
+  // Forgets the step. Collective.
   void reset();
 
  private:
@@ -85,6 +86,7 @@ class GradientReducer {
   int acquire_slot();
   void launch_ready();
   void shrink_ring();
+  void wait_until_released();
   void launch(std::size_t bucket);
   void launch_hooked(std::size_t bucket, const std::vector<Range>& absent);
   void poll();
@@ -105,9 +107,9 @@ class GradientReducer {
   const std::int64_t rounds_;
   Communicator& ranks_;
   MemoryLedger& ledger_;
-  bool whole_ = false;
 
-  // Sums by unit: whole (then shared) or this rank's range.
+  // Sums by unit. DDP and stage 1 keep whole gradients, of which this rank's range becomes sums;
+  // the others keep that range.
   struct Sums {
     SharedBuffer shared;
     HostMemory own;
@@ -139,6 +141,8 @@ class GradientReducer {
   std::vector<char> local_;        // by parameter: the local gradients hold something
   bool last_round_of_this_rank_ = false;
   Agreement agreement_;
+  Work released_;  // DDP: everyone has read the last step's sums
+  bool release_pending_ = false;
   std::vector<std::uint8_t> record_;   // what this rank says about the round
   std::vector<std::uint8_t> records_;  // what all say
   Work record_work_;

@@ -133,12 +133,22 @@ void ShardedOptimizer::parameters_changed(std::size_t u,
   }
 }
 
+std::vector<Piece> ShardedOptimizer::pieces(std::size_t u) const {
+  const Unit& unit = context_.units[u];
+  std::vector<Piece> all;
+  for (const Range& part : unit.ranges) {
+    const auto more = unit.layout.pieces(intersection(part, range(u)));
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
 template <class Function>
 void ShardedOptimizer::for_pieces(std::size_t unit,
                                   const std::vector<bool>& used,
                                   const Function& work) {
   std::vector<Piece> errands;
-  for (const Piece& piece : context_.units[unit].layout.pieces(range(unit))) {
+  for (const Piece& piece : pieces(unit)) {
     if (!used[context_.units[unit].parameters[piece.parameter]]) {
       continue;
     }
@@ -192,7 +202,7 @@ double ShardedOptimizer::norm(const GradientReducer& gradients,
     const Range own = unit.ranges[static_cast<std::size_t>(context_.ranks.rank())];
     for (const Piece& piece : unit.layout.pieces(own)) {
       if (used[unit.parameters[piece.parameter]]) {
-        parts.push_back({gradients.sums(u, piece.offset), unit.sum_dtype(), piece.numel});
+        parts.push_back({gradients.sums(u, piece), unit.sum_dtype(), piece.numel});
       }
     }
   }
@@ -222,7 +232,7 @@ ParameterSlice ShardedOptimizer::slice(std::size_t u,
   ParameterSlice slice;
   slice.dtype = unit.sum_dtype();
   slice.master = master(u, piece.offset);
-  slice.gradient = gradients.sums(u, piece.offset);
+  slice.gradient = gradients.sums(u, piece);
   for (std::size_t i = 0; i < units_[u].states.size(); ++i) {
     slice.states[i] = units_[u].states[i].data() + at(u, piece.offset);
   }
@@ -286,7 +296,7 @@ void ShardedOptimizer::update_lamb(const Lamb& lamb,
       if (!unit.trainable) {
         continue;
       }
-      for (const Piece& piece : unit.layout.pieces(range(u))) {
+      for (const Piece& piece : pieces(u)) {
         const std::size_t parameter = unit.parameters[piece.parameter];
         if (used[parameter]) {
           visit(u, piece, parameter);
@@ -335,7 +345,9 @@ at::Tensor ShardedOptimizer::gather(std::size_t parameter,
       intersection(unit.ranges[static_cast<std::size_t>(context_.ranks.rank())], whole);
   at::Tensor flat = at::empty({p.numel}, scalar_type_of(dtype));
   context_.ranks
-      .all_gather(ConstSpan(own + static_cast<std::size_t>(mine.begin - first) * dtype_bytes(dtype),
+      .all_gather(ConstSpan(mine.empty() ? nullptr
+                                         : own + static_cast<std::size_t>(mine.begin - first) *
+                                                     dtype_bytes(dtype),
                             mine.size(),
                             dtype),
                   flat,

@@ -62,6 +62,9 @@ class ShardedOptimizer {
                    const std::vector<bool>& used,
                    const GradientTransform& transform,
                    double learning_rate);
+  // The pieces of a unit that this rank updates, none of which crosses from one rank's range into
+  // another's.
+  std::vector<Piece> pieces(std::size_t unit) const;
   // Calls `work` for every piece of the used parameters of a unit, on all threads.
   template <class Function>
   void for_pieces(std::size_t unit, const std::vector<bool>& used, const Function& work);

@@ -93,8 +93,8 @@ struct EngineOptions {
   Split split = Split::kElement;
   std::vector<double> shares{};  // of each rank, for ranks of different size; empty: equal
 
-  std::size_t bucket_bytes = 4 << 20;
-  int bucket_count = 4;  // buckets that may be on their way at a time
+  std::size_t bucket_bytes = 1 << 20;
+  int bucket_count = 8;  // buckets that may be on their way at a time
   // Of units put together at a time (kCopied); 0: the largest two.
   std::size_t gather_bytes = 0;
   Prefetch prefetch = Prefetch::kAutomatic;

@@ -122,8 +122,7 @@ std::shared_ptr<Mapping> Mapping::map(FileDescriptor fd, std::size_t bytes) {
   }
   // Fewer page faults and TLB misses where the machine allows huge pages for shared memory.
   madvise(data, bytes, MADV_HUGEPAGE);
-  std::shared_ptr<Mapping> mapping(
-      new Mapping(key, std::move(fd), static_cast<std::byte*>(data), bytes));
+  std::shared_ptr<Mapping> mapping(new Mapping(key, static_cast<std::byte*>(data), bytes));
   live.by_inode[key] = mapping;
   return mapping;
 }
@@ -144,8 +143,10 @@ Mapping::~Mapping() {
 
 const std::byte* Mapping::read_only() {
   std::call_once(read_only_once_, [this] {
-    void* data = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
-    if (data == MAP_FAILED) {
+    // The descriptor is gone (a model has more units than a process may have files open), but a
+    // mapping of shared pages can be asked for a second time.
+    void* data = mremap(data_, 0, bytes_, MREMAP_MAYMOVE);
+    if (data == MAP_FAILED || mprotect(data, bytes_, PROT_READ) != 0) {
       throw MemoryError(concat("shared memory of ",
                                mebibytes(bytes_),
                                " could not be mapped a second time: ",

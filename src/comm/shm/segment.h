@@ -41,11 +41,10 @@ class Mapping {
 
  private:
   using Inode = std::pair<dev_t, ino_t>;
-  Mapping(Inode inode, FileDescriptor fd, std::byte* data, std::size_t bytes)
-      : inode_(inode), fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+  Mapping(Inode inode, std::byte* data, std::size_t bytes)
+      : inode_(inode), data_(data), bytes_(bytes) {}
 
   Inode inode_;
-  FileDescriptor fd_;
   std::byte* data_;
   std::size_t bytes_;
   std::once_flag read_only_once_;
