@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
 
 #include <ATen/ops/empty_strided.h>
-#include <torch/csrc/autograd/function_hook.h>
 
+#include "parallel/broadcast.h"
 #include "parallel/operator_watch.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
@@ -14,44 +13,6 @@
 #include "trireme/tensor/span.h"
 
 namespace trireme::detail {
-namespace {
-
-// Rank 0's values to all, whatever the dtype and the strides.
-void broadcast_tensor(at::Tensor tensor, Communicator& ranks) {
-  if (!tensor.defined() || tensor.numel() == 0) {
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  at::Tensor values = tensor.contiguous();
-  ranks.broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), Dtype::kUint8}, 0)
-      .wait();
-  if (!values.is_same(tensor)) {
-    tensor.copy_(values);
-  }
-}
-
-}  // namespace
-
-// Takes a parameter's gradient when it is complete, before LibTorch would store it in .grad.
-class EngineCore::Hook final : public torch::autograd::FunctionPreHook {
- public:
-  Hook(std::shared_ptr<Link> link, std::size_t parameter)
-      : link_(std::move(link)), parameter_(parameter) {}
-
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& gradients) override {
-    if (link_->core == nullptr || gradients.empty() || !gradients[0].defined()) {
-      return gradients;
-    }
-    link_->core->receive(parameter_, gradients[0]);
-    return {at::Tensor()};  // nothing is left to accumulate
-  }
-
- private:
-  std::shared_ptr<Link> link_;
-  std::size_t parameter_;
-};
-
 EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
                        const Optimizer& optimizer,
                        const EngineOptions& options,
@@ -118,11 +79,9 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
     storages_.push_back(parameter.tensor.storage().unsafeGetStorageImpl());
     parameter.tensor.mutable_grad().reset();
   }
-  install_hooks();
-}
-
-EngineCore::~EngineCore() {
-  link_->core = nullptr;
+  hooks_ = std::make_unique<GradientHooks>(
+      parameters_,
+      [this](std::size_t parameter, const at::Tensor& gradient) { receive(parameter, gradient); });
 }
 
 void EngineCore::check_options() const {
@@ -147,41 +106,6 @@ void EngineCore::check_options() const {
   TRIREME_CHECK(options_.ema_decay >= 0 && options_.ema_decay < 1,
                 "EngineOptions::ema_decay must be in [0, 1), found ",
                 options_.ema_decay);
-}
-
-void EngineCore::install_hooks() {
-  link_->core = this;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].trainable) {
-      auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].tensor);
-      accumulator->add_pre_hook(std::make_unique<Hook>(link_, i));
-      parameter_of_[accumulator.get()] = i;
-      accumulators_.push_back(std::move(accumulator));
-    }
-  }
-}
-
-// So that a bucket does not wait for a gradient that will not come.
-std::vector<bool> EngineCore::reachable_from(const at::Tensor& loss) const {
-  std::vector<bool> reachable(parameters_.size(), false);
-  std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<const torch::autograd::Node*> stack = {loss.grad_fn().get()};
-  while (!stack.empty()) {
-    const torch::autograd::Node* node = stack.back();
-    stack.pop_back();
-    if (node == nullptr || !seen.insert(node).second) {
-      continue;
-    }
-    const auto parameter = parameter_of_.find(node);
-    if (parameter != parameter_of_.end()) {
-      reachable[parameter->second] = true;
-      continue;
-    }
-    for (const auto& edge : node->next_edges()) {
-      stack.push_back(edge.function.get());
-    }
-  }
-  return reachable;
 }
 
 void EngineCore::receive(std::size_t parameter, const at::Tensor& gradient) {
@@ -249,7 +173,7 @@ void EngineCore::backward(const at::Tensor& loss) {
                 : loss.numel() != 1 ? "several elements"
                                     : "one that requires no gradient");
   check_parameters();
-  gradients_->begin_round(round_ + 1 == local_micro_batches(), reachable_from(loss));
+  gradients_->begin_round(round_ + 1 == local_micro_batches(), hooks_->reachable_from(loss));
   in_backward_ = true;
   failed_ = true;  // until the end is reached
   try {
@@ -574,7 +498,7 @@ void EngineCore::unwrap() {
         place.unit, {offset, offset + parameter.numel}, static_cast<std::byte*>(whole.data_ptr()));
     parameter.tensor.set_data(whole);
   }
-  link_->core = nullptr;
+  hooks_.reset();
   unwrapped_ = true;
   ranks_->barrier().wait();
 }

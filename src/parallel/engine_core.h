@@ -2,12 +2,9 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
-
+#include "parallel/gradient_hooks.h"
 #include "parallel/gradient_reducer.h"
 #include "parallel/parameter_memory.h"
 #include "parallel/sharded_optimizer.h"
@@ -25,7 +22,6 @@ class EngineCore {
              std::shared_ptr<Communicator> ranks);
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
-  ~EngineCore();
 
   void backward(const at::Tensor& loss);
   bool step();
@@ -50,16 +46,7 @@ class EngineCore {
 
  private:
   friend class GatherScope;
-  class Hook;
-  // What the hooks on the autograd graph know of the engine, which they may outlive.
-  struct Link {
-    EngineCore* core = nullptr;
-  };
-
   void check_options() const;
-  void install_hooks();
-  // By parameter: whether the graph behind `loss` leads to it.
-  std::vector<bool> reachable_from(const at::Tensor& loss) const;
   void receive(std::size_t parameter, const at::Tensor& gradient);
   void check_alive() const;
   // Nobody has put other tensors in the place of the parameters.
@@ -92,10 +79,7 @@ class EngineCore {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<GradientReducer> gradients_;
 
-  std::shared_ptr<Link> link_ = std::make_shared<Link>();
-  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
-  std::vector<Accumulator> accumulators_;  // kept alive: the hooks are theirs
-  std::unordered_map<const torch::autograd::Node*, std::size_t> parameter_of_;
+  std::unique_ptr<GradientHooks> hooks_;
 
   // This step.
   std::int64_t round_ = 0;      // backwards so far

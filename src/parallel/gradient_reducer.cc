@@ -164,10 +164,18 @@ GradientReducer::Space GradientReducer::space_of(const Unit& unit) const {
     return Space::kInPlace;
   }
   if (options_.sum_order == SumOrder::kLocalFirst) {
-    return Space::kLocal;
+    return options_.zero <= 1 ? Space::kInPlace : Space::kLocal;
   }
   // 16-bit gradients are summed in float32, so not where they are.
   return options_.zero <= 1 && rounds_ == 1 && !unit.has_masters() ? Space::kInPlace : Space::kRing;
+}
+
+bool GradientReducer::adds_locally() const {
+  return ranks_.size() == 1 || options_.sum_order == SumOrder::kLocalFirst;
+}
+
+Dtype GradientReducer::bucket_dtype(const Unit& unit) const {
+  return adds_locally() ? unit.sum_dtype() : unit.dtype;
 }
 
 Range GradientReducer::mine(std::size_t unit) const {
@@ -235,8 +243,7 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
   const auto* from = static_cast<const std::byte*>(ordered.const_data_ptr());
   const std::size_t element = dtype_bytes(unit.dtype);
   const std::size_t sum_element = dtype_bytes(unit.sum_dtype());
-  const Space space = space_of(unit);
-  const bool local = space == Space::kLocal || ranks_.size() == 1;
+  const bool local = adds_locally();
   const bool first = !local_[parameter];
   bool finite = true;
   present_[parameter] = kPresent;  // before a bucket with it can be launched
@@ -388,7 +395,7 @@ void GradientReducer::launch(std::size_t b) {
     memory = space == Space::kRing ? slots_[0] : acquire(b);
   }
   const std::int64_t numel = bucket.range.size();
-  const Dtype dtype = space == Space::kLocal ? unit.sum_dtype() : unit.dtype;
+  const Dtype dtype = bucket_dtype(unit);
   Flight flight{b, state.slot, {}};
   Counts counts;
   for (const Range& range : unit.ranges) {
@@ -415,8 +422,7 @@ void GradientReducer::launch_hooked(std::size_t b, const std::vector<Range>& abs
   const Bucket& bucket = buckets_[b];
   const Unit& unit = units_[bucket.unit];
   const Space space = space_of(unit);
-  const bool in_sums = space == Space::kInPlace || space == Space::kLocal;
-  const Dtype dtype = in_sums ? unit.sum_dtype() : unit.dtype;
+  const Dtype dtype = bucket_dtype(unit);
   std::byte* memory = acquire(b);
   for (const Range& range : absent) {
     std::memset(memory + static_cast<std::size_t>(range.begin) * dtype_bytes(dtype),
@@ -616,6 +622,27 @@ Agreement GradientReducer::finish() {
   }
   agreement_.used.assign(accumulated_.begin(), accumulated_.end());
   return agreement_;
+}
+
+void GradientReducer::gather_whole() {
+  std::deque<Work> gathers;
+  for (std::size_t u = 0; u < units_.size() && ranks_.size() > 1; ++u) {
+    const Unit& unit = units_[u];
+    if (!unit.trainable) {
+      continue;
+    }
+    Counts counts;
+    for (const Range& range : unit.ranges) {
+      counts.push_back(range.size());
+    }
+    gathers.push_back(ranks_.all_gather(
+        ConstSpan(sum_at(u, mine(u).begin), mine(u).size(), unit.sum_dtype()),
+        Span(sum_at(u, 0), unit.layout.total_numel(), unit.sum_dtype()),
+        std::move(counts)));
+  }
+  for (Work& work : gathers) {
+    work.wait();
+  }
 }
 
 void GradientReducer::reset() {

@@ -37,7 +37,7 @@ struct Agreement {
 //             with one round)
 //   ring      a few buckets that are used over and over (stages 2 and 3, and everything with
 //             several rounds)
-//   local     whole gradients of this rank, added up over its micro-batches (SumOrder::kLocalFirst)
+//   local     whole gradients of this rank, for SumOrder::kLocalFirst at stages 2 and 3
 class GradientReducer {
  public:
   GradientReducer(const std::vector<Parameter>& parameters,
@@ -64,6 +64,10 @@ class GradientReducer {
   // The sums of a part of a parameter that is inside one rank's range: this rank's, and with DDP,
   // where everyone updates everything, anyone's, read where it is.
   const std::byte* sums(std::size_t unit, const Piece& piece) const;
+  // DDP: makes the sums whole in this rank's memory. Collective.
+  void gather_whole();
+  // Element `element` of a unit there.
+  std::byte* whole(std::size_t unit, std::int64_t element) { return sum_at(unit, element); }
   // Forgets the step. Collective.
   void reset();
 
@@ -82,6 +86,9 @@ class GradientReducer {
   enum class Space { kInPlace, kRing, kLocal };
 
   Space space_of(const Unit& unit) const;
+  // Micro-batches of this rank are added up before anything is sent.
+  bool adds_locally() const;
+  Dtype bucket_dtype(const Unit& unit) const;
   std::byte* acquire(std::size_t bucket);
   int acquire_slot();
   void launch_ready();

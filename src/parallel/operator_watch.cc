@@ -10,6 +10,8 @@ namespace {
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
+thread_local OperatorObserver* current_observer = nullptr;
+
 struct Context {
   std::shared_ptr<Watched> watched;
 };
@@ -87,10 +89,25 @@ void before_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   const Unwatched beneath;
+  if (current_observer != nullptr) {
+    current_observer->before(schema, *stack);
+  }
   op.callBoxed(stack);
+  if (current_observer != nullptr) {
+    current_observer->after(schema, *stack);
+  }
 }
 
 }  // namespace
+
+ObserverScope::ObserverScope(OperatorObserver& observer)
+    : before_(current_observer), guard_(kKey) {
+  current_observer = &observer;
+}
+
+ObserverScope::~ObserverScope() {
+  current_observer = before_;
+}
 
 c10::DataPtr watched_pointer(void* data, std::shared_ptr<Watched> watched) {
   return {data, new Context{std::move(watched)}, &delete_context, c10::Device(c10::kCPU)};

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 // Note [seeing every use of a parameter]
@@ -46,6 +48,26 @@ class Unwatched {
 
  private:
   c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+// Sees every operator of the thread that made an ObserverScope for it, whatever its arguments.
+class OperatorObserver {
+ public:
+  virtual ~OperatorObserver() = default;
+  virtual void before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) = 0;
+  virtual void after(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) = 0;
+};
+
+class ObserverScope {
+ public:
+  explicit ObserverScope(OperatorObserver& observer);
+  ObserverScope(const ObserverScope&) = delete;
+  ObserverScope& operator=(const ObserverScope&) = delete;
+  ~ObserverScope();
+
+ private:
+  OperatorObserver* before_;
+  c10::impl::IncludeDispatchKeyGuard guard_;
 };
 
 // The memory behind a tensor; null where it is ordinary.

@@ -11,6 +11,7 @@
 #include "trireme/comm/communicator.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/schedule.h"
+#include "trireme/tensor/span.h"  // a hook's tensors are communicated
 
 namespace trireme {
 

@@ -1,0 +1,67 @@
+#include "parallel/gradient_hooks.h"
+
+#include <unordered_set>
+
+#include <torch/csrc/autograd/function_hook.h>
+
+namespace trireme::detail {
+
+class GradientHooks::Hook final : public torch::autograd::FunctionPreHook {
+ public:
+  Hook(std::shared_ptr<Link> link, std::size_t parameter)
+      : link_(std::move(link)), parameter_(parameter) {}
+
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& gradients) override {
+    if (!link_->receive || gradients.empty() || !gradients[0].defined()) {
+      return gradients;
+    }
+    link_->receive(parameter_, gradients[0]);
+    return {at::Tensor()};  // nothing is left to accumulate
+  }
+
+ private:
+  std::shared_ptr<Link> link_;
+  std::size_t parameter_;
+};
+
+GradientHooks::GradientHooks(const std::vector<Parameter>& parameters, Receive receive)
+    : count_(parameters.size()) {
+  link_->receive = std::move(receive);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].trainable) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i].tensor);
+      accumulator->add_pre_hook(std::make_unique<Hook>(link_, i));
+      parameter_of_[accumulator.get()] = i;
+      accumulators_.push_back(std::move(accumulator));
+    }
+  }
+}
+
+GradientHooks::~GradientHooks() {
+  link_->receive = nullptr;
+}
+
+std::vector<bool> GradientHooks::reachable_from(const at::Tensor& loss) const {
+  std::vector<bool> reachable(count_, false);
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> stack = {loss.grad_fn().get()};
+  while (!stack.empty()) {
+    const torch::autograd::Node* node = stack.back();
+    stack.pop_back();
+    if (node == nullptr || !seen.insert(node).second) {
+      continue;
+    }
+    const auto parameter = parameter_of_.find(node);
+    if (parameter != parameter_of_.end()) {
+      reachable[parameter->second] = true;
+      continue;
+    }
+    for (const auto& edge : node->next_edges()) {
+      stack.push_back(edge.function.get());
+    }
+  }
+  return reachable;
+}
+
+}  // namespace trireme::detail

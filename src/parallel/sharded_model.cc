@@ -1,0 +1,231 @@
+#include "trireme/parallel/sharded_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include <ATen/core/stack.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "parallel/operator_watch.h"
+#include "trireme/comm/shared_buffer.h"
+#include "trireme/core/error.h"
+#include "trireme/core/host_memory.h"
+
+namespace trireme::detail {
+namespace {
+
+// Smaller tensors stay whole: dividing them would save less than it costs.
+constexpr std::size_t kLeastBytes = 64 << 10;
+
+// A tensor in parts, one on each rank, of one run of shared memory.
+SharedBuffer divide(const std::byte* data, std::size_t bytes, Communicator& ranks) {
+  const auto size = static_cast<std::size_t>(ranks.size());
+  const std::size_t page = SharedBuffer::page_bytes();
+  const std::size_t part = ((bytes + size - 1) / size + page - 1) / page * page;
+  const SharedBuffer run = ranks.allocate(part);
+  const std::size_t begin = std::min(bytes, static_cast<std::size_t>(ranks.rank()) * part);
+  std::memcpy(run.whole() + begin, data + begin, std::min(part, bytes - begin));
+  ranks.barrier().wait();
+  return run;
+}
+
+// A parameter of a model that is built but has no engine yet: whole only while it is read.
+class Divided final : public Watched {
+ public:
+  Divided(SharedBuffer run, std::size_t bytes, std::string name)
+      : run_(std::move(run)), bytes_(bytes), name_(std::move(name)) {}
+
+  void belongs_to(c10::StorageImpl* storage, std::weak_ptr<Watched> self) {
+    storage_ = storage;
+    self_ = std::move(self);
+  }
+
+  void pin() override {
+    const std::lock_guard lock(mutex_);
+    if (pins_++ == 0) {
+      memory_ = HostMemory(bytes_);
+      std::memcpy(memory_.data(), run_.whole(), bytes_);
+      show(memory_.data(), bytes_);
+    }
+  }
+  void unpin() override {
+    const std::lock_guard lock(mutex_);
+    if (--pins_ == 0) {
+      show(nullptr, 0);
+      memory_ = HostMemory();
+    }
+  }
+  std::string name_at(std::int64_t) const override { return name_; }
+
+ private:
+  void show(void* data, std::size_t bytes) {
+    (void)storage_->set_data_ptr(watched_pointer(data, self_.lock()));
+    storage_->set_nbytes(bytes);
+  }
+
+  SharedBuffer run_;
+  std::size_t bytes_;
+  std::string name_;
+  std::mutex mutex_;
+  int pins_ = 0;
+  HostMemory memory_;
+  c10::StorageImpl* storage_ = nullptr;
+  std::weak_ptr<Watched> self_;
+};
+
+}  // namespace
+
+class Construction::Impl final : public OperatorObserver {
+ public:
+  explicit Impl(Communicator& ranks) : ranks_(ranks), observed_(*this) {}
+
+  void before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) override {
+    const std::size_t count = schema.arguments().size();
+    std::vector<const c10::StorageImpl*> in_use;
+    for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
+      if (stack[i].isTensor()) {
+        see(stack[i].toTensor(), &in_use);
+      } else if (stack[i].isTensorList()) {
+        for (const at::Tensor& tensor : stack[i].toTensorVector()) {
+          see(tensor, &in_use);
+        }
+      }
+    }
+    forget_dead();
+    if (in_use.empty()) {
+      // Perhaps a new tensor: what is there makes room for it.
+      for (Entry& entry : entries_) {
+        close(entry);
+      }
+    }
+  }
+
+  void after(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) override {
+    const std::size_t count = schema.returns().size();
+    for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
+      if (stack[i].isTensor()) {
+        note(stack[i].toTensor());
+      }
+    }
+  }
+
+  void finish(torch::nn::Module& model) {
+    forget_dead();
+    for (const auto& item : model.named_parameters(true)) {
+      at::Tensor tensor = item.value();
+      Entry* entry = tensor.defined() ? find(tensor) : nullptr;
+      if (entry == nullptr) {
+        continue;
+      }
+      close(*entry);
+      auto divided = std::make_shared<Divided>(entry->run, entry->bytes, item.key());
+      const c10::Storage storage(
+          c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                0,
+                                                watched_pointer(nullptr, divided),
+                                                /*allocator=*/nullptr,
+                                                /*resizable=*/false));
+      divided->belongs_to(storage.unsafeGetStorageImpl(), divided);
+      const Unwatched guard;
+      tensor.set_data(watched_tensor(storage,
+                                     tensor.scalar_type(),
+                                     tensor.sizes(),
+                                     tensor.strides(),
+                                     tensor.storage_offset()));
+    }
+    forget_dead();
+    for (Entry& entry : entries_) {
+      open(entry);  // buffers, and whatever else the model keeps
+    }
+    entries_.clear();
+  }
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    const c10::StorageImpl* address;
+    std::size_t bytes;
+    SharedBuffer run;
+    bool closed = false;
+  };
+
+  Entry* find(const at::Tensor& tensor) {
+    if (!tensor.has_storage()) {
+      return nullptr;
+    }
+    const auto* address = tensor.storage().unsafeGetStorageImpl();
+    const auto entry = std::find_if(
+        entries_.begin(), entries_.end(), [&](const Entry& e) { return e.address == address; });
+    return entry == entries_.end() ? nullptr : &*entry;
+  }
+
+  void see(const at::Tensor& tensor, std::vector<const c10::StorageImpl*>* in_use) {
+    if (!tensor.defined()) {
+      return;
+    }
+    if (Entry* entry = find(tensor)) {
+      open(*entry);
+      in_use->push_back(entry->address);
+    }
+  }
+
+  void note(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu() ||
+        tensor.layout() != at::kStrided || tensor.storage().nbytes() < kLeastBytes ||
+        find(tensor) != nullptr) {
+      return;
+    }
+    const auto& storage = tensor.storage();
+    entries_.push_back(
+        {storage.getWeakStorageImpl(), storage.unsafeGetStorageImpl(), storage.nbytes(), {}});
+  }
+
+  void forget_dead() {
+    entries_.erase(std::remove_if(entries_.begin(),
+                                  entries_.end(),
+                                  [](const Entry& entry) { return entry.storage.expired(); }),
+                   entries_.end());
+  }
+
+  void close(Entry& entry) {
+    const auto storage = entry.storage.lock();
+    if (entry.closed || !storage) {
+      return;
+    }
+    entry.run =
+        divide(static_cast<const std::byte*>(storage->data()), entry.bytes, ranks_);
+    (void)storage->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+    storage->set_nbytes(0);
+    entry.closed = true;
+  }
+
+  void open(Entry& entry) {
+    const auto storage = entry.storage.lock();
+    if (!entry.closed || !storage) {
+      return;
+    }
+    c10::DataPtr memory = c10::GetCPUAllocator()->allocate(entry.bytes);
+    std::memcpy(memory.get(), entry.run.whole(), entry.bytes);
+    (void)storage->set_data_ptr(std::move(memory));
+    storage->set_nbytes(entry.bytes);
+    entry.closed = false;
+    ranks_.barrier().wait();  // all have read it
+    entry.run = {};
+  }
+
+  Communicator& ranks_;
+  std::vector<Entry> entries_;
+  ObserverScope observed_;
+};
+
+Construction::Construction(Communicator& ranks) : impl_(std::make_unique<Impl>(ranks)) {}
+Construction::~Construction() = default;
+
+void Construction::finish(torch::nn::Module& model) {
+  impl_->finish(model);
+  impl_.reset();
+}
+
+}  // namespace trireme::detail

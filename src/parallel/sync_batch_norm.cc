@@ -1,0 +1,152 @@
+#include "trireme/parallel/sync_batch_norm.h"
+
+#include <torch/nn/functional/batchnorm.h>
+#include <torch/nn/init.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "trireme/core/error.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// [channels] to [1, channels, 1, ...], to go with the input.
+Tensor along_channels(const Tensor& values, const Tensor& input) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
+  shape[1] = input.size(1);
+  return values.view(shape);
+}
+
+std::vector<std::int64_t> all_but_channels(const Tensor& input) {
+  std::vector<std::int64_t> dimensions = {0};
+  for (std::int64_t d = 2; d < input.dim(); ++d) {
+    dimensions.push_back(d);
+  }
+  return dimensions;
+}
+
+// The normalisation with statistics of all ranks.
+class Normalize : public torch::autograd::Function<Normalize> {
+ public:
+  static variable_list forward(AutogradContext* context,
+                               const Tensor& input,
+                               const Tensor& weight,
+                               const Tensor& bias,
+                               double eps,
+                               const std::shared_ptr<Communicator>& ranks) {
+    const auto dimensions = all_but_channels(input);
+    const Tensor exact = input.to(torch::kDouble);
+    const std::int64_t channels = input.size(1);
+    // Count, sum and sum of squares of this rank; the ranks' are added up in their order.
+    Tensor sums = torch::zeros({2 * channels + 1}, torch::kDouble);
+    sums.narrow(0, 0, channels).copy_(exact.sum(dimensions));
+    sums.narrow(0, channels, channels).copy_(exact.pow(2).sum(dimensions));
+    sums[2 * channels] = static_cast<double>(input.numel()) / static_cast<double>(channels);
+    ranks->all_reduce(sums).wait();
+    const double count = sums[2 * channels].item<double>();
+    const Tensor mean = sums.narrow(0, 0, channels) / count;
+    const Tensor variance =
+        (sums.narrow(0, channels, channels) / count - mean.pow(2)).clamp_min(0);
+    const Tensor scale = (variance + eps).rsqrt();
+    const Tensor normal =
+        ((exact - along_channels(mean, input)) * along_channels(scale, input)).to(input.scalar_type());
+    context->save_for_backward({normal, weight, scale});
+    context->saved_data["count"] = count;
+    context->saved_data["affine"] = weight.defined();
+    context->saved_data["ranks"] = c10::IValue(reinterpret_cast<std::int64_t>(ranks.get()));
+    Tensor output = normal;
+    if (weight.defined()) {
+      output = normal * along_channels(weight, input) + along_channels(bias, input);
+    }
+    context->mark_non_differentiable({mean, variance});
+    return {output, mean, variance, torch::scalar_tensor(count, torch::kDouble)};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor& normal = saved[0];
+    const Tensor& scale = saved[2];
+    const bool affine = context->saved_data["affine"].toBool();
+    const double count = context->saved_data["count"].toDouble();
+    auto* ranks = reinterpret_cast<Communicator*>(context->saved_data["ranks"].toInt());
+    const auto dimensions = all_but_channels(normal);
+    const std::int64_t channels = normal.size(1);
+    const Tensor gradient = gradients[0].to(torch::kDouble);
+    const Tensor exact = normal.to(torch::kDouble);
+    const Tensor sum = gradient.sum(dimensions);
+    const Tensor product = (gradient * exact).sum(dimensions);
+    // What the statistics of all ranks contribute to the gradient of the input.
+    Tensor both = torch::cat({sum, product});
+    ranks->all_reduce(both).wait();
+    const Tensor mean_gradient = both.narrow(0, 0, channels) / count;
+    const Tensor mean_product = both.narrow(0, channels, channels) / count;
+    Tensor factor = scale;
+    if (affine) {
+      factor = factor * saved[1].to(torch::kDouble);
+    }
+    const Tensor input_gradient =
+        ((gradient - along_channels(mean_gradient, normal) -
+          exact * along_channels(mean_product, normal)) *
+         along_channels(factor, normal))
+            .to(normal.scalar_type());
+    // Of weight and bias each rank gives its own part; the engine adds them up.
+    return {input_gradient,
+            affine ? product.to(saved[1].scalar_type()) : Tensor(),
+            affine ? sum.to(saved[1].scalar_type()) : Tensor(),
+            Tensor(),
+            Tensor()};
+  }
+};
+
+}  // namespace
+
+SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options_,
+                                     std::shared_ptr<Communicator> ranks)
+    : options(options_), ranks_(std::move(ranks)) {
+  TRIREME_CHECK(ranks_, "SyncBatchNorm: the world is a null pointer");
+  reset();
+}
+
+void SyncBatchNormImpl::reset() {
+  const std::int64_t channels = options.num_features();
+  if (options.affine()) {
+    weight = register_parameter("weight", torch::ones({channels}));
+    bias = register_parameter("bias", torch::zeros({channels}));
+  }
+  if (options.track_running_stats()) {
+    running_mean = register_buffer("running_mean", torch::zeros({channels}));
+    running_var = register_buffer("running_var", torch::ones({channels}));
+    num_batches_tracked = register_buffer("num_batches_tracked", torch::tensor(0, torch::kLong));
+  }
+}
+
+Tensor SyncBatchNormImpl::forward(const Tensor& input) {
+  TRIREME_CHECK(input.dim() >= 2 && input.size(1) == options.num_features(),
+                "SyncBatchNorm expects an input [batch, ",
+                options.num_features(),
+                ", ...], found sizes ",
+                input.sizes());
+  if (!is_training() && options.track_running_stats()) {
+    return torch::batch_norm(
+        input, weight, bias, running_mean, running_var, false, 0, options.eps(), false);
+  }
+  const variable_list outputs = Normalize::apply(input, weight, bias, options.eps(), ranks_);
+  if (is_training() && options.track_running_stats()) {
+    const torch::NoGradGuard no_grad;
+    num_batches_tracked.add_(1);
+    const double momentum = options.momentum().has_value()
+                                ? *options.momentum()
+                                : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
+    const double count = outputs[3].item<double>();
+    running_mean.lerp_(outputs[1].to(running_mean.scalar_type()), momentum);
+    running_var.lerp_((outputs[2] * (count / std::max(1.0, count - 1))).to(running_var.scalar_type()),
+                      momentum);
+  }
+  return outputs[0];
+}
+
+}  // namespace trireme
