@@ -10,7 +10,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/parallel/data_parallel.h"  // DDP beside your own torch::optim
-#include "trireme/parallel/engine.h"       // DDP and ZeRO
+#include "trireme/parallel/engine.h"         // DDP and ZeRO
 #include "trireme/parallel/sharded_model.h"  // models larger than one rank has room for
 #include "trireme/parallel/sync_batch_norm.h"
 #include "trireme/shard/range.h"           // how elements are divided among ranks

@@ -10,8 +10,7 @@ void broadcast_tensor(const at::Tensor& tensor, Communicator& ranks) {
   }
   const at::NoGradGuard no_grad;
   const at::Tensor values = tensor.contiguous();
-  ranks
-      .broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), Dtype::kUint8}, 0)
+  ranks.broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), Dtype::kUint8}, 0)
       .wait();
   if (!values.is_same(tensor)) {
     tensor.copy_(values);

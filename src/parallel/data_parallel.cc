@@ -61,11 +61,12 @@ class DataParallelCore {
     TRIREME_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
                   "backward() needs a loss of one element that depends on the parameters");
     for (const Parameter& parameter : parameters_) {
-      TRIREME_CHECK(!parameter.tensor.grad().defined(),
-                    "parameter ",
-                    parameter.name,
-                    " still has the gradient of the last backward: call optimizer.zero_grad() before "
-                    "each backward, or no_sync() to add several up");
+      TRIREME_CHECK(
+          !parameter.tensor.grad().defined(),
+          "parameter ",
+          parameter.name,
+          " still has the gradient of the last backward: call optimizer.zero_grad() before "
+          "each backward, or no_sync() to add several up");
     }
     if (sync && broadcast_buffers_) {
       broadcast_buffers();

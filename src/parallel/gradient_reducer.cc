@@ -635,10 +635,10 @@ void GradientReducer::gather_whole() {
     for (const Range& range : unit.ranges) {
       counts.push_back(range.size());
     }
-    gathers.push_back(ranks_.all_gather(
-        ConstSpan(sum_at(u, mine(u).begin), mine(u).size(), unit.sum_dtype()),
-        Span(sum_at(u, 0), unit.layout.total_numel(), unit.sum_dtype()),
-        std::move(counts)));
+    gathers.push_back(
+        ranks_.all_gather(ConstSpan(sum_at(u, mine(u).begin), mine(u).size(), unit.sum_dtype()),
+                          Span(sum_at(u, 0), unit.layout.total_numel(), unit.sum_dtype()),
+                          std::move(counts)));
   }
   for (Work& work : gathers) {
     work.wait();

@@ -78,12 +78,12 @@ void LiveUnits::pin(std::size_t index) {
   if (!unit.live) {
     try {
       make_room(unit.bytes);
-      unit.memory = take_memory(unit.bytes);
+      unit.block = take_block(unit.bytes);
     } catch (...) {
       --unit.pins;
       throw;
     }
-    fetch_(index, unit.memory.data());
+    fetch_(index, unit.block.memory.data());
     ++fetches_;
     make_live(unit);
   }
@@ -162,35 +162,39 @@ void LiveUnits::release(Unit& unit) {
   storage->set_nbytes(0);
   unit.live = false;
   live_bytes_ -= unit.bytes;
-  unit.charge = {};
-  spare_.push_back(std::move(unit.memory));
-  unit.memory = {};
+  spare_.push_back(std::move(unit.block));
+  unit.block = {};
 }
 
 void LiveUnits::make_live(Unit& unit) {
   auto* storage = unit.storage.storage().unsafeGetStorageImpl();
-  (void)storage->set_data_ptr(watched_pointer(unit.memory.data(), unit.watched));
+  (void)storage->set_data_ptr(watched_pointer(unit.block.memory.data(), unit.watched));
   storage->set_nbytes(unit.bytes);
-  unit.charge = ledger_->charge(MemoryCategory::kGather, unit.bytes);
   unit.live = true;
 }
 
-HostMemory LiveUnits::take_memory(std::size_t bytes) {
+LiveUnits::Block LiveUnits::take_block(std::size_t bytes) {
   live_bytes_ += bytes;
-  const auto fits = std::find_if(
-      spare_.begin(), spare_.end(), [&](const HostMemory& m) { return m.size_bytes() == bytes; });
-  HostMemory memory;
+  const auto fits = std::find_if(spare_.begin(), spare_.end(), [&](const Block& block) {
+    return block.memory.size_bytes() == bytes;
+  });
   if (fits != spare_.end()) {
-    memory = std::move(*fits);
+    Block block = std::move(*fits);
     spare_.erase(fits);
-  } else {
-    // Of another size: its pages go back, so that spare memory never adds to the limit.
-    if (!spare_.empty()) {
-      spare_.erase(spare_.begin());
-    }
-    memory = HostMemory(bytes);
+    return block;
   }
-  return memory;
+  // Of another size: spare memory goes back, as much as the limit asks for.
+  const auto held = [&] {
+    std::size_t total = live_bytes_;
+    for (const Block& block : spare_) {
+      total += block.memory.size_bytes();
+    }
+    return total;
+  };
+  while (!spare_.empty() && held() > limit_) {
+    spare_.erase(spare_.begin());
+  }
+  return {HostMemory(bytes), ledger_->charge(MemoryCategory::kGather, bytes)};
 }
 
 void LiveUnits::drop_all() {
@@ -233,9 +237,9 @@ void LiveUnits::run_thread() {
     }
     unit.fetching = true;
     try {
-      unit.memory = take_memory(unit.bytes);
+      unit.block = take_block(unit.bytes);
       lock.unlock();
-      fetch_(index, unit.memory.data());
+      fetch_(index, unit.block.memory.data());
       lock.lock();
       ++fetches_;
       make_live(unit);

@@ -46,12 +46,16 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
   std::int64_t fetches() const { return fetches_; }
 
  private:
+  // Memory that goes from unit to unit, on the books for as long as it is held.
+  struct Block {
+    HostMemory memory;
+    MemoryLedger::Charge charge;
+  };
   struct Unit {
     std::size_t bytes = 0;
     UnitStorage storage;
     std::shared_ptr<Watched> watched;
-    HostMemory memory;  // while it is whole
-    MemoryLedger::Charge charge;
+    Block block;  // while it is whole
     int pins = 0;
     bool live = false;      // whole, and its tensors point at it
     bool fetching = false;  // by the thread
@@ -64,7 +68,7 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
   void make_room(std::size_t bytes);
   void release(Unit& unit);
   void make_live(Unit& unit);
-  HostMemory take_memory(std::size_t bytes);
+  Block take_block(std::size_t bytes);
   // Uses from now until the next one of `unit`; large when none is expected.
   std::size_t distance(std::size_t unit) const;
   void run_thread();
@@ -77,7 +81,7 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
   std::condition_variable changed_;
   // Guarded by mutex_:
   std::vector<Unit> units_;
-  std::vector<HostMemory> spare_;      // released memory, for the next unit of its size
+  std::vector<Block> spare_;           // released memory, for the next unit of its size
   std::vector<std::size_t> expected_;  // the uses of the last step, repetitions left out
   std::vector<std::size_t> seen_;      // those of this step
   std::size_t position_ = 0;           // in expected_, behind the last use

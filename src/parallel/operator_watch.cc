@@ -100,8 +100,7 @@ void before_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 }  // namespace
 
-ObserverScope::ObserverScope(OperatorObserver& observer)
-    : before_(current_observer), guard_(kKey) {
+ObserverScope::ObserverScope(OperatorObserver& observer) : before_(current_observer), guard_(kKey) {
   current_observer = &observer;
 }
 

@@ -1,8 +1,8 @@
 #include "trireme/parallel/sync_batch_norm.h"
 
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/batchnorm.h>
 #include <torch/nn/init.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
@@ -49,11 +49,10 @@ class Normalize : public torch::autograd::Function<Normalize> {
     ranks->all_reduce(sums).wait();
     const double count = sums[2 * channels].item<double>();
     const Tensor mean = sums.narrow(0, 0, channels) / count;
-    const Tensor variance =
-        (sums.narrow(0, channels, channels) / count - mean.pow(2)).clamp_min(0);
+    const Tensor variance = (sums.narrow(0, channels, channels) / count - mean.pow(2)).clamp_min(0);
     const Tensor scale = (variance + eps).rsqrt();
-    const Tensor normal =
-        ((exact - along_channels(mean, input)) * along_channels(scale, input)).to(input.scalar_type());
+    const Tensor normal = ((exact - along_channels(mean, input)) * along_channels(scale, input))
+                              .to(input.scalar_type());
     context->save_for_backward({normal, weight, scale});
     context->saved_data["count"] = count;
     context->saved_data["affine"] = weight.defined();
@@ -88,11 +87,10 @@ class Normalize : public torch::autograd::Function<Normalize> {
     if (affine) {
       factor = factor * saved[1].to(torch::kDouble);
     }
-    const Tensor input_gradient =
-        ((gradient - along_channels(mean_gradient, normal) -
-          exact * along_channels(mean_product, normal)) *
-         along_channels(factor, normal))
-            .to(normal.scalar_type());
+    const Tensor input_gradient = ((gradient - along_channels(mean_gradient, normal) -
+                                    exact * along_channels(mean_product, normal)) *
+                                   along_channels(factor, normal))
+                                      .to(normal.scalar_type());
     // Of weight and bias each rank gives its own part; the engine adds them up.
     return {input_gradient,
             affine ? product.to(saved[1].scalar_type()) : Tensor(),
@@ -138,13 +136,14 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   if (is_training() && options.track_running_stats()) {
     const torch::NoGradGuard no_grad;
     num_batches_tracked.add_(1);
-    const double momentum = options.momentum().has_value()
-                                ? *options.momentum()
-                                : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
+    const double momentum =
+        options.momentum().has_value()
+            ? *options.momentum()
+            : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
     const double count = outputs[3].item<double>();
     running_mean.lerp_(outputs[1].to(running_mean.scalar_type()), momentum);
-    running_var.lerp_((outputs[2] * (count / std::max(1.0, count - 1))).to(running_var.scalar_type()),
-                      momentum);
+    running_var.lerp_(
+        (outputs[2] * (count / std::max(1.0, count - 1))).to(running_var.scalar_type()), momentum);
   }
   return outputs[0];
 }

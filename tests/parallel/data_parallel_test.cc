@@ -1,6 +1,7 @@
 #include "trireme/parallel/data_parallel.h"
 
 #include <gtest/gtest.h>
+
 #include <torch/torch.h>
 
 #include "support/ranks.h"
@@ -44,7 +45,9 @@ TEST(DataParallel, WorksWithTheUsersOwnOptimizer) {
       for (int step = 0; step < 5; ++step) {
         optimizer.zero_grad();
         for (int k = 0; k < accumulate; ++k) {
-          const auto loss = [&] { return parallel.forward(input_of(10 * step + k, world->rank())).pow(2).mean(); };
+          const auto loss = [&] {
+            return parallel.forward(input_of(10 * step + k, world->rank())).pow(2).mean();
+          };
           if (k + 1 < accumulate) {
             const auto scope = parallel.no_sync();
             parallel.backward(loss());

@@ -53,8 +53,8 @@ class DataParallelBase {
   std::unique_ptr<detail::DataParallelCore> core_;
 };
 
-// Data parallelism for people who keep their own torch::optim: the same gradients on every rank, and
-// nothing else. (Engine does more: it owns the update, which is faster, and can divide memory.)
+// Data parallelism for people who keep their own torch::optim: the same gradients on every rank,
+// and nothing else. (Engine does more: it owns the update, which is faster, and can divide memory.)
 //
 //   trireme::DataParallel parallel(model, {}, world);
 //   torch::optim::Adam optimizer(model->parameters());
@@ -88,8 +88,10 @@ class DataParallel : public DataParallelBase {
 };
 
 template <class Holder>
-requires requires(const Holder& holder) { holder.ptr(); }
+requires requires(const Holder& holder) {
+  holder.ptr();
+}
 DataParallel(const Holder&, const DataParallelOptions&, std::shared_ptr<Communicator>)
-    -> DataParallel<typename Holder::ContainedType>;
+    ->DataParallel<typename Holder::ContainedType>;
 
 }  // namespace trireme

@@ -32,7 +32,8 @@ class Construction {
 
 // Builds a model of which no rank ever holds more than one large parameter whole, so that it may be
 // larger than what one rank has room for; give it to an Engine with stage 3. Every rank runs the
-// constructor, with the same random seed, and gets the initial values that it would get without this.
+// constructor, with the same random seed, and gets the initial values that it would get without
+// this.
 //
 //   auto model = trireme::build_sharded(*world, [] { return std::make_shared<Net>(); });
 //
