@@ -22,8 +22,9 @@ VOCABULARY, SEQUENCE, WIDTH, LAYERS, HEADS, BATCH = 61, 16, 48, 3, 4, 2
 
 def text_of(step, rank):
     """As torch_reference_test.cc has it."""
-    index = torch.arange(BATCH * (SEQUENCE + 1), dtype=torch.int64)
-    return ((index * index * 31 + index * (step + 3) * 17 + step * 101 + rank * 57) % VOCABULARY).view(BATCH, -1)
+    column = torch.arange(SEQUENCE + 1).view(1, -1)
+    row = torch.arange(BATCH).view(-1, 1)
+    return (column * 3 + row * 23 + step * 5 + rank * 11) % VOCABULARY
 
 
 def worker(rank, folder, port):

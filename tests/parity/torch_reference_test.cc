@@ -23,10 +23,9 @@ constexpr std::int64_t kBatch = 2;
 
 // As torch_reference.py has it.
 torch::Tensor text_of(std::int64_t step, std::int64_t rank) {
-  const auto index = torch::arange(kBatch * (kSequence + 1), torch::kLong);
-  return (index * index * 31 + index * ((step + 3) * 17) + (step * 101 + rank * 57))
-      .remainder(kVocabulary)
-      .view({kBatch, -1});
+  const auto column = torch::arange(kSequence + 1, torch::kLong).view({1, -1});
+  const auto row = torch::arange(kBatch, torch::kLong).view({-1, 1});
+  return (column * 3 + row * 23 + (step * 5 + rank * 11)).remainder(kVocabulary);
 }
 
 TEST(TorchReference, PyTorchDdpHasTheSameLossCurve) {
