@@ -6,8 +6,14 @@
 namespace trireme {
 
 std::string_view memory_category_name(MemoryCategory category) {
-  constexpr std::string_view kNames[] = {
-      "parameters", "gradients", "optimizer", "buckets", "gather", "averages", "rounding"};
+  constexpr std::string_view kNames[] = {"parameters",
+                                         "gradients",
+                                         "optimizer",
+                                         "buckets",
+                                         "gather",
+                                         "averages",
+                                         "buffers",
+                                         "rounding"};
   return kNames[static_cast<int>(category)];
 }
 

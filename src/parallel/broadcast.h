@@ -6,7 +6,7 @@
 
 namespace trireme::detail {
 
-// Rank 0's values to all, whatever the dtype and the strides.
-void broadcast_tensor(const at::Tensor& tensor, Communicator& ranks);
+// The values of `root` to all, whatever the dtype and the strides.
+void broadcast_tensor(const at::Tensor& tensor, Communicator& ranks, int root = 0);
 
 }  // namespace trireme::detail

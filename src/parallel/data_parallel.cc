@@ -68,11 +68,10 @@ class DataParallelCore {
           " still has the gradient of the last backward: call optimizer.zero_grad() before "
           "each backward, or no_sync() to add several up");
     }
-    if (sync && broadcast_buffers_) {
-      broadcast_buffers();
-    }
+    TRIREME_CHECK(!failed_, "a backward pass failed and left its sums half done: build a new one");
     reducer_->begin_round(sync, hooks_->reachable_from(loss));
     in_backward_ = true;
+    failed_ = true;  // until the end is reached
     try {
       loss.backward();
     } catch (...) {
@@ -84,6 +83,7 @@ class DataParallelCore {
     if (sync) {
       finish();
     }
+    failed_ = false;
   }
 
   bool sync = true;
@@ -108,12 +108,16 @@ class DataParallelCore {
       const Unit& unit = units_[place.unit];
       at::Tensor sum = view_of(parameter,
                                reducer_->whole(place.unit, unit.layout.offset(place.index)),
-                               scalar_type_of(unit.sum_dtype()));
+                               scalar_type_of(unit.sum_dtype()),
+                               reducer_->owner(place.unit));
       sum.div_(ranks_->size());
       parameter.tensor.mutable_grad() =
           unit.has_masters() ? sum.to(scalar_type_of(unit.dtype)) : sum;
     }
     reducer_->reset();
+    if (broadcast_buffers_) {
+      broadcast_buffers();
+    }
   }
 
   std::shared_ptr<torch::nn::Module> model_;
@@ -127,6 +131,7 @@ class DataParallelCore {
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<GradientHooks> hooks_;
   bool in_backward_ = false;
+  bool failed_ = false;
 };
 
 }  // namespace detail

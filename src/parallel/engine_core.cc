@@ -55,7 +55,8 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   }
   units_ = plan_units(*model_, parameters_, options_, static_cast<int>(size));
   places_ = places_of(units_, parameters_.size());
-  const ParameterMemoryContext context{*ranks_, parameters_, units_, places_, options_, *ledger_};
+  const ParameterMemoryContext context{
+      *ranks_, parameters_, units_, places_, options_, *ledger_, alive_};
   const bool divided = options_.zero >= 1;
   if (options_.zero < 3) {
     memory_ = make_replicated_memory(context, divided);
@@ -65,16 +66,20 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
     memory_ = make_mapped_memory(context);
   }
   optimizer_ = std::make_unique<ShardedOptimizer>(optimizer, context, *memory_, divided);
+  // All memory is there before the first parameter moves: a failure leaves the model as it was.
+  gradients_ = std::make_unique<GradientReducer>(
+      parameters_, units_, places_, options_, rounds_, *ranks_, *ledger_);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     optimizer_->take_masters(unit);
     memory_->adopt(unit);
     optimizer_->take_averages(unit);
   }
-  gradients_ = std::make_unique<GradientReducer>(
-      parameters_, units_, places_, options_, rounds_, *ranks_, *ledger_);
+  std::size_t buffer_bytes = 0;
   for (const at::Tensor& buffer : model_->buffers()) {
     broadcast_tensor(buffer, *ranks_);
+    buffer_bytes += buffer.defined() ? buffer.nbytes() : 0;
   }
+  buffers_charge_ = ledger_->charge(MemoryCategory::kBuffers, buffer_bytes);
   for (Parameter& parameter : parameters_) {
     storages_.push_back(parameter.tensor.storage().unsafeGetStorageImpl());
     parameter.tensor.mutable_grad().reset();
@@ -123,7 +128,12 @@ void EngineCore::check_alive() const {
   TRIREME_CHECK(!failed_,
                 "a backward pass failed on rank ",
                 ranks_->rank(),
-                " and left its step half done: build a new engine");
+                " and left its step half done: call unwrap() and build a new engine");
+}
+
+void EngineCore::check_no_scope(const char* what) const {
+  TRIREME_CHECK(
+      open_scopes_ == 0, what, " was called while a gathered() scope is open: close it first");
 }
 
 void EngineCore::check_parameters() const {
@@ -172,6 +182,7 @@ void EngineCore::backward(const at::Tensor& loss) {
                 !loss.defined()     ? "an undefined tensor"
                 : loss.numel() != 1 ? "several elements"
                                     : "one that requires no gradient");
+  check_no_scope("backward()");
   check_parameters();
   gradients_->begin_round(round_ + 1 == local_micro_batches(), hooks_->reachable_from(loss));
   in_backward_ = true;
@@ -230,12 +241,25 @@ double EngineCore::clip_grad_norm(double max_norm) {
     return 0;
   }
   complete(false);
+  announce(Act::kClip, max_norm);
+  return clip_to(max_norm);
+}
+
+double EngineCore::clip_to(double max_norm) {
   const GradientTransform scaling = transform();
   const double norm = optimizer_->norm(
       *gradients_, agreement_.used, {.divisor = scaling.divisor, .unscale = scaling.unscale});
-  clip_factor_ = std::isfinite(norm) ? clip_factor(norm, max_norm) : 1;
+  norm_finite_ = std::isfinite(norm);
+  clip_factor_ = norm_finite_ ? clip_factor(norm, max_norm) : 1;
   clipped_ = true;
   return norm;
+}
+
+void EngineCore::announce(Act act, double value) {
+  if (agreement_.any_joined) {
+    std::vector<double> message = {static_cast<double>(act), value};
+    ranks_->broadcast(message, agreement_.lead).wait();
+  }
 }
 
 bool EngineCore::step() {
@@ -246,7 +270,9 @@ bool EngineCore::step() {
   if (!complete_here()) {
     return false;
   }
+  check_no_scope("step()");
   complete(false);
+  announce(Act::kFinish, base_rate_);
   finish_step();
   return true;
 }
@@ -259,11 +285,25 @@ void EngineCore::join() {
                 " of ",
                 local_micro_batches(),
                 " micro-batches: finish the step first");
+  check_no_scope("join()");
   while (true) {
     complete(true);
     if (agreement_.all_joined) {
       forget_step();
       return;
+    }
+    // The ranks that have data decide what happens with the gradients.
+    for (Act act = Act::kClip; act != Act::kFinish;) {
+      std::vector<double> message(2);
+      ranks_->broadcast(message, agreement_.lead).wait();
+      act = static_cast<Act>(message[0]);
+      if (act == Act::kClip) {
+        clip_to(message[1]);
+      } else if (act == Act::kGradient) {
+        gather_gradient(static_cast<std::size_t>(message[1]));
+      } else {
+        base_rate_ = message[1];
+      }
     }
     finish_step();
   }
@@ -291,14 +331,23 @@ bool EngineCore::finish_step() {
   }
   bool overflow = agreement_.bad_rank >= 0;
   if (options_.clip_norm > 0 && !clipped_ && !overflow) {
-    const GradientTransform scaling = transform();
-    const double norm = optimizer_->norm(
-        *gradients_, agreement_.used, {.divisor = scaling.divisor, .unscale = scaling.unscale});
-    overflow |= !std::isfinite(norm);
-    clip_factor_ = std::isfinite(norm) ? clip_factor(norm, options_.clip_norm) : 1;
+    clip_to(options_.clip_norm);
+  }
+  if (!norm_finite_ && !overflow) {
+    overflow = true;  // of a sum: no single gradient is to blame
+    if (!scaler_ && options_.check_gradients) {
+      forget_step();
+      throw GradientError(
+          -1,
+          concat("the norm of the gradient is not finite in step ",
+                 steps_ + 1,
+                 ", although every micro-batch's gradient is: their sum overflows; nothing was "
+                 "changed and the step's gradients are dropped"));
+    }
   }
   const bool take = !scaler_ || scaler_->update(overflow);
   if (take) {
+    memory_->begin_update();
     optimizer_->update(*gradients_, agreement_.used, transform(), learning_rate());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (agreement_.used[i]) {
@@ -308,15 +357,18 @@ bool EngineCore::finish_step() {
     }
     ++steps_;
   }
+  const int lead = agreement_.lead;
   forget_step();
   if (options_.broadcast_buffers && ranks_->size() > 1) {
-    broadcast_buffers();
+    broadcast_buffers(lead);  // of a rank that still trains
   }
   return take;
 }
 
 void EngineCore::forget_step() {
   gradients_->reset();
+  memory_->end_of_step();
+  norm_finite_ = true;
   round_ = 0;
   backward_done_ = false;
   completed_ = false;
@@ -325,9 +377,9 @@ void EngineCore::forget_step() {
   agreement_ = {};
 }
 
-void EngineCore::broadcast_buffers() {
+void EngineCore::broadcast_buffers(int root) {
   for (const at::Tensor& buffer : model_->buffers()) {
-    broadcast_tensor(buffer, *ranks_);
+    broadcast_tensor(buffer, *ranks_, root);
   }
 }
 
@@ -360,6 +412,11 @@ at::Tensor EngineCore::grad(const std::string& name) {
   TRIREME_CHECK(
       parameters_[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");
   complete(false);
+  announce(Act::kGradient, static_cast<double>(parameter));
+  return gather_gradient(parameter);
+}
+
+at::Tensor EngineCore::gather_gradient(std::size_t parameter) {
   if (!agreement_.used[parameter]) {
     return {};
   }
@@ -409,6 +466,7 @@ std::unique_ptr<GatherScope> EngineCore::gathered(const std::vector<std::string>
       wanted.push_back(i);
     }
   }
+  check_no_scope("gathered()");
   std::sort(wanted.begin(), wanted.end());
   wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
   check_parameters();
@@ -416,7 +474,7 @@ std::unique_ptr<GatherScope> EngineCore::gathered(const std::vector<std::string>
 }
 
 GatherScope::GatherScope(EngineCore& core, const std::vector<std::size_t>& parameters)
-    : core_(core), parameters_(parameters) {
+    : core_(core), alive_(core.alive_), parameters_(parameters) {
   const Unwatched guard;
   const at::NoGradGuard no_grad;
   std::size_t bytes = 0;
@@ -433,6 +491,7 @@ GatherScope::GatherScope(EngineCore& core, const std::vector<std::size_t>& param
     parameter.tensor.set_data(whole);
   }
   charge_ = core_.ledger_->charge(MemoryCategory::kGather, bytes);
+  ++core_.open_scopes_;
 }
 
 void GatherScope::close() {
@@ -440,16 +499,21 @@ void GatherScope::close() {
     return;
   }
   open_ = false;
+  TRIREME_CHECK(!alive_.expired(),
+                "a gathered() scope outlived its engine: what was written in it is not kept");
+  --core_.open_scopes_;
   const Unwatched guard;
   const at::NoGradGuard no_grad;
   Communicator& ranks = *core_.ranks_;
   std::vector<at::Tensor> values;
   for (const std::size_t i : parameters_) {
     Parameter& parameter = core_.parameters_[i];
-    TRIREME_CHECK(parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes),
+    const Unit& unit = core_.units_[core_.places_[i].unit];
+    TRIREME_CHECK(parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes) &&
+                      parameter.tensor.scalar_type() == scalar_type_of(unit.dtype),
                   "parameter ",
                   parameter.name,
-                  " has another shape at the end of gathered(): write to it with copy_()");
+                  " has another shape or dtype at the end of gathered(): write to it with copy_()");
     at::Tensor whole = parameter.tensor.detach();
     if (whole.strides() != at::IntArrayRef(parameter.strides)) {
       at::Tensor ordered = at::empty_strided(parameter.sizes, parameter.strides, whole.options());
@@ -469,11 +533,12 @@ void GatherScope::close() {
     const Place& place = core_.places_[i];
     const Unit& unit = core_.units_[place.unit];
     const std::int64_t offset = unit.layout.offset(place.index);
-    at::Tensor stored = values[k].to(scalar_type_of(unit.dtype));
-    core_.memory_->write(place.unit,
-                         {offset, offset + core_.parameters_[i].numel},
-                         static_cast<const std::byte*>(stored.const_data_ptr()));
-    core_.optimizer_->parameters_changed(place.unit, place.index, values[k]);
+    const Range range{offset, offset + core_.parameters_[i].numel};
+    at::Tensor before = at::empty_like(values[k]);
+    core_.memory_->read(place.unit, range, static_cast<std::byte*>(before.data_ptr()));
+    core_.memory_->write(
+        place.unit, range, static_cast<const std::byte*>(values[k].const_data_ptr()));
+    core_.optimizer_->parameters_changed(place.unit, place.index, before, values[k]);
     core_.memory_->attach(i);
     core_.parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
   }
@@ -482,8 +547,9 @@ void GatherScope::close() {
 }
 
 void EngineCore::unwrap() {
-  check_alive();
-  TRIREME_CHECK(round_ == 0 && !backward_done_,
+  TRIREME_CHECK(!unwrapped_, "this engine has given its model back already");
+  check_no_scope("unwrap()");
+  TRIREME_CHECK(failed_ || (round_ == 0 && !backward_done_),
                 "unwrap() was called in the middle of a step: call it before backward() or after "
                 "step()");
   const Unwatched guard;

@@ -60,12 +60,21 @@ class EngineCore {
   void forget_step();
   [[noreturn]] void refuse_gradients();
   GradientTransform transform() const;
-  void broadcast_buffers();
+  void broadcast_buffers(int root);
+  void check_no_scope(const char* what) const;
+  double clip_to(double max_norm);
+  at::Tensor gather_gradient(std::size_t parameter);
 
+  // What active ranks do at the end of a step, told to those that have joined and follow.
+  enum class Act { kClip = 0, kGradient = 1, kFinish = 2 };
+  void announce(Act act, double value);
+
+  std::shared_ptr<const void> alive_ = std::make_shared<int>(0);  // others hold it weakly
   std::shared_ptr<torch::nn::Module> model_;
   EngineOptions options_;
   std::shared_ptr<Communicator> ranks_;
   std::shared_ptr<MemoryLedger> ledger_ = MemoryLedger::create();
+  MemoryLedger::Charge buffers_charge_;
   std::int64_t micro_batches_ = 0;  // of a step, over all ranks
   std::int64_t rounds_ = 0;         // in which all ranks communicate, in a step
   double base_rate_ = 0;
@@ -88,9 +97,11 @@ class EngineCore {
   bool completed_ = false;
   double clip_factor_ = 1;
   bool clipped_ = false;
+  bool norm_finite_ = true;
   Agreement agreement_;
 
   std::int64_t steps_ = 0;
+  int open_scopes_ = 0;
   bool failed_ = false;
   bool unwrapped_ = false;
 };
@@ -107,6 +118,7 @@ class GatherScope {
 
  private:
   EngineCore& core_;
+  std::weak_ptr<const void> alive_;
   std::vector<std::size_t> parameters_;
   MemoryLedger::Charge charge_;
   bool open_ = true;

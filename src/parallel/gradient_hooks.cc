@@ -45,9 +45,9 @@ GradientHooks::~GradientHooks() {
 std::vector<bool> GradientHooks::reachable_from(const at::Tensor& loss) const {
   std::vector<bool> reachable(count_, false);
   std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<const torch::autograd::Node*> stack = {loss.grad_fn().get()};
+  std::vector<torch::autograd::Node*> stack = {loss.grad_fn().get()};
   while (!stack.empty()) {
-    const torch::autograd::Node* node = stack.back();
+    torch::autograd::Node* node = stack.back();
     stack.pop_back();
     if (node == nullptr || !seen.insert(node).second) {
       continue;
@@ -56,6 +56,12 @@ std::vector<bool> GradientHooks::reachable_from(const at::Tensor& loss) const {
     if (parameter != parameter_of_.end()) {
       reachable[parameter->second] = true;
       continue;
+    }
+    if (!node->is_traceable() && node->num_outputs() > 0) {
+      // A function of somebody's own may run a backward inside (activation checkpointing): anything
+      // can come of it.
+      reachable.assign(count_, true);
+      return reachable;
     }
     for (const auto& edge : node->next_edges()) {
       stack.push_back(edge.function.get());

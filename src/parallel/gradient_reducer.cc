@@ -20,11 +20,22 @@ constexpr char kAbsent = 0;
 constexpr char kPresent = 1;
 constexpr char kNotFinite = 2;
 
-// A round's record: whether this rank had a micro-batch, whether it has joined, then one byte for
-// each parameter.
-constexpr std::size_t kTookPart = 0;
-constexpr std::size_t kJoined = 1;
-constexpr std::size_t kFirstParameter = 2;
+// A round's record: how many micro-batches of this rank are in it, whether it has joined, then one
+// byte for each parameter.
+constexpr std::size_t kMicroBatches = 0;
+constexpr std::size_t kJoined = sizeof(std::int64_t);
+constexpr std::size_t kFirstParameter = kJoined + 1;
+
+std::int64_t micro_batches_in(const std::uint8_t* record) {
+  std::int64_t count = 0;
+  std::memcpy(&count, record + kMicroBatches, sizeof(count));
+  return count;
+}
+
+void count_micro_batch(std::uint8_t* record) {
+  const std::int64_t count = micro_batches_in(record) + 1;
+  std::memcpy(record + kMicroBatches, &count, sizeof(count));
+}
 
 Range intersection(Range a, Range b) {
   const std::int64_t begin = std::max(a.begin, b.begin);
@@ -118,8 +129,8 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       sums.shared = ranks.allocate(bytes);
       sums.data = sums.shared.data();
     } else {
-      sums.own = HostMemory(bytes);
-      sums.data = sums.own.data();
+      sums.own = std::make_shared<HostMemory>(bytes);
+      sums.data = sums.own->data();
       sums.first = range.begin;
     }
     sums.charges.push_back(ledger.charge(MemoryCategory::kGradients, bytes));
@@ -157,6 +168,17 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       free_slots_.push_back(static_cast<int>(slot));
     }
   }
+}
+
+GradientReducer::~GradientReducer() {
+  released_.forget();  // nobody will write to these sums again
+}
+
+std::shared_ptr<const void> GradientReducer::owner(std::size_t unit) const {
+  if (sums_[unit].own) {
+    return sums_[unit].own;
+  }
+  return std::make_shared<const SharedBuffer>(sums_[unit].shared);
 }
 
 GradientReducer::Space GradientReducer::space_of(const Unit& unit) const {
@@ -248,6 +270,14 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
   bool finite = true;
   present_[parameter] = kPresent;  // before a bucket with it can be launched
   for (const std::size_t b : buckets_of_[parameter]) {
+    TRIREME_CHECK(
+        !states_[b].launched,
+        "parameter ",
+        p.name,
+        " got a gradient that the graph of the loss does not lead to (a backward inside of "
+        "backward?): rank ",
+        ranks_.rank(),
+        " has already said that there is none");
     std::byte* memory = acquire(b);
     for (const Piece& piece : buckets_[b].pieces) {
       if (piece.parameter != place.index) {
@@ -258,7 +288,8 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
       if (local && (!first || unit.has_masters())) {
         std::byte* to = memory + at * sum_element;
         accumulate(to, unit.sum_dtype(), source, unit.dtype, piece.numel, first);
-        finite &= copy_finite(unit.sum_dtype(), to, to, piece.numel);
+        // The micro-batch's own gradient, as elsewhere: the sum may overflow for any world size.
+        finite &= all_finite(unit.dtype, source, piece.numel);
       } else {
         finite &= copy_finite(unit.dtype, memory + at * element, source, piece.numel);
       }
@@ -292,6 +323,9 @@ std::byte* GradientReducer::acquire(std::size_t b) {
       case Space::kRing:
         state.slot = acquire_slot();
         state.memory = slots_[static_cast<std::size_t>(state.slot)];
+        if (options_.gradient_hook) {
+          std::memset(state.memory, 0, slot_bytes_);  // a hook sees the gaps, too
+        }
         break;
     }
   }
@@ -333,8 +367,7 @@ void GradientReducer::launch_ready() {
   if (ranks_.size() == 1 && !options_.gradient_hook) {
     return;  // what was written is the sum
   }
-  const bool one_communication = options_.sum_order == SumOrder::kLocalFirst;
-  if (one_communication && !last_round_of_this_rank_) {
+  if (adds_locally() && !last_round_of_this_rank_) {
     return;
   }
   while (next_ < order_.size() && states_[order_[next_]].missing == 0) {
@@ -344,12 +377,11 @@ void GradientReducer::launch_ready() {
 
 std::vector<Range> GradientReducer::absent_ranges(const Bucket& bucket) const {
   const Unit& unit = units_[bucket.unit];
-  const bool one_communication = options_.sum_order == SumOrder::kLocalFirst;
   std::vector<Range> absent;
   bool any = false;
   for (const Piece& piece : bucket.pieces) {
     const std::size_t parameter = unit.parameters[piece.parameter];
-    const bool there = present_[parameter] != kAbsent || (one_communication && local_[parameter]);
+    const bool there = present_[parameter] != kAbsent || (adds_locally() && local_[parameter]);
     if (there) {
       any = true;
       continue;
@@ -487,11 +519,13 @@ void GradientReducer::end_round(bool took_part, bool joined) {
       record_[kFirstParameter + p] =
           std::max(record_[kFirstParameter + p], static_cast<std::uint8_t>(present_[p]));
     }
-    record_[kTookPart] = static_cast<std::uint8_t>(record_[kTookPart] + (took_part ? 1 : 0));
+    if (took_part) {
+      count_micro_batch(record_.data());
+    }
     return;
   }
   // What has not come by now is absent.
-  if (ranks_.size() > 1 || options_.gradient_hook) {
+  if (ranks_.size() > 1 || (options_.gradient_hook && last_round_of_this_rank_)) {
     while (next_ < order_.size()) {
       launch(order_[next_++]);
     }
@@ -501,7 +535,9 @@ void GradientReducer::end_round(bool took_part, bool joined) {
   if (!one_communication) {
     std::fill(record_.begin(), record_.end(), std::uint8_t{0});
   }
-  record_[kTookPart] = static_cast<std::uint8_t>(record_[kTookPart] + (took_part ? 1 : 0));
+  if (took_part) {
+    count_micro_batch(record_.data());
+  }
   record_[kJoined] = joined ? 1 : 0;
   for (std::size_t p = 0; p < present_.size(); ++p) {
     record_[kFirstParameter + p] =
@@ -519,10 +555,16 @@ void GradientReducer::take_record() {
   record_work_.wait();
   record_pending_ = false;
   bool all_joined = true;
+  bool any_joined = false;
   for (int rank = 0; rank < ranks_.size(); ++rank) {
     const std::uint8_t* record = records_.data() + static_cast<std::size_t>(rank) * record_.size();
-    agreement_.micro_batches += record[kTookPart];
-    all_joined &= record[kJoined] != 0;
+    agreement_.micro_batches += micro_batches_in(record);
+    const bool joined = record[kJoined] != 0;
+    if (!joined && all_joined) {
+      agreement_.lead = rank;
+    }
+    all_joined &= joined;
+    any_joined |= joined;
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       const std::uint8_t state = record[kFirstParameter + p];
       accumulated_[p] |= state != kAbsent ? 1 : 0;
@@ -532,6 +574,7 @@ void GradientReducer::take_record() {
       }
     }
   }
+  agreement_.any_joined = any_joined;
   agreement_.all_joined = all_joined && agreement_.micro_batches == 0;
 }
 
@@ -549,12 +592,16 @@ void GradientReducer::reduce_sparse() {
     const at::ScalarType sum_type = scalar_type_of(unit.sum_dtype());
     at::Tensor indices = at::empty({0}, at::kLong);
     at::Tensor values = at::empty({0, width}, scalar_type_of(unit.dtype));
-    for (const auto& [which, gradient] : sparse_) {
+    // One gradient, or those of all micro-batches of this rank (SumOrder::kLocalFirst).
+    at::Tensor gradient;
+    for (const auto& [which, more] : sparse_) {
       if (which == parameter) {
-        indices = gradient._indices()[0].contiguous();
-        values =
-            gradient._values().reshape({-1, width}).to(scalar_type_of(unit.dtype)).contiguous();
+        gradient = gradient.defined() ? (gradient + more).coalesce() : more;
       }
+    }
+    if (gradient.defined()) {
+      indices = gradient._indices()[0].contiguous();
+      values = gradient._values().reshape({-1, width}).to(scalar_type_of(unit.dtype)).contiguous();
     }
     const std::vector<std::int64_t> own = {indices.numel()};
     Counts rows(static_cast<std::size_t>(ranks_.size()));

@@ -19,6 +19,8 @@ struct Agreement {
   std::vector<bool> used;          // by parameter: somebody had a gradient for it
   std::int64_t micro_batches = 0;  // that took part
   bool all_joined = false;         // no rank has data left
+  bool any_joined = false;         // some have none
+  int lead = 0;                    // the first rank that has
   // The first gradient that is not finite; -1: all are.
   int bad_rank = -1;
   std::size_t bad_parameter = 0;
@@ -47,6 +49,9 @@ class GradientReducer {
                   std::int64_t rounds,
                   Communicator& ranks,
                   MemoryLedger& ledger);
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+  ~GradientReducer();
 
   // --- a backward pass, or its place where this rank has none
 
@@ -66,8 +71,9 @@ class GradientReducer {
   const std::byte* sums(std::size_t unit, const Piece& piece) const;
   // DDP: makes the sums whole in this rank's memory. Collective.
   void gather_whole();
-  // Element `element` of a unit there.
+  // Element `element` of a unit there, and what keeps it alive.
   std::byte* whole(std::size_t unit, std::int64_t element) { return sum_at(unit, element); }
+  std::shared_ptr<const void> owner(std::size_t unit) const;
   // Forgets the step. Collective.
   void reset();
 
@@ -119,7 +125,7 @@ class GradientReducer {
   // the others keep that range.
   struct Sums {
     SharedBuffer shared;
-    HostMemory own;
+    std::shared_ptr<HostMemory> own;
     std::byte* data = nullptr;
     std::int64_t first = 0;  // the element at `data`
     SharedBuffer local;      // SumOrder::kLocalFirst

@@ -15,6 +15,7 @@ class LiveUnits::Handle final : public Watched {
       : units_(std::move(units)), unit_(unit), names_(std::move(names)) {}
   void pin() override { units().pin(unit_); }
   void unpin() override { units().unpin(unit_); }
+  bool has_engine() const override { return !units_.expired(); }
   std::string name_at(std::int64_t offset) const override { return names_.at(offset); }
 
  private:
@@ -56,6 +57,12 @@ void LiveUnits::close() {
   if (thread_.joinable()) {
     thread_.join();
   }
+  const std::lock_guard lock(mutex_);
+  for (Unit& unit : units_) {
+    if (unit.live || unit.fetched) {
+      release(unit);
+    }
+  }
 }
 
 void LiveUnits::add(std::size_t bytes, UnitNames names) {
@@ -76,21 +83,35 @@ void LiveUnits::pin(std::size_t index) {
   changed_.wait(lock, [&] { return !unit.fetching; });
   ++unit.pins;  // before making room, which may not take it
   if (!unit.live) {
-    try {
-      make_room(unit.bytes);
-      unit.block = take_block(unit.bytes);
-    } catch (...) {
-      --unit.pins;
-      throw;
+    if (!unit.fetched) {
+      if (!make_room(unit.bytes, index, 0) && !told_) {
+        told_ = true;
+        log(LogLevel::kWarning,
+            concat(
+                "one operator needs more parameters at a time than EngineOptions::gather_bytes (",
+                limit_,
+                ") allows: ",
+                live_bytes_ + unit.bytes,
+                " bytes; it gets them"));
+      }
+      try {
+        unit.block = take_block(unit.bytes);
+      } catch (...) {
+        live_bytes_ -= unit.bytes;
+        --unit.pins;
+        throw;
+      }
+      fetch_(index, unit.block.memory.data());
+      ++fetches_;
     }
-    fetch_(index, unit.block.memory.data());
-    ++fetches_;
     make_live(unit);
   }
   unit.last_use = ++clock_;
   if (thread_.joinable() && position_ < expected_.size() && wanted_ < 0) {
     const std::size_t next = expected_[position_];
-    if (!units_[next].live && !units_[next].fetching) {
+    // Room for it comes from what is needed later than it.
+    if (!units_[next].live && !units_[next].fetching && !units_[next].fetched &&
+        make_room(units_[next].bytes, index, distance(next))) {
       wanted_ = static_cast<int>(next);
       changed_.notify_all();
     }
@@ -105,6 +126,9 @@ void LiveUnits::unpin(std::size_t index) {
 void LiveUnits::note_use(std::size_t unit) {
   if (!seen_.empty() && seen_.back() == unit) {
     return;
+  }
+  if (seen_.size() > 64 * units_.size()) {
+    seen_.clear();  // a long evaluation, not a step
   }
   seen_.push_back(unit);
   // Where the step leaves the expectation, it is looked for further on.
@@ -122,16 +146,16 @@ std::size_t LiveUnits::distance(std::size_t unit) const {
                                   : static_cast<std::size_t>(found - from);
 }
 
-void LiveUnits::make_room(std::size_t bytes) {
+bool LiveUnits::make_room(std::size_t bytes, std::size_t keep, std::size_t horizon) {
   while (live_bytes_ + bytes > limit_) {
     Unit* victim = nullptr;
     std::size_t farthest = 0;
     for (std::size_t i = 0; i < units_.size(); ++i) {
       Unit& unit = units_[i];
-      if (!unit.live || unit.pins > 0) {
+      const std::size_t next = distance(i);
+      if (!unit.live || unit.pins > 0 || i == keep || next < horizon) {
         continue;
       }
-      const std::size_t next = distance(i);
       // What is needed last goes first; before anything is learned, what was used longest ago.
       if (victim == nullptr || next > farthest ||
           (next == farthest && unit.last_use < victim->last_use)) {
@@ -140,37 +164,29 @@ void LiveUnits::make_room(std::size_t bytes) {
       }
     }
     if (victim == nullptr) {
-      if (!told_) {
-        told_ = true;
-        log(LogLevel::kWarning,
-            concat(
-                "one operator needs more parameters at a time than EngineOptions::gather_bytes (",
-                limit_,
-                ") allows: ",
-                live_bytes_ + bytes,
-                " bytes; it gets them"));
-      }
-      return;
+      return false;
     }
     release(*victim);
   }
+  return true;
 }
 
 void LiveUnits::release(Unit& unit) {
-  auto* storage = unit.storage.storage().unsafeGetStorageImpl();
-  (void)storage->set_data_ptr(watched_pointer(nullptr, unit.watched));
-  storage->set_nbytes(0);
+  show_memory(*unit.storage.storage().unsafeGetStorageImpl(), nullptr, 0, unit.watched);
   unit.live = false;
+  unit.fetched = false;
   live_bytes_ -= unit.bytes;
   spare_.push_back(std::move(unit.block));
   unit.block = {};
 }
 
 void LiveUnits::make_live(Unit& unit) {
-  auto* storage = unit.storage.storage().unsafeGetStorageImpl();
-  (void)storage->set_data_ptr(watched_pointer(unit.block.memory.data(), unit.watched));
-  storage->set_nbytes(unit.bytes);
+  show_memory(*unit.storage.storage().unsafeGetStorageImpl(),
+              unit.block.memory.data(),
+              unit.bytes,
+              unit.watched);
   unit.live = true;
+  unit.fetched = false;
 }
 
 LiveUnits::Block LiveUnits::take_block(std::size_t bytes) {
@@ -205,7 +221,7 @@ void LiveUnits::drop_all() {
         units_.begin(), units_.end(), [](const Unit& unit) { return unit.fetching; });
   });
   for (Unit& unit : units_) {
-    if (unit.live) {
+    if (unit.live || unit.fetched) {
       TRIREME_ASSERT(unit.pins == 0, "a unit is in use while its parameters change");
       release(unit);
     }
@@ -232,7 +248,7 @@ void LiveUnits::run_thread() {
     wanted_ = -1;
     Unit& unit = units_[index];
     // Ahead only into room that is free: what is in use now must not go for it.
-    if (unit.live || unit.fetching || live_bytes_ + unit.bytes > limit_) {
+    if (unit.live || unit.fetching || unit.fetched || live_bytes_ + unit.bytes > limit_) {
       continue;
     }
     unit.fetching = true;
@@ -242,7 +258,7 @@ void LiveUnits::run_thread() {
       fetch_(index, unit.block.memory.data());
       lock.lock();
       ++fetches_;
-      make_live(unit);
+      unit.fetched = true;  // the thread that uses it makes it live
     } catch (const MemoryError&) {
       live_bytes_ -= unit.bytes;  // whoever needs it will be told
     }

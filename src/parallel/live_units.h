@@ -59,13 +59,16 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
     int pins = 0;
     bool live = false;      // whole, and its tensors point at it
     bool fetching = false;  // by the thread
+    bool fetched = false;   // by the thread: whole, but its tensors do not know
     std::uint64_t last_use = 0;
   };
   class Handle;
 
   // All below are called under the mutex.
   void note_use(std::size_t unit);
-  void make_room(std::size_t bytes);
+  // Releases units until `bytes` more fit; `keep` and pinned ones stay. False where that is not
+  // enough. Those that are needed sooner than after `horizon` uses stay, too.
+  bool make_room(std::size_t bytes, std::size_t keep, std::size_t horizon);
   void release(Unit& unit);
   void make_live(Unit& unit);
   Block take_block(std::size_t bytes);

@@ -1,5 +1,8 @@
 #include "parallel/operator_watch.h"
 
+#include <mutex>
+#include <shared_mutex>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -9,6 +12,9 @@ namespace trireme::detail {
 namespace {
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+
+// Between threads that look at what is behind a storage and those that change it.
+std::shared_mutex storage_mutex;
 
 thread_local OperatorObserver* current_observer = nullptr;
 
@@ -125,10 +131,21 @@ at::Tensor watched_tensor(const c10::Storage& storage,
   return tensor;
 }
 
+void show_memory(c10::StorageImpl& storage,
+                 void* data,
+                 std::size_t bytes,
+                 const std::shared_ptr<Watched>& watched) {
+  c10::DataPtr memory = watched_pointer(data, watched);
+  const std::unique_lock lock(storage_mutex);
+  memory = storage.set_data_ptr(std::move(memory));
+  storage.set_nbytes(bytes);
+}
+
 Watched* watched_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.key_set().has(kKey) || !tensor.has_storage()) {
     return nullptr;
   }
+  const std::shared_lock lock(storage_mutex);
   const c10::DataPtr& data = tensor.storage().data_ptr();
   if (data.get_deleter() != &delete_context) {
     return nullptr;

@@ -27,12 +27,20 @@ class Watched {
   // The memory must be readable from pin() to unpin(); from several threads.
   virtual void pin() = 0;
   virtual void unpin() = 0;
+  // An engine that is alive answers for it.
+  virtual bool has_engine() const = 0;
   // The parameter that has element `offset` of the memory, for messages.
   virtual std::string name_at(std::int64_t offset) const = 0;
 };
 
 // For a storage: memory at `data` (null while it is not present) that belongs to `watched`.
 c10::DataPtr watched_pointer(void* data, std::shared_ptr<Watched> watched);
+
+// Gives a storage other memory (none: null and 0), while threads may ask what is behind it.
+void show_memory(c10::StorageImpl& storage,
+                 void* data,
+                 std::size_t bytes,
+                 const std::shared_ptr<Watched>& watched);
 
 // A tensor on such a storage whose uses are seen.
 at::Tensor watched_tensor(const c10::Storage& storage,

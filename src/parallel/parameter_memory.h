@@ -23,10 +23,15 @@ class ParameterMemory {
   // an update are when parameters are whole everywhere and everyone updates everything: all of it.
   virtual std::byte* owned(std::size_t unit) = 0;
 
+  // Waits until no rank reads any more. Collective.
+  virtual void begin_update() = 0;
   // This rank has written its range: may begin to tell the others.
   virtual void updated(std::size_t unit) = 0;
   // Every rank has written its range of every unit, and all can read it. Collective.
   virtual void finish_update() = 0;
+
+  // A step is over, whether it changed anything or not.
+  virtual void end_of_step() {}
 
   // Elements of a unit into `to`, from wherever they are. Not collective: no update may be on its
   // way.
@@ -46,6 +51,7 @@ struct ParameterMemoryContext {
   const std::vector<Place>& places;
   const EngineOptions& options;
   MemoryLedger& ledger;
+  std::weak_ptr<const void> engine;  // gone with the engine
 };
 
 // Stages 0 to 2: whole on every rank. `divided`: each rank updates its range and the others fetch

@@ -5,6 +5,7 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "parallel/operator_watch.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
 
@@ -36,6 +37,10 @@ std::string describe(const Parameter& parameter) {
   std::string text = concat(parameter.name, " ", dtype_name(parameter.dtype), "[");
   for (std::size_t i = 0; i < parameter.sizes.size(); ++i) {
     text += concat(i == 0 ? "" : ", ", parameter.sizes[i]);
+  }
+  text += "], strides [";
+  for (std::size_t i = 0; i < parameter.strides.size(); ++i) {
+    text += concat(i == 0 ? "" : ", ", parameter.strides[i]);
   }
   return text + "]" + (parameter.trainable ? "" : ", frozen") +
          (parameter.sparse ? ", sparse gradients" : "");
@@ -92,7 +97,13 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
         item.key(),
         " is the result of an operation, so it has no gradient of its own: register a leaf "
         "tensor");
-    if (tensor.numel() > 0) {
+    if (Watched* watched = watched_of(tensor)) {
+      TRIREME_CHECK(!watched->has_engine(),
+                    "parameter ",
+                    item.key(),
+                    " belongs to another engine: call its unwrap() before building a new one");
+    }
+    if (tensor.numel() > 0 && watched_of(tensor) == nullptr) {
       const auto [entry, fresh] =
           by_storage.emplace(tensor.storage().unsafeGetStorageImpl(), item.key());
       TRIREME_CHECK(
@@ -128,6 +139,8 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     for (Parameter& parameter : parameters) {
       if (parameter.tensor.unsafeGetTensorImpl() == weight.unsafeGetTensorImpl()) {
         parameter.sparse = parameter.trainable;
+        const auto strides = c10::contiguous_strides(parameter.sizes);
+        parameter.strides.assign(strides.begin(), strides.end());  // rows are runs
       }
     }
   };

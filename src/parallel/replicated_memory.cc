@@ -49,10 +49,11 @@ class ReplicatedMemory final : public ParameterMemory {
       flatten(unit, context_.parameters, memory.data);
     }
     context_.ranks.broadcast({memory.data, unit.layout.total_numel(), unit.dtype}, 0).wait();
-    memory.storage = UnitStorage(
-        memory.data,
-        unit.bytes(),
-        std::make_shared<AlwaysPresent>(UnitNames(unit, context_.parameters), std::move(owner)));
+    memory.storage =
+        UnitStorage(memory.data,
+                    unit.bytes(),
+                    std::make_shared<AlwaysPresent>(
+                        UnitNames(unit, context_.parameters), std::move(owner), context_.engine));
     for (const std::size_t parameter : unit.parameters) {
       attach(parameter);
     }
@@ -62,6 +63,8 @@ class ReplicatedMemory final : public ParameterMemory {
     const auto begin = divided_ ? mine(unit).begin : 0;
     return places_[unit].data + static_cast<std::size_t>(begin) * element(unit);
   }
+
+  void begin_update() override {}  // nobody reads another's
 
   void updated(std::size_t unit_index) override {
     if (!divided_) {

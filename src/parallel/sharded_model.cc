@@ -44,17 +44,17 @@ class PageAllocator final : public c10::Allocator {
 // LibTorch's allocator while it lives.
 class PageAllocatorScope {
  public:
-  PageAllocatorScope() : before_(c10::GetCPUAllocator()), pages_(*before_) {
-    c10::SetCPUAllocator(&pages_, kPriority);
+  PageAllocatorScope() : before_(c10::GetCPUAllocator()) {
+    // Never destroyed: tensors remember the allocator that they came from.
+    static auto* pages = new PageAllocator(*before_);
+    c10::SetCPUAllocator(pages);
   }
   PageAllocatorScope(const PageAllocatorScope&) = delete;
   PageAllocatorScope& operator=(const PageAllocatorScope&) = delete;
-  ~PageAllocatorScope() { c10::SetCPUAllocator(before_, kPriority); }
+  ~PageAllocatorScope() { c10::SetCPUAllocator(before_); }
 
  private:
-  static constexpr std::uint8_t kPriority = 255;
   c10::Allocator* before_;
-  PageAllocator pages_;
 };
 
 // A tensor in parts, one on each rank, of one run of shared memory.
@@ -95,13 +95,11 @@ class Divided final : public Watched {
       memory_ = HostMemory();
     }
   }
+  bool has_engine() const override { return false; }
   std::string name_at(std::int64_t) const override { return name_; }
 
  private:
-  void show(void* data, std::size_t bytes) {
-    (void)storage_->set_data_ptr(watched_pointer(data, self_.lock()));
-    storage_->set_nbytes(bytes);
-  }
+  void show(void* data, std::size_t bytes) { show_memory(*storage_, data, bytes, self_.lock()); }
 
   SharedBuffer run_;
   std::size_t bytes_;

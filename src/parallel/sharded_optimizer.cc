@@ -118,18 +118,26 @@ void ShardedOptimizer::take_averages(std::size_t u) {
 
 void ShardedOptimizer::parameters_changed(std::size_t u,
                                           std::size_t index,
-                                          const at::Tensor& exact) {
+                                          const at::Tensor& before,
+                                          const at::Tensor& now) {
   const Unit& unit = context_.units[u];
   if (!unit.trainable || !unit.has_masters()) {
     return;
   }
   const std::int64_t offset = unit.layout.offset(index);
   const Range part = intersection({offset, offset + unit.layout.numel(index)}, range(u));
-  if (!part.empty()) {
-    const at::Tensor values = exact.to(at::kFloat);
-    std::memcpy(master(u, part.begin),
-                static_cast<const float*>(values.const_data_ptr()) + (part.begin - offset),
-                static_cast<std::size_t>(part.size()) * sizeof(float));
+  if (part.empty()) {
+    return;
+  }
+  const at::Tensor exact = now.to(at::kFloat);  // in the order of memory, as both are
+  const auto* values = static_cast<const float*>(exact.const_data_ptr());
+  const auto* old_bits = static_cast<const std::uint16_t*>(before.const_data_ptr());
+  const auto* new_bits = static_cast<const std::uint16_t*>(now.const_data_ptr());
+  auto* masters = reinterpret_cast<float*>(master(u, part.begin));
+  for (std::int64_t i = part.begin - offset; i < part.end - offset; ++i) {
+    if (old_bits[i] != new_bits[i]) {
+      masters[i - (part.begin - offset)] = values[i];
+    }
   }
 }
 

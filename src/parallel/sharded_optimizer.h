@@ -24,8 +24,12 @@ class ShardedOptimizer {
   void take_masters(std::size_t unit);
   // Starts the moving averages, when the parameters are in their memory.
   void take_averages(std::size_t unit);
-  // The parameters of a unit were written from outside.
-  void parameters_changed(std::size_t unit, std::size_t index, const at::Tensor& exact);
+  // A parameter was written from outside: where its 16-bit value is another one, the master
+  // follows; elsewhere it keeps its precision.
+  void parameters_changed(std::size_t unit,
+                          std::size_t index,
+                          const at::Tensor& before,
+                          const at::Tensor& now);
 
   // The norm of the transformed gradient of all used parameters. Collective.
   double norm(const GradientReducer& gradients,

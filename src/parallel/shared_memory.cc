@@ -15,8 +15,8 @@ namespace {
 // What both placements have in common.
 //
 // Note [shared updates]
-// No rank writes before every rank has left backward (the agreement that ends a step's last round
-// sees to that), and none reads before every rank has written (finish_update).
+// No rank writes before every rank is in step() and reads no more (begin_update), and none reads
+// before every rank has written (finish_update).
 class SharedUnits : public ParameterMemory {
  public:
   explicit SharedUnits(const ParameterMemoryContext& context)
@@ -46,6 +46,7 @@ class SharedUnits : public ParameterMemory {
   std::byte* owned(std::size_t unit) override {
     return runs_[unit].shared.whole() + offset(unit, mine(unit).begin);
   }
+  void begin_update() override { context_.ranks.barrier().wait(); }
   void updated(std::size_t) override {}
   void finish_update() override { context_.ranks.barrier().wait(); }
 
@@ -96,11 +97,12 @@ class MappedMemory final : public SharedUnits {
     UnitStorage& storage = storages_[place.unit];
     if (!storage.storage()) {
       const SharedBuffer& shared = runs_[place.unit].shared;
-      storage = UnitStorage(
-          const_cast<std::byte*>(shared.whole_read_only()),
-          unit.bytes(),
-          std::make_shared<AlwaysPresent>(UnitNames(unit, context_.parameters),
-                                          std::make_shared<const SharedBuffer>(shared)));
+      storage =
+          UnitStorage(const_cast<std::byte*>(shared.whole_read_only()),
+                      unit.bytes(),
+                      std::make_shared<AlwaysPresent>(UnitNames(unit, context_.parameters),
+                                                      std::make_shared<const SharedBuffer>(shared),
+                                                      context_.engine));
     }
     storage.attach(unit, place.index, context_.parameters[parameter]);
   }
@@ -146,9 +148,10 @@ class CopiedMemory final : public SharedUnits {
 
   void finish_update() override {
     live_->drop_all();
-    live_->end_of_step();
     SharedUnits::finish_update();
   }
+
+  void end_of_step() override { live_->end_of_step(); }
 
   void attach(std::size_t parameter) override {
     const Place& place = context_.places[parameter];

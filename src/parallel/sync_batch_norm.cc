@@ -29,6 +29,12 @@ std::vector<std::int64_t> all_but_channels(const Tensor& input) {
   return dimensions;
 }
 
+// Keeps the communicator alive as long as the graph.
+struct RanksHolder : torch::CustomClassHolder {
+  explicit RanksHolder(std::shared_ptr<Communicator> r) : ranks(std::move(r)) {}
+  std::shared_ptr<Communicator> ranks;
+};
+
 // The normalisation with statistics of all ranks.
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
@@ -56,7 +62,8 @@ class Normalize : public torch::autograd::Function<Normalize> {
     context->save_for_backward({normal, weight, scale});
     context->saved_data["count"] = count;
     context->saved_data["affine"] = weight.defined();
-    context->saved_data["ranks"] = c10::IValue(reinterpret_cast<std::int64_t>(ranks.get()));
+    context->saved_data["ranks"] =
+        c10::IValue::make_capsule(c10::make_intrusive<RanksHolder>(ranks));
     Tensor output = normal;
     if (weight.defined()) {
       output = normal * along_channels(weight, input) + along_channels(bias, input);
@@ -71,7 +78,8 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const Tensor& scale = saved[2];
     const bool affine = context->saved_data["affine"].toBool();
     const double count = context->saved_data["count"].toDouble();
-    auto* ranks = reinterpret_cast<Communicator*>(context->saved_data["ranks"].toInt());
+    const auto holder = context->saved_data["ranks"].toCapsule();
+    Communicator* ranks = static_cast<RanksHolder*>(holder.get())->ranks.get();
     const auto dimensions = all_but_channels(normal);
     const std::int64_t channels = normal.size(1);
     const Tensor gradient = gradients[0].to(torch::kDouble);

@@ -58,15 +58,19 @@ class UnitNames {
 // Memory that is always there; keeps `owner` alive.
 class AlwaysPresent final : public Watched {
  public:
-  AlwaysPresent(UnitNames names, std::shared_ptr<const void> owner)
-      : names_(std::move(names)), owner_(std::move(owner)) {}
+  AlwaysPresent(UnitNames names,
+                std::shared_ptr<const void> owner,
+                std::weak_ptr<const void> engine)
+      : names_(std::move(names)), owner_(std::move(owner)), engine_(std::move(engine)) {}
   void pin() override {}
   void unpin() override {}
+  bool has_engine() const override { return !engine_.expired(); }
   std::string name_at(std::int64_t offset) const override { return names_.at(offset); }
 
  private:
   UnitNames names_;
   std::shared_ptr<const void> owner_;
+  std::weak_ptr<const void> engine_;
 };
 
 // The flat bytes of a unit, from the parameters' present tensors.

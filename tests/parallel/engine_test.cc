@@ -155,6 +155,75 @@ TEST(Engine, WritesInAScopeReachTheMastersOfHalfPrecision) {
   });
 }
 
+TEST(Engine, AScopeThatOnlyReadsLeavesTheMastersAlone) {
+  in_every_mode(2, [](std::shared_ptr<World> world, int zero, Placement placement) {
+    std::vector<Tensor> results;
+    for (const bool read : {false, true}) {
+      Net model;
+      Engine engine(model,
+                    Sgd({.lr = 1e-3}),
+                    {.zero = zero, .placement = placement, .precision = Precision::kBFloat16},
+                    world);
+      for (int step = 0; step < 20; ++step) {
+        engine.backward(
+            loss_of(engine.forward(input_of(step, world->rank()).to(torch::kBFloat16))));
+        engine.step();
+        if (read) {
+          auto scope = engine.gathered();
+          EXPECT_THROW(engine.unwrap(), ConfigError);  // not inside of it
+        }
+      }
+      results.push_back(model->first->weight.clone());
+    }
+    EXPECT_TRUE(torch::equal(results[0], results[1]));
+  });
+}
+
+// An optimizer that takes its time on one rank: the others are in the next step by then.
+class SlowSgd final : public Optimizer {
+ public:
+  SlowSgd(double lr, bool slow) : sgd_({.lr = lr}), slow_(slow) {}
+  std::string name() const override { return "slow sgd"; }
+  int state_count() const override { return 0; }
+  double learning_rate() const override { return sgd_.learning_rate(); }
+  void update(const ParameterSlice& slice,
+              const GradientTransform& transform,
+              double lr) const override {
+    if (slow_) {
+      usleep(5000);
+    }
+    sgd_.update(slice, transform, lr);
+  }
+  std::unique_ptr<Optimizer> clone() const override { return std::make_unique<SlowSgd>(*this); }
+
+ private:
+  Sgd sgd_;
+  bool slow_;
+};
+
+TEST(Engine, WaitsForASlowRankWhereItMust) {
+  in_every_mode(2, [](std::shared_ptr<World> world, int zero, Placement placement) {
+    std::vector<Tensor> results;
+    for (const bool slow : {false, true}) {
+      Net model;
+      Engine engine(model,
+                    SlowSgd(0.1, slow && world->rank() == 1),
+                    {.zero = zero, .placement = placement, .unit_bytes = 64},
+                    world);
+      for (int step = 0; step < 6; ++step) {
+        engine.backward(loss_of(engine.forward(input_of(step, world->rank()))));
+        if (slow && world->rank() == 0) {
+          usleep(3000);
+          (void)model->second->weight.sum().item<float>();  // read while the other is in step()
+        }
+        engine.step();
+      }
+      results.push_back(model->first->weight.clone());
+    }
+    EXPECT_TRUE(torch::equal(results[0], results[1]));
+  });
+}
+
 TEST(Engine, GivesTheAveragedGradientAndItsNorm) {
   in_every_mode(3, [](std::shared_ptr<World> world, int zero, Placement placement) {
     Net reference;
@@ -245,8 +314,9 @@ TEST(Engine, RefusesWhatCannotBeTrained) {
     uneven->register_parameter("same", torch::ones({3}));
     uneven->register_parameter("other", torch::ones({3 + world->rank()}));
     const std::string difference = build(uneven);
-    EXPECT_TRUE(
-        contains(difference, "rank 0 has other float32[3] where rank 1 has other float32[4]"))
+    EXPECT_TRUE(contains(
+        difference,
+        "rank 0 has other float32[3], strides [1] where rank 1 has other float32[4], strides [1]"))
         << difference;
     // And the world still works.
     std::vector<int> check = {1};
@@ -314,6 +384,8 @@ TEST(Engine, AnOldGraphIsNotUsedAfterAnUpdate) {
       EXPECT_TRUE(contains(error.what(), "modified by an inplace operation")) << error.what();
     }
     EXPECT_TRUE(contains(message_of<ConfigError>([&] { engine.step(); }), "backward pass failed"));
+    engine.unwrap();  // the model is not lost
+    loss_of(model->forward(input_of(0, 0))).backward();
   });
 }
 
@@ -347,6 +419,8 @@ TEST(Engine, RanksMayRunOutOfData) {
                     world);
       for (int step = 0; step <= world->rank(); ++step) {
         engine.backward(loss_of(engine.forward(input_of(step, world->rank()))));
+        engine.clip_grad_norm(1e6);  // joined ranks follow
+        EXPECT_TRUE(engine.grad("first.bias").defined());
         engine.step();
       }
       engine.join();
@@ -393,6 +467,30 @@ TEST(Engine, SparseRowsGiveTheResultOfDenseOnes) {
       EXPECT_TRUE(torch::equal(results[0], results[1]));
     });
   }
+}
+
+TEST(Engine, SparseRowsOfSeveralLocalMicroBatchesAddUp) {
+  in_every_mode(2, [](std::shared_ptr<World> world, int zero, Placement placement) {
+    std::vector<Tensor> results;
+    for (const bool sparse : {false, true}) {
+      Rows model(sparse);
+      Engine engine(model,
+                    Sgd({.lr = 0.5}),
+                    {.zero = zero,
+                     .placement = placement,
+                     .accumulate = 3,
+                     .sum_order = SumOrder::kLocalFirst},
+                    world);
+      for (int m = 0; m < 9; ++m) {
+        const Tensor index = (input_of(m, world->rank()).abs() * 20).to(torch::kLong).remainder(37);
+        engine.backward(loss_of(engine.forward(index)));
+        engine.step();
+      }
+      EXPECT_EQ(engine.steps(), 3);
+      results.push_back(model->rows->weight.clone());
+    }
+    EXPECT_TRUE(torch::allclose(results[0], results[1], 1e-6, 1e-7));
+  });
 }
 
 TEST(Engine, AUsersHookReplacesTheSum) {
@@ -496,6 +594,21 @@ TEST(Engine, GivesTheModelBackAndCanBeBuiltAgain) {
     }
     loss_of(model->forward(input_of(0, 0))).backward();
     EXPECT_TRUE(model->first->weight.grad().defined());
+  });
+}
+
+TEST(Engine, AModelHasOneEngineAtATime) {
+  in_world(2, [](std::shared_ptr<World> world) {
+    Net model;
+    {
+      Engine engine(model, Sgd({.lr = 0.1}), {.zero = 3}, world);
+      const std::string message =
+          message_of<ConfigError>([&] { Engine second(model, Sgd({.lr = 0.1}), {}, world); });
+      EXPECT_TRUE(contains(message, "first.weight belongs to another engine")) << message;
+    }
+    Engine again(model, Sgd({.lr = 0.1}), {.zero = 2}, world);  // it is gone
+    again.backward(loss_of(again.forward(input_of(0, 0))));
+    again.step();
   });
 }
 

@@ -234,7 +234,7 @@ std::vector<Case> float32_cases() {
        make_attention,
        adamw,
        1.0,
-       {.unit_bytes = 4096, .bucket_bytes = 2048, .bucket_count = 3}},
+       {.unit_bytes = 4096, .bucket_bytes = 2048, .bucket_count = 3, .threads = 3}},
       {"plain sgd, attention",
        make_attention,
        plain_sgd,

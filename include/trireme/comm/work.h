@@ -38,6 +38,9 @@ class [[nodiscard]] Work {
   void wait();
   void wait(Milliseconds timeout);
 
+  // Nobody will wait: the operation goes on, and that is no mistake.
+  void forget() { state_.reset(); }
+
   // True when finished; never blocks. Throws like wait.
   bool done();
 

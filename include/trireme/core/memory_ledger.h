@@ -17,9 +17,10 @@ enum class MemoryCategory : std::uint8_t {
   kBuckets = 3,    // gradients on their way; bounded by options
   kGather = 4,     // parameters put together for use; bounded by options
   kAverages = 5,   // moving averages of the weights, where asked for
-  kRounding = 6,   // what pages and alignment add to all of the above
+  kBuffers = 6,    // of the model (running statistics)
+  kRounding = 7,   // what pages and alignment add to all of the above
 };
-constexpr int kMemoryCategories = 7;
+constexpr int kMemoryCategories = 8;
 std::string_view memory_category_name(MemoryCategory category);
 
 // Bytes by category, now and at the worst moment.

@@ -17,7 +17,7 @@ class DataParallelCore;
 
 struct DataParallelOptions {
   std::size_t bucket_bytes = 1 << 20;
-  bool broadcast_buffers = true;  // rank 0's buffers to all, before each backward that communicates
+  bool broadcast_buffers = true;  // rank 0's buffers to all, after each backward that communicates
   GradientHook gradient_hook{};
 };
 

@@ -61,6 +61,7 @@ class EngineBase {
   void backward(const at::Tensor& loss);
 
   // Ends a micro-batch. When it was the step's last one, updates the parameters and returns true.
+  // (With float16, an overflow on any rank skips the update; skipped_steps() counts them.)
   // Throws GradientError on every rank, changing nothing, when a gradient is not finite.
   bool step();
 
@@ -83,7 +84,8 @@ class EngineBase {
   // given. Elsewhere parameters can be read, and a write is refused by name.
   Gathered gathered(const std::vector<std::string>& parameters = {});
 
-  // Gives the model back as it was: whole parameters in memory of its own. The engine is finished.
+  // Gives the model back: whole parameters, in the engine's precision, in memory of its own. The
+  // engine is finished.
   void unwrap();
 
   // Micro-batches that this rank computes in each step, and which ones: rank, rank + size, ...
