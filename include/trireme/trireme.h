@@ -9,6 +9,7 @@
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
+#include "trireme/parallel/autocast.h"
 #include "trireme/parallel/data_parallel.h"  // DDP beside your own torch::optim
 #include "trireme/parallel/engine.h"         // DDP and ZeRO
 #include "trireme/parallel/sharded_model.h"  // models larger than one rank has room for

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "trireme/optim/square_sum.h"
+#include "trireme/parallel/autocast.h"
 #include "trireme/tensor/span.h"
 
 namespace trireme::testing {
@@ -277,6 +279,12 @@ std::vector<Case> half_cases() {
         .loss_scale = {.initial = 1024},
         .unit_bytes = 3000,
         .bucket_bytes = 1000}},
+      {"autocast adamw, attention",
+       make_attention,
+       adamw,
+       1.0,
+       {.unit_bytes = 3000, .bucket_bytes = 1000},
+       true},
   };
 }
 
@@ -370,7 +378,14 @@ Result train_with_engine(const Case& item, EngineOptions options, std::shared_pt
   for (std::int64_t step = 0; step < kSteps; ++step) {
     double norm = 0;
     for (std::int64_t m = world->rank(); m < kMicroBatches; m += world->size()) {
-      engine.backward(model->loss(step, m));
+      const auto loss = [&] {
+        std::optional<Autocast> scope;
+        if (item.autocast) {
+          scope.emplace();
+        }
+        return model->loss(step, m);
+      };
+      engine.backward(loss());
       if (item.clip_norm > 0) {
         norm = engine.clip_grad_norm(item.clip_norm);
       }

@@ -37,7 +37,9 @@ struct Case {
   std::function<std::shared_ptr<TestModel>()> model;
   std::function<std::unique_ptr<Optimizer>()> optimizer;
   double clip_norm = 0;
-  EngineOptions options;  // bucket sizes, splits, ...; stage and micro-batches are set by the test
+  EngineOptions
+      options{};  // bucket sizes, splits, ...; stage and micro-batches are set by the test
+  bool autocast = false;
 };
 
 constexpr std::int64_t kMicroBatches = 12;

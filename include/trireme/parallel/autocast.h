@@ -1,0 +1,40 @@
+#pragma once
+
+#include <ATen/autocast_mode.h>
+
+namespace trireme {
+
+// Runs the operators that gain from it in a lower precision while it lives, by LibTorch's own
+// policy for each operator (matrix products and convolutions low, norms, losses and sums in
+// float32). Parameters stay float32, so no masters and, for bfloat16, no loss scale are needed. Put
+// it around forward and loss:
+//
+//   auto loss = [&] { trireme::Autocast scope; return loss_of(engine.forward(x), y); }();
+//
+// The casts of weights live until backward: with stage 3 and little memory, use Precision instead.
+class Autocast {
+ public:
+  explicit Autocast(at::ScalarType type = at::kBFloat16)
+      : was_enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
+        was_type_(at::autocast::get_autocast_dtype(at::kCPU)) {
+    at::autocast::increment_nesting();
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, type);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  ~Autocast() {
+    // A cast of a weight must not outlive the weight's next update.
+    if (at::autocast::decrement_nesting() == 0) {
+      at::autocast::clear_cache();
+    }
+    at::autocast::set_autocast_enabled(at::kCPU, was_enabled_);
+    at::autocast::set_autocast_dtype(at::kCPU, was_type_);
+  }
+
+ private:
+  bool was_enabled_;
+  at::ScalarType was_type_;
+};
+
+}  // namespace trireme
