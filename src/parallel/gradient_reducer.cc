@@ -7,8 +7,9 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 
-#include "comm/reduce_kernels.h"
+#include "parallel/accumulate.h"
 #include "parallel/copy_kernels.h"
+#include "parallel/sparse_rows.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/tensor/span.h"
@@ -35,34 +36,6 @@ std::int64_t micro_batches_in(const std::uint8_t* record) {
 void count_micro_batch(std::uint8_t* record) {
   const std::int64_t count = micro_batches_in(record) + 1;
   std::memcpy(record + kMicroBatches, &count, sizeof(count));
-}
-
-Range intersection(Range a, Range b) {
-  const std::int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
-// sums = gradient, or sums += gradient, in the sums' precision.
-void accumulate(std::byte* sums,
-                Dtype sum_dtype,
-                const std::byte* gradient,
-                Dtype dtype,
-                std::int64_t numel,
-                bool first) {
-  const bool widen = sum_dtype != dtype;
-  std::vector<const std::byte*> inputs;
-  if (!first && !widen) {
-    inputs.push_back(sums);
-  }
-  inputs.push_back(gradient);
-  reduce({.dtype = dtype,
-          .op = ReduceOp::kSum,
-          .divisor = 1,
-          .inputs = inputs,
-          .outputs = {&sums, 1},
-          .numel = static_cast<std::size_t>(numel),
-          .widen = widen,
-          .accumulator = first || !widen ? nullptr : sums});
 }
 
 // The gradient's elements in the order of the parameter's memory and in its dtype.
@@ -146,6 +119,7 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
   order_.resize(buckets_.size());
   std::iota(order_.begin(), order_.end(), std::size_t{0});
   bool any_in_ring = false;
+  std::size_t slot_bytes = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Unit& unit = units[buckets_[b].unit];
     for (const Piece& piece : buckets_[b].pieces) {
@@ -153,20 +127,14 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
     }
     if (space_of(unit) == Space::kRing) {
       any_in_ring = true;
-      slot_bytes_ =
-          std::max(slot_bytes_,
-                   static_cast<std::size_t>(buckets_[b].range.size()) * dtype_bytes(unit.dtype));
+      slot_bytes = std::max(
+          slot_bytes, static_cast<std::size_t>(buckets_[b].range.size()) * dtype_bytes(unit.dtype));
     }
   }
   if (any_in_ring) {
     const auto count = static_cast<std::size_t>(
         std::min<std::int64_t>(options.bucket_count, static_cast<std::int64_t>(buckets_.size())));
-    ring_.push_back(ranks.allocate(slot_bytes_ * count));
-    ring_charges_.push_back(ledger.charge(MemoryCategory::kBuckets, slot_bytes_ * count));
-    for (std::size_t slot = 0; slot < count; ++slot) {
-      slots_.push_back(ring_[0].data() + slot * slot_bytes_);
-      free_slots_.push_back(static_cast<int>(slot));
-    }
+    ring_ = BucketRing(ranks, slot_bytes, count, ledger);
   }
 }
 
@@ -322,9 +290,9 @@ std::byte* GradientReducer::acquire(std::size_t b) {
         break;
       case Space::kRing:
         state.slot = acquire_slot();
-        state.memory = slots_[static_cast<std::size_t>(state.slot)];
+        state.memory = ring_.data(state.slot);
         if (options_.gradient_hook) {
-          std::memset(state.memory, 0, slot_bytes_);  // a hook sees the gaps, too
+          std::memset(state.memory, 0, ring_.slot_bytes());  // a hook sees the gaps, too
         }
         break;
     }
@@ -339,28 +307,23 @@ std::byte* GradientReducer::acquire(std::size_t b) {
 // ring grows.
 int GradientReducer::acquire_slot() {
   poll();
-  while (free_slots_.empty() && !in_flight_.empty()) {
+  while (!ring_.has_free() && !in_flight_.empty()) {
     wait_for_oldest();
   }
-  if (free_slots_.empty()) {
+  if (!ring_.has_free()) {
     if (!told_of_growth_ && learned_) {
       told_of_growth_ = true;
       log(LogLevel::kWarning,
           concat("rank ",
                  ranks_.rank(),
                  ": gradients come in another order than expected, more than ",
-                 slots_.size(),
+                 ring_.size(),
                  " buckets are half full: the memory for buckets grows "
                  "(EngineOptions::bucket_count)"));
     }
-    grown_.emplace_back(slot_bytes_);
-    ring_charges_.push_back(ledger_.charge(MemoryCategory::kBuckets, slot_bytes_));
-    slots_.push_back(grown_.back().data());
-    return static_cast<int>(slots_.size()) - 1;
+    return ring_.grow();
   }
-  const int slot = free_slots_.back();
-  free_slots_.pop_back();
-  return slot;
+  return ring_.take();
 }
 
 void GradientReducer::launch_ready() {
@@ -424,7 +387,7 @@ void GradientReducer::launch(std::size_t b) {
   std::byte* memory = state.memory;
   if (memory == nullptr) {
     // Nothing of this bucket came. It is not read, but has to be somewhere.
-    memory = space == Space::kRing ? slots_[0] : acquire(b);
+    memory = space == Space::kRing ? ring_.data(0) : acquire(b);
   }
   const std::int64_t numel = bucket.range.size();
   const Dtype dtype = bucket_dtype(unit);
@@ -489,7 +452,7 @@ void GradientReducer::launch_hooked(std::size_t b, const std::vector<Range>& abs
                rounds_done_ == 0 || space != Space::kRing);
   }
   if (states_[b].slot >= 0) {
-    free_slots_.push_back(states_[b].slot);
+    ring_.give_back(states_[b].slot);
   }
 }
 
@@ -508,7 +471,7 @@ void GradientReducer::wait_for_oldest() {
 
 void GradientReducer::retire(Flight& flight) {
   if (flight.slot >= 0) {
-    free_slots_.push_back(flight.slot);
+    ring_.give_back(flight.slot);
   }
 }
 
@@ -578,8 +541,6 @@ void GradientReducer::take_record() {
   agreement_.all_joined = all_joined && agreement_.micro_batches == 0;
 }
 
-// Rows of embeddings travel as indices and values; everyone adds those of its range, in the order
-// of the ranks.
 void GradientReducer::reduce_sparse() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const Unit& unit = units_[u];
@@ -587,11 +548,6 @@ void GradientReducer::reduce_sparse() {
       continue;
     }
     const std::size_t parameter = unit.parameters[0];
-    const Parameter& p = parameters_[parameter];
-    const std::int64_t width = p.sizes[0] == 0 ? 0 : p.numel / p.sizes[0];
-    const at::ScalarType sum_type = scalar_type_of(unit.sum_dtype());
-    at::Tensor indices = at::empty({0}, at::kLong);
-    at::Tensor values = at::empty({0, width}, scalar_type_of(unit.dtype));
     // One gradient, or those of all micro-batches of this rank (SumOrder::kLocalFirst).
     at::Tensor gradient;
     for (const auto& [which, more] : sparse_) {
@@ -599,26 +555,6 @@ void GradientReducer::reduce_sparse() {
         gradient = gradient.defined() ? (gradient + more).coalesce() : more;
       }
     }
-    if (gradient.defined()) {
-      indices = gradient._indices()[0].contiguous();
-      values = gradient._values().reshape({-1, width}).to(scalar_type_of(unit.dtype)).contiguous();
-    }
-    const std::vector<std::int64_t> own = {indices.numel()};
-    Counts rows(static_cast<std::size_t>(ranks_.size()));
-    ranks_.all_gather(own, rows).wait();
-    const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-    Counts elements = rows;
-    for (std::int64_t& count : elements) {
-      count *= width;
-    }
-    at::Tensor all_indices = at::empty({total}, at::kLong);
-    at::Tensor all_values = at::empty({total, width}, scalar_type_of(unit.dtype));
-    const MemoryLedger::Charge charge =
-        ledger_.charge(MemoryCategory::kBuckets, all_indices.nbytes() + all_values.nbytes());
-    ranks_.all_gather(indices, all_indices, rows).wait();
-    ranks_.all_gather(values, all_values, elements).wait();
-    all_values = all_values.to(sum_type);
-
     const Range range = mine(u);
     if (!local_[parameter]) {
       std::memset(sum_at(u, range.begin),
@@ -626,37 +562,10 @@ void GradientReducer::reduce_sparse() {
                   static_cast<std::size_t>(range.size()) * dtype_bytes(unit.sum_dtype()));
       local_[parameter] = 1;
     }
-    const auto* row = all_indices.const_data_ptr<std::int64_t>();
-    const auto* from = static_cast<const std::byte*>(all_values.const_data_ptr());
-    for (std::int64_t i = 0; i < total; ++i) {
-      const Range part = intersection({row[i] * width, (row[i] + 1) * width}, range);
-      if (!part.empty()) {
-        accumulate(sum_at(u, part.begin),
-                   unit.sum_dtype(),
-                   from + static_cast<std::size_t>(i * width + part.begin - row[i] * width) *
-                              dtype_bytes(unit.sum_dtype()),
-                   unit.sum_dtype(),
-                   part.size(),
-                   false);
-      }
-    }
+    sum_rows(
+        unit, parameters_[parameter], gradient, range, sum_at(u, range.begin), ranks_, ledger_);
   }
   sparse_.clear();
-}
-
-// What the ring grew by in a step of another order is given back.
-void GradientReducer::shrink_ring() {
-  if (grown_.empty()) {
-    return;
-  }
-  const std::size_t count = slots_.size() - grown_.size();
-  slots_.resize(count);
-  ring_charges_.resize(1);
-  grown_.clear();
-  free_slots_.clear();
-  for (std::size_t slot = 0; slot < count; ++slot) {
-    free_slots_.push_back(static_cast<int>(slot));
-  }
 }
 
 Agreement GradientReducer::finish() {
@@ -725,7 +634,7 @@ void GradientReducer::reset() {
     released_ = ranks_.barrier();
     release_pending_ = true;
   }
-  shrink_ring();
+  ring_.shrink();
   filled_.clear();
   std::fill(accumulated_.begin(), accumulated_.end(), 0);
   std::fill(local_.begin(), local_.end(), 0);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "parallel/bucket_ring.h"
 #include "parallel/parameter_table.h"
 #include "parallel/unit.h"
 #include "trireme/comm/communicator.h"
@@ -98,7 +99,6 @@ class GradientReducer {
   std::byte* acquire(std::size_t bucket);
   int acquire_slot();
   void launch_ready();
-  void shrink_ring();
   void wait_until_released();
   void launch(std::size_t bucket);
   void launch_hooked(std::size_t bucket, const std::vector<Range>& absent);
@@ -139,13 +139,7 @@ class GradientReducer {
   std::vector<State> states_;
   std::size_t next_ = 0;  // in order_: the next to be launched
 
-  // The ring.
-  std::size_t slot_bytes_ = 0;
-  std::vector<SharedBuffer> ring_;  // one buffer of all the slots, then what it grew by
-  std::vector<std::byte*> slots_;
-  std::vector<int> free_slots_;
-  std::vector<HostMemory> grown_;
-  std::vector<MemoryLedger::Charge> ring_charges_;
+  BucketRing ring_;
   std::deque<Flight> in_flight_;
 
   // This step.

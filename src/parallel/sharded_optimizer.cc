@@ -18,11 +18,6 @@ namespace {
 // Elements of one errand of a thread.
 constexpr std::int64_t kErrand = 1 << 18;
 
-Range intersection(Range a, Range b) {
-  const std::int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,

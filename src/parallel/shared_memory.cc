@@ -57,12 +57,11 @@ class SharedUnits : public ParameterMemory {
   }
 
   void write(std::size_t unit, Range range, const std::byte* from) override {
-    const std::int64_t begin = std::max(range.begin, mine(unit).begin);
-    const std::int64_t end = std::min(range.end, mine(unit).end);
-    if (begin < end) {
-      std::memcpy(runs_[unit].shared.whole() + offset(unit, begin),
-                  from + offset(unit, begin - range.begin),
-                  static_cast<std::size_t>(end - begin) * element(unit));
+    const Range own = intersection(range, mine(unit));
+    if (!own.empty()) {
+      std::memcpy(runs_[unit].shared.whole() + offset(unit, own.begin),
+                  from + offset(unit, own.begin - range.begin),
+                  static_cast<std::size_t>(own.size()) * element(unit));
     }
   }
 

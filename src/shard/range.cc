@@ -6,6 +6,11 @@
 
 namespace trireme {
 
+Range intersection(Range a, Range b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
 Range even_range(std::int64_t numel, int world, int rank) {
   TRIREME_CHECK(numel >= 0, "a number of elements cannot be negative, found ", numel);
   TRIREME_CHECK(world > 0, "a world has at least one rank, found ", world);

@@ -15,6 +15,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+// What both have; empty where they have nothing in common.
+Range intersection(Range a, Range b);
+
 // The part of [0, numel) that belongs to `rank` of `world`: contiguous, in rank order, covering
 // every element once; sizes differ by at most one element, larger ones first, so that no padding
 // is ever needed. This is the default split of every collective.

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/core/host_memory.h"
+#include "trireme/core/memory_ledger.h"
+
+namespace trireme::detail {
+
+// Memory for a few buckets, used over and over: shared by the ranks, so that they read it where it
+// is. It can grow by private memory, which collectives copy, where waiting would be a circle.
+class BucketRing {
+ public:
+  BucketRing() = default;
+  BucketRing(Communicator& ranks, std::size_t slot_bytes, std::size_t count, MemoryLedger& ledger);
+
+  bool has_free() const { return !free_.empty(); }
+  int take();  // a free slot; there must be one
+  int grow();  // a new one
+  void give_back(int slot) { free_.push_back(slot); }
+  void shrink();  // forgets what it grew by; all slots are free
+
+  std::byte* data(int slot) const { return slots_[static_cast<std::size_t>(slot)]; }
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  std::size_t size() const { return slots_.size(); }
+
+ private:
+  MemoryLedger* ledger_ = nullptr;
+  std::size_t slot_bytes_ = 0;
+  SharedBuffer shared_;
+  MemoryLedger::Charge charge_;
+  struct Growth {
+    HostMemory memory;
+    MemoryLedger::Charge charge;
+  };
+  std::vector<Growth> growth_;
+  std::vector<std::byte*> slots_;
+  std::vector<int> free_;
+};
+
+}  // namespace trireme::detail
