@@ -88,6 +88,7 @@ int run_worker(const std::string& mode_name,
                std::size_t setting_index,
                const Tuning& tuning,
                const std::string& output) {
+  TRIREME_CHECK(setting_index < kStepSettings.size(), "there is no setting ", setting_index);
   const StepSetting& setting = kStepSettings[setting_index];
   const auto world = init();
   at::set_num_threads(1);
@@ -96,6 +97,7 @@ int run_worker(const std::string& mode_name,
   for (const Mode& candidate : modes()) {
     mode = candidate.name == mode_name ? &candidate : mode;
   }
+  TRIREME_CHECK(mode != nullptr, "there is no mode ", mode_name);
   models::Gpt model(setting.model);
   EngineOptions options = tuning.options;
   options.zero = mode->zero;
@@ -338,8 +340,11 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "How often the systems take turns (default: 3)")
       ->check(CLI::Range(1, 100));
   app.add_flag("--peers", options.peers, "Beside PyTorch and DeepSpeed, in turns in the same run");
-  app.add_option(
-      "--only", options.only, "One mode only: single, ddp, zero1, zero2, zero3 or zero3-copied");
+  std::vector<std::string> names;
+  for (const bench::Mode& mode : bench::modes()) {
+    names.emplace_back(mode.name);
+  }
+  app.add_option("--only", options.only, "One mode only")->check(CLI::IsMember(names));
   app.add_option("--json", options.json_path, "Write the table as JSON too")->type_name("FILE");
   app.add_option("--worker", worker)->group("");
   app.add_option("--setting", setting)->group("");

@@ -200,6 +200,7 @@ void GradientReducer::wait_until_released() {
 void GradientReducer::begin_round(bool last_of_this_rank, const std::vector<bool>& expected) {
   wait_until_released();
   last_round_of_this_rank_ = last_of_this_rank;
+  expected_ = expected;
   std::fill(present_.begin(), present_.end(), kAbsent);
   next_ = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -261,7 +262,8 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
       } else {
         finite &= copy_finite(unit.dtype, memory + at * element, source, piece.numel);
       }
-      states_[b].missing -= piece.numel;
+      // One that nobody expected does not stand in for one that is still to come.
+      states_[b].missing -= expected_[parameter] ? piece.numel : 0;
     }
     if (states_[b].missing == 0) {
       filled_.push_back(b);

@@ -146,6 +146,7 @@ class GradientReducer {
   std::vector<char> present_;      // by parameter, in this round: 0 no, 1 yes, 2 not finite
   std::vector<char> accumulated_;  // by parameter: the sums hold something
   std::vector<char> local_;        // by parameter: the local gradients hold something
+  std::vector<bool> expected_;     // by parameter, in this round: a gradient can come
   bool last_round_of_this_rank_ = false;
   Agreement agreement_;
   Work released_;  // DDP: everyone has read the last step's sums
