@@ -5,7 +5,8 @@ RUNNER := build/release/bin/trireme
 .PHONY: help setup build demo test lint format bench sanitize clean
 
 help:
-	@echo 'make demo      install what is missing, build, train with one process and with ZeRO-3 on 4 ranks'
+	@echo 'make demo      install what is missing, build, train a small gpt with ZeRO-3 on 2 ranks, let it write'
+	@echo '               (DATA=FILE for a text of your own)'
 	@echo 'make test      install what is missing, build, run every test'
 	@echo 'make bench     the collectives beside Gloo and Open MPI, training steps beside PyTorch and DeepSpeed'
 	@echo 'make lint      format, layering, static analysis'
@@ -17,10 +18,8 @@ setup:
 build: setup
 	@scripts/build release
 
-# The same training twice, with one process and with four: the last number is the same.
 demo: build
-	$(RUNNER) run -n 1 -- build/release/bin/02_data_parallel
-	$(RUNNER) run -n 4 -- build/release/bin/03_zero
+	@scripts/demo $(DATA)
 
 test: build sanitize
 	ctest --preset release
@@ -28,6 +27,7 @@ test: build sanitize
 bench: build
 	$(RUNNER) bench collectives --peers
 	$(RUNNER) bench step --peers
+	$(RUNNER) bench train --peers
 
 sanitize: setup
 	@scripts/sanitize

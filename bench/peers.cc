@@ -81,6 +81,15 @@ Peer step_peer(const std::string& name,
   return peer;
 }
 
+Peer train_peer_command(const std::string& run, const std::string& output) {
+  const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
+  Peer peer{"PyTorch", "", {python, TRIREME_PEERS_SOURCE "/torch_train.py", run, output}};
+  if (!exists(python)) {
+    peer.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
+  }
+  return peer;
+}
+
 int run_command(const std::vector<std::string>& command) {
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
     setenv(name, "1", 1);

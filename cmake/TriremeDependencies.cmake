@@ -6,6 +6,12 @@ find_dependency(Threads)
 find_dependency(hwy)
 find_dependency(nlohmann_json)
 
+if(NOT TARGET trireme_zlib)
+  find_dependency(ZLIB)
+  add_library(trireme_zlib INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(trireme_zlib INTERFACE ZLIB::ZLIB)
+endif()
+
 if(NOT TARGET trireme_sodium)
   find_path(TRIREME_SODIUM_INCLUDE sodium.h)
   find_library(TRIREME_SODIUM_LIBRARY sodium)

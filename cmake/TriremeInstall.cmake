@@ -8,7 +8,7 @@ if(TARGET trireme_program)
   install(TARGETS trireme_program)
 endif()
 if(TARGET trireme_bench_optim)
-  install(TARGETS trireme_bench_optim trireme_bench_step)
+  install(TARGETS trireme_bench_optim trireme_bench_step trireme_worker)
 endif()
 install(DIRECTORY include/trireme DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
 install(FILES "${PROJECT_BINARY_DIR}/include/trireme/core/version.h"

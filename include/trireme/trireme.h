@@ -5,15 +5,22 @@
 #include "trireme/comm/communicator.h"  // collectives, messages, shared buffers
 #include "trireme/comm/world.h"         // init() and World
 #include "trireme/core/error.h"         // what is thrown
+#include "trireme/core/random.h"
 #include "trireme/core/version.h"
+#include "trireme/data/loader.h"
+#include "trireme/data/source.h"  // readers, samplers
+#include "trireme/models/recompute.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/parallel/autocast.h"
 #include "trireme/parallel/data_parallel.h"  // DDP beside your own torch::optim
 #include "trireme/parallel/engine.h"         // DDP and ZeRO
+#include "trireme/parallel/running_statistics.h"
 #include "trireme/parallel/sharded_model.h"  // models larger than one rank has room for
 #include "trireme/parallel/sync_batch_norm.h"
+#include "trireme/settings/train_settings.h"
 #include "trireme/shard/range.h"           // how elements are divided among ranks
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
 #include "trireme/tensor/span.h"           // lets collectives take tensors
+#include "trireme/train/trainer.h"         // the training loop

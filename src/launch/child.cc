@@ -76,7 +76,7 @@ struct Prepared {
     }
     close(null);
   }
-  if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) {
+  if ((!options.inherits_output && dup2(out, STDOUT_FILENO) < 0) || dup2(err, STDERR_FILENO) < 0) {
     give_up();
   }
   if (options.kept_fd >= 0) {
@@ -149,6 +149,9 @@ Child start_child(const ChildOptions& options) {
                 errno_text(error));
   for (const FileDescriptor* fd : {&output.reader, &errors.reader}) {
     fcntl(fd->get(), F_SETFL, O_NONBLOCK);
+  }
+  if (options.inherits_output) {
+    output.reader.reset();
   }
   return {pid, std::move(output.reader), std::move(errors.reader)};
 }

@@ -22,8 +22,9 @@ struct ChildOptions {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;  // complete, NAME=VALUE
   Placement placement;
-  bool inherits_input = false;  // else it reads from /dev/null
-  int kept_fd = -1;             // stays open in the child
+  bool inherits_input = false;   // else it reads from /dev/null
+  bool inherits_output = false;  // its standard output is the launcher's; Child::output is empty
+  int kept_fd = -1;              // stays open in the child
 };
 
 // Starts a process in a process group of its own that dies with the launcher. Throws ConfigError

@@ -30,10 +30,8 @@ namespace {
 
 using detail::concat;
 
-// After a failure: time for the other ranks to notice it and write their flight records, then time
-// to end in good order after SIGTERM.
+// After a failure: time for the other ranks to notice it and write their flight records.
 constexpr Milliseconds kTimeToNotice{700};
-constexpr Milliseconds kTimeToEnd{3000};
 // For a reader of the output that has fallen behind when the ranks have ended.
 constexpr Milliseconds kTimeToRead{600'000};
 
@@ -114,6 +112,7 @@ class Job {
         child.placement.cpus.clear();
       }
       child.inherits_input = rank == 0 && !stdin_is_terminal;
+      child.inherits_output = rank == 0 && options_.rank0_speaks;
       child.kept_fd = report_writer_.get();
       ranks_.push_back({detail::start_child(child),
                         printer(output_, rank),
@@ -130,7 +129,10 @@ class Job {
     }
   }
 
-  static detail::LinePrinter printer(detail::OutputQueue& output, int rank) {
+  detail::LinePrinter printer(detail::OutputQueue& output, int rank) const {
+    if (options_.rank0_speaks && options_.ranks == 1) {
+      return {output, detail::LinePrinter::kNoLabel, -1};
+    }
     const bool colour = isatty(output.fd()) != 0 && !env_string("NO_COLOR");
     return {output, rank, colour ? kColours[static_cast<std::size_t>(rank) % kColours.size()] : -1};
   }
@@ -329,7 +331,7 @@ class Job {
     }
     signal_all(number);
     signal_all(SIGCONT);  // a stopped process takes no signal but this and SIGKILL
-    ending_.emplace(kTimeToEnd);
+    ending_.emplace(time_to_end());
     asked_to_end_ = true;
   }
 
@@ -345,8 +347,12 @@ class Job {
       begin_ending(SIGTERM);
     } else {
       signal_all(SIGKILL);
-      ending_.emplace(kTimeToEnd);
+      ending_.emplace(time_to_end());
     }
+  }
+
+  Milliseconds time_to_end() const {
+    return Milliseconds(static_cast<std::int64_t>(options_.end_seconds * 1000));
   }
 
   // What the ranks started and left running has become this process's children.
@@ -370,7 +376,7 @@ class Job {
   // --- saying what happened
 
   void complain(const std::string& message) {
-    errors_.push(concat("trireme run: ", message, "\n"));
+    errors_.push(concat(options_.name, ": ", message, "\n"));
   }
 
   // The rank to name: the first to fail that does not itself blame another rank that failed.
@@ -405,6 +411,11 @@ class Job {
     }
     const int number = first_failure();
     const Rank& rank = ranks_[static_cast<std::size_t>(number)];
+    if (options_.rank0_speaks && ranks_[0].failed() && !ranks_[0].errors.last_lines().empty()) {
+      // It has said what happened, for all of them.
+      const int status = ranks_[0].status;
+      return WIFEXITED(status) && WEXITSTATUS(status) == kExitUsage ? kExitUsage : kExitRankFailed;
+    }
     complain(concat("rank ",
                     number,
                     " of ",

@@ -13,6 +13,8 @@ namespace trireme::detail {
 // last few lines for the moment when the rank fails.
 class LinePrinter {
  public:
+  static constexpr int kNoLabel = -1;
+
   // `colour` (an ANSI colour number) below 0 for none. `output` outlives the printer.
   LinePrinter(OutputQueue& output, int rank, int colour);
 

@@ -41,6 +41,12 @@ void EngineBase::backward(const at::Tensor& loss) {
 bool EngineBase::step() {
   return core_->step();
 }
+void EngineBase::give_up(const std::string& reason) {
+  core_->give_up(reason);
+}
+void EngineBase::deal(const std::vector<std::int64_t>& micro_batches) {
+  core_->deal(micro_batches);
+}
 void EngineBase::join() {
   core_->join();
 }
@@ -62,6 +68,9 @@ void EngineBase::unwrap() {
 std::int64_t EngineBase::local_micro_batches() const {
   return core_->local_micro_batches();
 }
+std::int64_t EngineBase::micro_batch(std::int64_t k) const {
+  return core_->micro_batch(k);
+}
 std::int64_t EngineBase::micro_batches() const {
   return core_->micro_batches();
 }
@@ -73,6 +82,9 @@ double EngineBase::learning_rate() const {
 }
 void EngineBase::set_learning_rate(double base) {
   core_->set_learning_rate(base);
+}
+double EngineBase::gradient_norm() const {
+  return core_->gradient_norm();
 }
 double EngineBase::loss_scale() const {
   return core_->loss_scale();

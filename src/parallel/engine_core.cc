@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <ATen/ops/empty_strided.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "parallel/broadcast.h"
 #include "parallel/operator_watch.h"
@@ -13,6 +15,27 @@
 #include "trireme/tensor/span.h"
 
 namespace trireme::detail {
+namespace {
+
+// Weights and biases of batch norms: LibTorch wants them in the precision of the statistics, which
+// stay float32.
+std::set<const at::TensorImpl*> batch_norm_parameters(torch::nn::Module& model) {
+  std::set<const at::TensorImpl*> found;
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    const bool norm = module->as<torch::nn::BatchNorm1d>() != nullptr ||
+                      module->as<torch::nn::BatchNorm2d>() != nullptr ||
+                      module->as<torch::nn::BatchNorm3d>() != nullptr;
+    if (norm) {
+      for (const at::Tensor& parameter : module->parameters(/*recurse=*/false)) {
+        found.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
 EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
                        const Optimizer& optimizer,
                        const EngineOptions& options,
@@ -26,15 +49,18 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   check_options();
   const std::int64_t size = ranks_->size();
   micro_batches_ = options_.micro_batches > 0 ? options_.micro_batches : options_.accumulate * size;
-  rounds_ = options_.sum_order == SumOrder::kLocalFirst && size > 1
-                ? 1
-                : (micro_batches_ + size - 1) / size;
+  for (std::int64_t rank = 0; rank < size; ++rank) {
+    dealt_.push_back(std::max<std::int64_t>(0, (micro_batches_ - rank + size - 1) / size));
+  }
+  rounds_ = rounds_of(dealt_);
 
   parameters_ = list_parameters(*model_);
   check_same_model(parameters_, *ranks_);
   if (options_.precision != Precision::kAsModel) {
+    const auto exact = batch_norm_parameters(*model_);
     for (Parameter& parameter : parameters_) {
-      if (parameter.dtype == Dtype::kFloat32) {
+      if (parameter.dtype == Dtype::kFloat32 &&
+          exact.count(parameter.tensor.unsafeGetTensorImpl()) == 0) {
         parameter.dtype =
             options_.precision == Precision::kFloat16 ? Dtype::kFloat16 : Dtype::kBFloat16;
       }
@@ -154,9 +180,52 @@ void EngineCore::check_parameters() const {
   }
 }
 
-std::int64_t EngineCore::local_micro_batches() const {
-  const std::int64_t size = ranks_->size();
-  return std::max<std::int64_t>(0, (micro_batches_ - ranks_->rank() + size - 1) / size);
+std::int64_t EngineCore::rounds_of(const std::vector<std::int64_t>& dealt) const {
+  return one_communication() ? 1 : *std::max_element(dealt.begin(), dealt.end());
+}
+
+// Note [dealing]
+// In round k every rank with more than k micro-batches computes one, and the rounds' micro-batches
+// are numbered in rank order, one round after the other. The chain over the micro-batches is then
+// the sum over the rounds, whoever takes part in which: those who do not are absent terms.
+std::int64_t EngineCore::micro_batch(std::int64_t k) const {
+  const auto rank = static_cast<std::size_t>(ranks_->rank());
+  TRIREME_CHECK(k >= 0 && k < dealt_[rank],
+                "rank ",
+                rank,
+                " computes ",
+                dealt_[rank],
+                " micro-batches in a step, there is no number ",
+                k);
+  std::int64_t number = 0;
+  for (std::size_t other = 0; other < dealt_.size(); ++other) {
+    number += std::min(dealt_[other], k) + (other < rank && dealt_[other] > k ? 1 : 0);
+  }
+  return number;
+}
+
+void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
+  check_alive();
+  TRIREME_CHECK(round_ == 0 && !backward_done_ && !completed_,
+                "deal() was called in the middle of a step: call it before backward() or after "
+                "step()");
+  std::int64_t total = 0;
+  for (const std::int64_t count : micro_batches) {
+    TRIREME_CHECK(count >= 0, "deal(): a rank cannot compute ", count, " micro-batches");
+    total += count;
+  }
+  TRIREME_CHECK(micro_batches.size() == dealt_.size() && total > 0,
+                "deal() needs a number for each of the ",
+                dealt_.size(),
+                " ranks, not all 0; found ",
+                micro_batches.size(),
+                " that add up to ",
+                total);
+  const std::int64_t rounds = rounds_of(micro_batches);
+  gradients_->set_rounds(rounds);  // may find no memory: nothing has changed then
+  dealt_ = micro_batches;
+  micro_batches_ = total;
+  rounds_ = rounds;
 }
 
 double EngineCore::learning_rate() const {
@@ -198,7 +267,7 @@ void EngineCore::backward(const at::Tensor& loss) {
     throw;
   }
   in_backward_ = false;
-  gradients_->end_round(true, false);
+  gradients_->end_round(true, false, false);
   failed_ = false;
   backward_done_ = true;
   ++round_;
@@ -208,11 +277,10 @@ void EngineCore::complete(bool joined) {
   if (completed_) {
     return;
   }
-  const bool one_communication = options_.sum_order == SumOrder::kLocalFirst && ranks_->size() > 1;
-  const std::int64_t done = one_communication ? std::min<std::int64_t>(round_, 1) : round_;
+  const std::int64_t done = one_communication() ? std::min<std::int64_t>(round_, 1) : round_;
   for (std::int64_t round = done; round < rounds_; ++round) {
     gradients_->begin_round(true, std::vector<bool>(parameters_.size(), false));
-    gradients_->end_round(false, joined);
+    gradients_->end_round(false, joined, !given_up_.empty());
   }
   agreement_ = gradients_->finish();
   completed_ = true;
@@ -241,6 +309,7 @@ double EngineCore::clip_grad_norm(double max_norm) {
     return 0;
   }
   complete(false);
+  tell_of_given_up();
   announce(Act::kClip, max_norm);
   return clip_to(max_norm);
 }
@@ -249,6 +318,7 @@ double EngineCore::clip_to(double max_norm) {
   const GradientTransform scaling = transform();
   const double norm = optimizer_->norm(
       *gradients_, agreement_.used, {.divisor = scaling.divisor, .unscale = scaling.unscale});
+  norm_ = norm;
   norm_finite_ = std::isfinite(norm);
   clip_factor_ = norm_finite_ ? clip_factor(norm, max_norm) : 1;
   clipped_ = true;
@@ -275,6 +345,53 @@ bool EngineCore::step() {
   announce(Act::kFinish, base_rate_);
   finish_step();
   return true;
+}
+
+void EngineCore::give_up(const std::string& reason) {
+  TRIREME_CHECK(!unwrapped_, "this engine has given its model back (unwrap): build another one");
+  TRIREME_CHECK(!complete_here(),
+                "give_up() was called after this rank's last micro-batch: there is nothing to give "
+                "up");
+  check_no_scope("give_up()");
+  given_up_ = reason.empty() ? "no reason was given" : reason;
+  // In the middle of a round the others need its end: what has not come will not come.
+  const bool ends_round = failed_ && (!one_communication() || round_ + 1 == local_micro_batches());
+  if (ends_round) {
+    gradients_->end_round(false, false, true);
+  }
+  if (one_communication()) {
+    round_ = 0;  // nothing was sent before
+  }
+  round_ += ends_round ? 1 : 0;
+  failed_ = false;
+  backward_done_ = false;
+  complete(false);
+  announce(Act::kFinish, base_rate_);
+  finish_step();
+  throw InternalError("a step that was given up was finished");
+}
+
+// The rank that gave up is at the step's end already: nobody asks it for anything more.
+void EngineCore::tell_of_given_up() {
+  if (agreement_.given_up_rank >= 0) {
+    announce(Act::kFinish, base_rate_);
+    refuse_given_up();
+  }
+}
+
+void EngineCore::refuse_given_up() {
+  const int rank = agreement_.given_up_rank;
+  std::vector<std::uint8_t> text(256, 0);
+  std::copy_n(given_up_.begin(), std::min(given_up_.size(), text.size() - 1), text.begin());
+  ranks_->broadcast(text, rank).wait();
+  forget_step();
+  throw StepGivenUp(rank,
+                    concat("rank ",
+                           rank,
+                           " gave up step ",
+                           steps_ + 1,
+                           ": ",
+                           reinterpret_cast<const char*>(text.data())));
 }
 
 void EngineCore::join() {
@@ -326,6 +443,9 @@ void EngineCore::refuse_gradients() {
 }
 
 bool EngineCore::finish_step() {
+  if (agreement_.given_up_rank >= 0) {
+    refuse_given_up();
+  }
   if (options_.check_gradients && agreement_.bad_rank >= 0 && !scaler_) {
     refuse_gradients();
   }
@@ -374,6 +494,7 @@ void EngineCore::forget_step() {
   completed_ = false;
   clip_factor_ = 1;
   clipped_ = false;
+  given_up_.clear();
   agreement_ = {};
 }
 
@@ -412,6 +533,7 @@ at::Tensor EngineCore::grad(const std::string& name) {
   TRIREME_CHECK(
       parameters_[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");
   complete(false);
+  tell_of_given_up();
   announce(Act::kGradient, static_cast<double>(parameter));
   return gather_gradient(parameter);
 }
@@ -579,19 +701,20 @@ MemoryReport EngineCore::memory_report() {
                    {report.ranks.data(), kBytes * ranks_->size(), Dtype::kUint8})
       .wait();
   double predicted = 0;
+  double ddp = 0;
   for (const Unit& unit : units_) {
     const auto element = static_cast<double>(dtype_bytes(unit.dtype));
     const auto exact = static_cast<double>(dtype_bytes(unit.sum_dtype()));
     const double states = exact * (optimizer_->state_count() + (unit.has_masters() ? 1 : 0));
-    predicted += memory_share(options_.zero,
-                              ranks_->size(),
-                              unit.layout.parameters_numel(),
-                              {.parameter = element,
-                               .gradient = unit.trainable ? exact : 0,
-                               .optimizer = unit.trainable ? states : 0})
-                     .total();
+    const ElementBytes bytes{.parameter = element,
+                             .gradient = unit.trainable ? exact : 0,
+                             .optimizer = unit.trainable ? states : 0};
+    const std::int64_t numel = unit.layout.parameters_numel();
+    predicted += memory_share(options_.zero, ranks_->size(), numel, bytes).total();
+    ddp += memory_share(0, ranks_->size(), numel, bytes).total();
   }
   report.predicted_bytes = static_cast<std::int64_t>(predicted);
+  report.ddp_bytes = static_cast<std::int64_t>(ddp);
   return report;
 }
 

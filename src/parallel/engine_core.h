@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ class EngineCore {
 
   void backward(const at::Tensor& loss);
   bool step();
+  [[noreturn]] void give_up(const std::string& reason);
+  void deal(const std::vector<std::int64_t>& micro_batches);
   void join();
   double clip_grad_norm(double max_norm);
   at::Tensor grad(const std::string& name);
@@ -33,11 +36,15 @@ class EngineCore {
   void unwrap();
   MemoryReport memory_report();
 
-  std::int64_t local_micro_batches() const;
+  std::int64_t local_micro_batches() const {
+    return dealt_[static_cast<std::size_t>(ranks_->rank())];
+  }
+  std::int64_t micro_batch(std::int64_t k) const;
   std::int64_t micro_batches() const { return micro_batches_; }
   std::int64_t steps() const { return steps_; }
   double learning_rate() const;
   void set_learning_rate(double base) { base_rate_ = base; }
+  double gradient_norm() const { return norm_; }
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
   std::int64_t skipped_steps() const { return scaler_ ? scaler_->state().skipped : 0; }
   MemoryUse memory() const { return ledger_->use(); }
@@ -59,6 +66,12 @@ class EngineCore {
   bool finish_step();
   void forget_step();
   [[noreturn]] void refuse_gradients();
+  void tell_of_given_up();
+  [[noreturn]] void refuse_given_up();
+  bool one_communication() const {
+    return options_.sum_order == SumOrder::kLocalFirst && ranks_->size() > 1;
+  }
+  std::int64_t rounds_of(const std::vector<std::int64_t>& dealt) const;
   GradientTransform transform() const;
   void broadcast_buffers(int root);
   void check_no_scope(const char* what) const;
@@ -75,8 +88,9 @@ class EngineCore {
   std::shared_ptr<Communicator> ranks_;
   std::shared_ptr<MemoryLedger> ledger_ = MemoryLedger::create();
   MemoryLedger::Charge buffers_charge_;
-  std::int64_t micro_batches_ = 0;  // of a step, over all ranks
-  std::int64_t rounds_ = 0;         // in which all ranks communicate, in a step
+  std::int64_t micro_batches_ = 0;   // of a step, over all ranks
+  std::vector<std::int64_t> dealt_;  // of them, to each rank
+  std::int64_t rounds_ = 0;          // in which all ranks communicate, in a step
   double base_rate_ = 0;
   std::unique_ptr<LossScaler> scaler_;
 
@@ -98,9 +112,11 @@ class EngineCore {
   double clip_factor_ = 1;
   bool clipped_ = false;
   bool norm_finite_ = true;
+  std::string given_up_;  // why, on the rank that did
   Agreement agreement_;
 
   std::int64_t steps_ = 0;
+  double norm_ = std::numeric_limits<double>::quiet_NaN();
   int open_scopes_ = 0;
   bool failed_ = false;
   bool unwrapped_ = false;

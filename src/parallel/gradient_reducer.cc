@@ -21,11 +21,12 @@ constexpr char kAbsent = 0;
 constexpr char kPresent = 1;
 constexpr char kNotFinite = 2;
 
-// A round's record: how many micro-batches of this rank are in it, whether it has joined, then one
-// byte for each parameter.
+// A round's record: how many micro-batches of this rank are in it, whether it has joined or given
+// up, then one byte for each parameter.
 constexpr std::size_t kMicroBatches = 0;
 constexpr std::size_t kJoined = sizeof(std::int64_t);
-constexpr std::size_t kFirstParameter = kJoined + 1;
+constexpr std::size_t kGivenUp = kJoined + 1;
+constexpr std::size_t kFirstParameter = kGivenUp + 1;
 
 std::int64_t micro_batches_in(const std::uint8_t* record) {
   std::int64_t count = 0;
@@ -118,23 +119,39 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
   states_.resize(buckets_.size());
   order_.resize(buckets_.size());
   std::iota(order_.begin(), order_.end(), std::size_t{0});
-  bool any_in_ring = false;
-  std::size_t slot_bytes = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Unit& unit = units[buckets_[b].unit];
     for (const Piece& piece : buckets_[b].pieces) {
       buckets_of_[unit.parameters[piece.parameter]].push_back(b);
     }
+  }
+  make_ring();
+}
+
+void GradientReducer::make_ring() {
+  std::size_t slot_bytes = 0;
+  for (const Bucket& bucket : buckets_) {
+    const Unit& unit = units_[bucket.unit];
     if (space_of(unit) == Space::kRing) {
-      any_in_ring = true;
       slot_bytes = std::max(
-          slot_bytes, static_cast<std::size_t>(buckets_[b].range.size()) * dtype_bytes(unit.dtype));
+          slot_bytes, static_cast<std::size_t>(bucket.range.size()) * dtype_bytes(unit.dtype));
     }
   }
-  if (any_in_ring) {
+  if (slot_bytes > ring_.slot_bytes()) {
     const auto count = static_cast<std::size_t>(
-        std::min<std::int64_t>(options.bucket_count, static_cast<std::int64_t>(buckets_.size())));
-    ring_ = BucketRing(ranks, slot_bytes, count, ledger);
+        std::min<std::int64_t>(options_.bucket_count, static_cast<std::int64_t>(buckets_.size())));
+    ring_ = BucketRing(ranks_, slot_bytes, count, ledger_);
+  }
+}
+
+void GradientReducer::set_rounds(std::int64_t rounds) {
+  const std::int64_t before = rounds_;
+  rounds_ = rounds;
+  try {
+    make_ring();
+  } catch (...) {
+    rounds_ = before;
+    throw;
   }
 }
 
@@ -477,7 +494,7 @@ void GradientReducer::retire(Flight& flight) {
   }
 }
 
-void GradientReducer::end_round(bool took_part, bool joined) {
+void GradientReducer::end_round(bool took_part, bool joined, bool given_up) {
   const bool one_communication = options_.sum_order == SumOrder::kLocalFirst && ranks_.size() > 1;
   if (one_communication && !last_round_of_this_rank_) {
     for (std::size_t p = 0; p < present_.size(); ++p) {
@@ -495,6 +512,9 @@ void GradientReducer::end_round(bool took_part, bool joined) {
       launch(order_[next_++]);
     }
   }
+  if (given_up) {
+    sparse_.clear();
+  }
   reduce_sparse();
   take_record();
   if (!one_communication) {
@@ -504,6 +524,7 @@ void GradientReducer::end_round(bool took_part, bool joined) {
     count_micro_batch(record_.data());
   }
   record_[kJoined] = joined ? 1 : 0;
+  record_[kGivenUp] = given_up ? 1 : 0;
   for (std::size_t p = 0; p < present_.size(); ++p) {
     record_[kFirstParameter + p] =
         std::max(record_[kFirstParameter + p], static_cast<std::uint8_t>(present_[p]));
@@ -528,6 +549,9 @@ void GradientReducer::take_record() {
     if (!joined && all_joined) {
       agreement_.lead = rank;
     }
+    if (record[kGivenUp] != 0 && agreement_.given_up_rank < 0) {
+      agreement_.given_up_rank = rank;
+    }
     all_joined &= joined;
     any_joined |= joined;
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
@@ -543,20 +567,32 @@ void GradientReducer::take_record() {
   agreement_.all_joined = all_joined && agreement_.micro_batches == 0;
 }
 
+// Note [sparse gradients and memory]
+// Everything that needs memory of the tensors' allocator, which may be refused on one rank alone,
+// comes before the first call that the ranks make together: a rank that fails can then still give
+// up the step.
 void GradientReducer::reduce_sparse() {
+  std::vector<SparseRows> rows;
+  for (const Unit& unit : units_) {
+    if (!unit.sparse) {
+      continue;
+    }
+    // One gradient, or those of all micro-batches of this rank (SumOrder::kLocalFirst).
+    at::Tensor gradient;
+    for (const auto& [which, more] : sparse_) {
+      if (which == unit.parameters[0]) {
+        gradient = gradient.defined() ? (gradient + more).coalesce() : more;
+      }
+    }
+    rows.emplace_back(unit, parameters_[unit.parameters[0]], gradient);
+  }
+  auto next = rows.begin();
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const Unit& unit = units_[u];
     if (!unit.sparse) {
       continue;
     }
     const std::size_t parameter = unit.parameters[0];
-    // One gradient, or those of all micro-batches of this rank (SumOrder::kLocalFirst).
-    at::Tensor gradient;
-    for (const auto& [which, more] : sparse_) {
-      if (which == parameter) {
-        gradient = gradient.defined() ? (gradient + more).coalesce() : more;
-      }
-    }
     const Range range = mine(u);
     if (!local_[parameter]) {
       std::memset(sum_at(u, range.begin),
@@ -564,8 +600,8 @@ void GradientReducer::reduce_sparse() {
                   static_cast<std::size_t>(range.size()) * dtype_bytes(unit.sum_dtype()));
       local_[parameter] = 1;
     }
-    sum_rows(
-        unit, parameters_[parameter], gradient, range, sum_at(u, range.begin), ranks_, ledger_);
+    next->add_up(range, sum_at(u, range.begin), ranks_, ledger_);
+    ++next;
   }
   sparse_.clear();
 }
@@ -604,8 +640,8 @@ void GradientReducer::gather_whole() {
 }
 
 void GradientReducer::reset() {
-  // From the first step on, buckets are launched in the order in which rank 0 filled them.
-  if (!learned_ && ranks_.size() > 1) {
+  // From the first whole step on, buckets are launched in the order in which rank 0 filled them.
+  if (!learned_ && ranks_.size() > 1 && agreement_.given_up_rank < 0) {
     std::vector<std::int64_t> order;
     std::vector<bool> known(buckets_.size(), false);
     for (const std::size_t b : filled_) {

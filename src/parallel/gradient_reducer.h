@@ -22,6 +22,7 @@ struct Agreement {
   bool all_joined = false;         // no rank has data left
   bool any_joined = false;         // some have none
   int lead = 0;                    // the first rank that has
+  int given_up_rank = -1;          // the first rank that gave the step up; -1: none
   // The first gradient that is not finite; -1: all are.
   int bad_rank = -1;
   std::size_t bad_parameter = 0;
@@ -61,7 +62,10 @@ class GradientReducer {
   // A parameter's gradient of this micro-batch; called once for each that has one.
   void add(std::size_t parameter, const at::Tensor& gradient);
   // Backward is over; what has not come will not come. `took_part`: there was a micro-batch.
-  void end_round(bool took_part, bool joined);
+  void end_round(bool took_part, bool joined, bool given_up = false);
+
+  // Between steps: how many rounds the next ones have. Collective; may need memory for buckets.
+  void set_rounds(std::int64_t rounds);
 
   // --- the end of a step
 
@@ -108,6 +112,7 @@ class GradientReducer {
   void write(std::size_t parameter, const at::Tensor& gradient);
   void reduce_sparse();
   void take_record();
+  void make_ring();
   std::vector<Range> absent_ranges(const Bucket& bucket) const;
   std::vector<Range> fresh_ranges(const Bucket& bucket) const;
   Range mine(std::size_t unit) const;
@@ -117,7 +122,7 @@ class GradientReducer {
   const std::vector<Unit>& units_;
   const std::vector<Place>& places_;
   const EngineOptions& options_;
-  const std::int64_t rounds_;
+  std::int64_t rounds_;
   Communicator& ranks_;
   MemoryLedger& ledger_;
 

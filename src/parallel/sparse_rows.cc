@@ -1,5 +1,6 @@
 #include "parallel/sparse_rows.h"
 
+#include <memory>
 #include <numeric>
 
 #include <ATen/ops/empty.h>
@@ -9,49 +10,55 @@
 
 namespace trireme::detail {
 
-void sum_rows(const Unit& unit,
-              const Parameter& parameter,
-              const at::Tensor& gradient,
-              Range range,
-              std::byte* sums,
-              Communicator& ranks,
-              MemoryLedger& ledger) {
-  const std::int64_t width = parameter.sizes[0] == 0 ? 0 : parameter.numel / parameter.sizes[0];
+SparseRows::SparseRows(const Unit& unit, const Parameter& parameter, const at::Tensor& gradient)
+    : unit_(unit), width_(parameter.sizes[0] == 0 ? 0 : parameter.numel / parameter.sizes[0]) {
   const at::ScalarType type = scalar_type_of(unit.dtype);
-  at::Tensor indices = at::empty({0}, at::kLong);
-  at::Tensor values = at::empty({0, width}, type);
   if (gradient.defined()) {
-    indices = gradient._indices()[0].contiguous();
-    values = gradient._values().reshape({-1, width}).to(type).contiguous();
+    indices_ = gradient._indices()[0].contiguous();
+    values_ = gradient._values().reshape({-1, width_}).to(type).contiguous();
+  } else {
+    indices_ = at::empty({0}, at::kLong);
+    values_ = at::empty({0, width_}, type);
   }
-  const std::vector<std::int64_t> own = {indices.numel()};
+}
+
+void SparseRows::add_up(Range range,
+                        std::byte* sums,
+                        Communicator& ranks,
+                        MemoryLedger& ledger) const {
+  const std::vector<std::int64_t> own = {indices_.numel()};
   Counts rows(static_cast<std::size_t>(ranks.size()));
   ranks.all_gather(own, rows).wait();
   const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   Counts elements = rows;
   for (std::int64_t& count : elements) {
-    count *= width;
+    count *= width_;
   }
-  const at::Tensor all_indices = at::empty({total}, at::kLong);
-  at::Tensor all_values = at::empty({total, width}, type);
-  const MemoryLedger::Charge charge =
-      ledger.charge(MemoryCategory::kBuckets, all_indices.nbytes() + all_values.nbytes());
-  ranks.all_gather(indices, all_indices, rows).wait();
-  ranks.all_gather(values, all_values, elements).wait();
-  all_values = all_values.to(scalar_type_of(unit.sum_dtype()));
+  const auto element = dtype_bytes(unit_.dtype);
+  const std::size_t bytes = static_cast<std::size_t>(total * width_) * element;
+  const auto all_rows =
+      std::make_shared_for_overwrite<std::int64_t[]>(static_cast<std::size_t>(total));
+  const auto all_values = std::make_shared_for_overwrite<std::byte[]>(bytes);
+  const MemoryLedger::Charge charge = ledger.charge(
+      MemoryCategory::kBuckets, bytes + static_cast<std::size_t>(total) * sizeof(std::int64_t));
+  ranks.all_gather(indices_, Span(all_rows.get(), total, Dtype::kInt64, all_rows), rows).wait();
+  ranks
+      .all_gather(
+          values_, Span(all_values.get(), total * width_, unit_.dtype, all_values), elements)
+      .wait();
 
-  const auto* row = all_indices.const_data_ptr<std::int64_t>();
-  const auto* from = static_cast<const std::byte*>(all_values.const_data_ptr());
-  const std::size_t element = dtype_bytes(unit.sum_dtype());
+  const std::size_t sum_element = dtype_bytes(unit_.sum_dtype());
   for (std::int64_t i = 0; i < total; ++i) {
-    const Range part = intersection({row[i] * width, (row[i] + 1) * width}, range);
+    const std::int64_t first = all_rows[i] * width_;
+    const Range part = intersection({first, first + width_}, range);
     if (!part.empty()) {
-      accumulate(sums + static_cast<std::size_t>(part.begin - range.begin) * element,
-                 unit.sum_dtype(),
-                 from + static_cast<std::size_t>(i * width + part.begin - row[i] * width) * element,
-                 unit.sum_dtype(),
-                 part.size(),
-                 false);
+      accumulate(
+          sums + static_cast<std::size_t>(part.begin - range.begin) * sum_element,
+          unit_.sum_dtype(),
+          all_values.get() + static_cast<std::size_t>(i * width_ + part.begin - first) * element,
+          unit_.dtype,
+          part.size(),
+          false);
     }
   }
 }

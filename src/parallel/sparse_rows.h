@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include "parallel/parameter_table.h"
 #include "parallel/unit.h"
 #include "trireme/comm/communicator.h"
@@ -7,15 +9,21 @@
 
 namespace trireme::detail {
 
-// Adds the rows of all ranks' gradients of an embedding, in rank order, to the sums of `range`,
-// which begin at `sums`. `gradient` is this rank's, sparse and coalesced; undefined where it has
-// none. Rows travel as indices and values. Collective.
-void sum_rows(const Unit& unit,
-              const Parameter& parameter,
-              const at::Tensor& gradient,
-              Range range,
-              std::byte* sums,
-              Communicator& ranks,
-              MemoryLedger& ledger);
+// This rank's gradient of an embedding, as rows on their way to being summed.
+class SparseRows {
+ public:
+  // `gradient` is sparse and coalesced; undefined where this rank has none. `unit` outlives this.
+  SparseRows(const Unit& unit, const Parameter& parameter, const at::Tensor& gradient);
+
+  // Adds the rows of all ranks, in rank order, to the sums of `range`, which begin at `sums`. Rows
+  // travel as indices and values. Collective; takes no memory of the tensors' allocator.
+  void add_up(Range range, std::byte* sums, Communicator& ranks, MemoryLedger& ledger) const;
+
+ private:
+  const Unit& unit_;
+  std::int64_t width_;
+  at::Tensor indices_;
+  at::Tensor values_;
+};
 
 }  // namespace trireme::detail

@@ -30,6 +30,26 @@ foreach(command IN ITEMS "2;02_data_parallel" "3;03_zero" "5;03_zero")
     message(FATAL_ERROR "${example} with ${ranks} ranks: ${fingerprint}, one process with DDP: ${expected}")
   endif()
 endforeach()
+# The training loop with a model and a dataset of a user's own: the same losses, too.
+function(run_training ranks result)
+  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/04_train"
+    RESULT_VARIABLE code OUTPUT_VARIABLE text)
+  message("${text}")
+  string(REGEX MATCH "loss .*" loss "${text}")
+  if(NOT code EQUAL 0 OR NOT loss)
+    message(FATAL_ERROR "04_train with ${ranks} ranks failed with ${code}")
+  endif()
+  set(${result} "${loss}" PARENT_SCOPE)
+endfunction()
+run_training(1 alone)
+run_training(3 together)
+if(NOT alone STREQUAL together)
+  message(FATAL_ERROR "04_train: one rank says ${alone}, three say ${together}")
+endif()
+
+# The installed program trains.
+run("${WORK}/prefix/bin/trireme" train -n 2 --zero 3 --steps 3 --run "${WORK}/run")
+
 # ... and code that differs in one word.
 foreach(example IN ITEMS 02_data_parallel 03_zero)
   file(STRINGS "${EXAMPLES}/${example}/main.cc" lines)

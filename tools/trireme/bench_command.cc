@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "number_options.h"
 #include "sibling.h"
+#include "train_bench.h"
 
 namespace trireme::tools {
 
@@ -35,6 +36,22 @@ void add_bench_command(CLI::App& program, Action& action) {
   };
   add_program("optim", "Each optimizer beside torch's and beside the memory's limit");
   add_program("step", "A training step in every mode beside PyTorch and DeepSpeed");
+
+  auto train_options = std::make_shared<bench::TrainBenchOptions>();
+  CLI::App* train =
+      bench->add_subcommand("train", "Whole trainings on Fashion-MNIST beside PyTorch");
+  train->add_flag("--peers", train_options->peers, "Beside PyTorch, in turns in the same run");
+  add_count(*train, "--rounds", train_options->rounds, "How often they take turns (default: 3)");
+  train->add_option("--model", train_options->model, "mlp or convnet (default: both)")
+      ->type_name("NAME");
+  train->add_option("--epochs", train_options->epochs, "Default: 5 for the mlp, 2 for the convnet")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  train->add_option("--json", train_options->json_path, "Write the table as JSON too")
+      ->type_name("FILE");
+  train->callback([&action, train_options] {
+    action = [train_options] { return bench::run_train_bench(*train_options); };
+  });
 
   collectives->callback([&action, options] {
     action = [options] { return bench::run_collectives_bench(*options); };

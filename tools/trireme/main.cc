@@ -18,15 +18,18 @@
 namespace {
 
 // CLI11 has exit codes of its own; ours are fixed: 2 for anything wrong with the command line.
-int report_usage(const CLI::App& program, const CLI::ParseError& error) {
+int report_usage(const CLI::App& program,
+                 const CLI::ParseError& error,
+                 const std::vector<std::string>& words) {
   if (error.get_exit_code() == 0) {  // --help, --version
     program.exit(error);
     return trireme::kExitOk;
   }
   std::fprintf(
       stderr,
-      "trireme: %s\nRun \"trireme --help\" or \"trireme COMMAND --help\" for what it takes.\n",
-      error.what());
+      "trireme: %s%s\nRun \"trireme --help\" or \"trireme COMMAND --help\" for what it takes.\n",
+      error.what(),
+      trireme::tools::suggestion_for(words).c_str());
   return trireme::kExitUsage;
 }
 
@@ -39,11 +42,15 @@ int run_program(int argc, char** argv) {
   trireme::tools::Action action;
   trireme::tools::add_run_command(program, action, command);
   trireme::tools::add_bench_command(program, action);
+  trireme::tools::add_compare_command(program, action);
+  trireme::tools::add_plot_command(program, action);
+  trireme::tools::add_train_command(program, action);
+  trireme::tools::add_sample_command(program, action);
   try {
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
     program.parse(words);
   } catch (const CLI::ParseError& error) {
-    return report_usage(program, error);
+    return report_usage(program, error, {argv + 1, argv + argc});
   }
   return action();
 }

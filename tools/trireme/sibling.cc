@@ -8,10 +8,29 @@
 #include "trireme/core/error.h"
 
 namespace trireme::tools {
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, int error) {
+  throw ConfigError(detail::concat("the program ",
+                                   path,
+                                   " could not be started: ",
+                                   detail::errno_text(error),
+                                   "; it is built where LibTorch is (TRIREME_WITH_TORCH)"));
+}
+
+}  // namespace
+
+std::string sibling_path(const std::string& name) {
+  const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  if (access(path.c_str(), X_OK) != 0) {
+    refuse(path.string(), errno);
+  }
+  return path.string();
+}
 
 int run_sibling(const std::string& name, std::vector<std::string> arguments) {
-  const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-  arguments.insert(arguments.begin(), path.string());
+  const std::string path = sibling_path(name);
+  arguments.insert(arguments.begin(), path);
   std::vector<char*> pointers;
   pointers.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) {
@@ -19,11 +38,7 @@ int run_sibling(const std::string& name, std::vector<std::string> arguments) {
   }
   pointers.push_back(nullptr);
   execv(path.c_str(), pointers.data());
-  throw ConfigError(detail::concat("the program ",
-                                   path.string(),
-                                   " could not be started: ",
-                                   detail::errno_text(errno),
-                                   "; it is built where LibTorch is (TRIREME_WITH_TORCH)"));
+  refuse(path, errno);
 }
 
 }  // namespace trireme::tools

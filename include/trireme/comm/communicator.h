@@ -16,6 +16,14 @@ namespace trireme {
 // Elements for each rank, in rank order; empty means the even split (trireme/shard/range.h).
 using Counts = std::vector<std::int64_t>;
 
+// What a communicator has cost this rank so far.
+struct CommUse {
+  std::int64_t operations = 0;  // issued
+  std::int64_t bytes = 0;       // of their data, as the caller sees it (the larger of in and out)
+  // Spent inside of calls: moving and adding up data, and waiting for peers.
+  double seconds = 0;
+};
+
 // A fixed group of ranks that can exchange data.
 //
 // Every operation is issued by the call, never blocks for a peer (except where 32 are already in
@@ -79,6 +87,8 @@ class Communicator {
   // ranks ask for the same size. Throws MemoryError on every rank where one cannot have it, and
   // leaves the communicator usable.
   virtual SharedBuffer allocate(std::size_t bytes) = 0;
+
+  virtual CommUse use() const = 0;
 
   // Ends the communicator on every rank: all waits throw CommError with this reason.
   virtual void abort(const std::string& reason) = 0;

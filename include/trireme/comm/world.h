@@ -54,6 +54,7 @@ class World final : public Communicator {
   const std::string& launcher() const { return launcher_; }
 
   SharedBuffer allocate(std::size_t bytes) override { return backend_->allocate(bytes); }
+  CommUse use() const override { return backend_->use(); }
   void abort(const std::string& reason) override { backend_->abort(reason); }
 
  protected:

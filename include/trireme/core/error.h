@@ -5,6 +5,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 // The kinds of failure, told apart by who has to act (docs/errors.md).
 // Every message says what was expected, what was found, where, and what to do next.
@@ -65,6 +66,31 @@ class GradientError : public Error {
 
  private:
   int rank_;
+};
+
+// A rank gave up a step (EngineBase::give_up); thrown by every rank. Nothing has changed, and the
+// step can be tried again.
+class StepGivenUp : public Error {
+ public:
+  StepGivenUp(int rank, const std::string& message) : Error(message), rank_(rank) {}
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
+// A file of data is not what it should be.
+class DataError : public Error {
+ public:
+  // `offset` is in bytes from the start of the file, of what is wrong; -1 where it is the file.
+  DataError(std::string file, std::int64_t offset, const std::string& message)
+      : Error(message), file_(std::move(file)), offset_(offset) {}
+  const std::string& file() const { return file_; }
+  std::int64_t offset() const { return offset_; }
+
+ private:
+  std::string file_;
+  std::int64_t offset_;
 };
 
 // A bug in Trireme.

@@ -21,6 +21,12 @@ struct LaunchOptions {
   bool bind = true;
   // Additional variables for every rank, NAME=VALUE.
   std::vector<std::string> environment;
+  // Rank 0 speaks for the job: its standard output is the caller's own (a terminal stays one). Else
+  // every line is read, labelled with its rank and logged.
+  bool rank0_speaks = false;
+  // Time to end in good order after a signal, before the ranks are killed.
+  double end_seconds = 3;
+  std::string name = "trireme run";  // of who speaks, in messages
 };
 
 // Exit codes of `launch`; a job ended by a signal to the launcher gives 128 + its number.

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <torch/nn/module.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
+
+#include "trireme/models/initialisation.h"
 
 namespace trireme::models {
 
@@ -17,6 +21,14 @@ struct GptOptions {
   std::int64_t width = 512;
   std::int64_t layers = 8;
   std::int64_t heads = 8;
+  double dropout = 0;      // after the embeddings and at the end of each branch
+  bool tied = false;       // scores are products with the tokens' own embeddings, as in GPT-2
+  bool recompute = false;  // each layer's activations, in backward, instead of keeping them
+  Initialisation initialisation = Initialisation::kTorch;
+
+  // The sizes people know: "tiny" (4 layers of width 128), "small" (6 of 384), "gpt2" (12 of 768,
+  // tied, 124 million parameters with GPT-2's vocabulary). Throws ConfigError for another name.
+  static GptOptions of_size(const std::string& size);
 };
 
 // A transformer layer: causal attention and a feed-forward net of four times the width, each
@@ -28,6 +40,7 @@ class GptBlockImpl : public torch::nn::Module {
 
  private:
   std::int64_t heads_;
+  torch::nn::Dropout drop_{nullptr};
   torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
   torch::nn::Linear qkv_{nullptr}, out_{nullptr}, up_{nullptr}, down_{nullptr};
 };
@@ -41,7 +54,10 @@ class GptImpl : public torch::nn::Module {
   // Cross entropy of predicting each token of `text` [batch, length + 1] from those before it.
   torch::Tensor loss(const torch::Tensor& text);
 
+  const GptOptions options;
+
  private:
+  torch::nn::Dropout drop_{nullptr};
   torch::nn::Embedding tokens_{nullptr}, places_{nullptr};
   std::vector<GptBlock> blocks_;
   torch::nn::LayerNorm norm_{nullptr};

@@ -24,6 +24,7 @@ class GatherScope;
 struct MemoryReport {
   std::vector<MemoryUse> ranks;
   std::int64_t predicted_bytes = 0;  // of one rank: the ZeRO formula for this stage and world
+  std::int64_t ddp_bytes = 0;        // of one rank, if it held everything
 
   std::string to_string() const;  // a table
 };
@@ -65,6 +66,15 @@ class EngineBase {
   // Throws GradientError on every rank, changing nothing, when a gradient is not finite.
   bool step();
 
+  // For a rank whose forward or backward failed (out of memory) and who wants to try again: tells
+  // the others, drops the step's gradients and throws StepGivenUp; they throw it at the step's end.
+  [[noreturn]] void give_up(const std::string& reason);
+
+  // How many of a step's micro-batches each rank computes, from the next step on; between steps.
+  // Slower ranks can so be given fewer, or all of them more and smaller ones. The sums stay one
+  // chain over the micro-batches: who computes them changes no bit.
+  void deal(const std::vector<std::int64_t>& micro_batches);
+
   // For a rank that has no more data while others have: takes part in their steps, with nothing of
   // its own, until every rank has called it.
   void join();
@@ -88,12 +98,16 @@ class EngineBase {
   // engine is finished.
   void unwrap();
 
-  // Micro-batches that this rank computes in each step, and which ones: rank, rank + size, ...
+  // Micro-batches that this rank computes in each step, and the number in the step (from 0) of the
+  // k-th of them: rank + k * size, where deal() has not said otherwise.
   std::int64_t local_micro_batches() const;
+  std::int64_t micro_batch(std::int64_t k) const;
   std::int64_t micro_batches() const;
   std::int64_t steps() const;  // updates so far
   double learning_rate() const;
   void set_learning_rate(double base);  // the schedule's factor applies to it
+  // Of the averaged gradient, before clipping, in the last step that was clipped; NaN before it.
+  double gradient_norm() const;
   double loss_scale() const;
   std::int64_t skipped_steps() const;  // because of an overflow in float16
 

@@ -49,9 +49,11 @@ enum class Prefetch {
 };
 
 enum class Precision {
-  kAsModel,   // 16-bit parameters of the model get float32 masters; others stay as they are
-  kBFloat16,  // float32 parameters become bfloat16, their masters keep the float32 values
-  kFloat16,   // the same with float16 and a dynamic loss scale
+  kAsModel,  // 16-bit parameters of the model get float32 masters; others stay as they are
+  // float32 parameters become bfloat16, their masters keep the float32 values; batch norms stay
+  // float32, like their statistics
+  kBFloat16,
+  kFloat16,  // the same with float16 and a dynamic loss scale
 };
 
 // A run of this rank's gradients on its way to being summed.

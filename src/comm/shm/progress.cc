@@ -1,5 +1,7 @@
 #include "comm/shm/progress.h"
 
+#include <algorithm>
+
 #include <sched.h>
 
 #include "comm/shm/pending.h"
@@ -160,7 +162,34 @@ void Progress::close() {
   recvs_.clear();
 }
 
+class Progress::Timer {
+ public:
+  explicit Timer(Progress& progress) : progress_(progress) {}
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  ~Timer() {
+    progress_.nanoseconds_.fetch_add(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count(),
+        std::memory_order_relaxed);
+  }
+
+ private:
+  Progress& progress_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+CommUse Progress::use() const {
+  return {operations_.load(std::memory_order_relaxed),
+          bytes_.load(std::memory_order_relaxed),
+          static_cast<double>(nanoseconds_.load(std::memory_order_relaxed)) * 1e-9};
+}
+
 Work Progress::issue(Operation operation) {
+  const Timer timer(*this);
+  operations_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_add(static_cast<std::int64_t>(
+                       std::max(operation.input.size_bytes(), operation.output.size_bytes())),
+                   std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
   throw_if_failed();
   check_for_abort();
@@ -194,11 +223,13 @@ Work Progress::issue(Operation operation) {
 }
 
 void Progress::wait(Pending& pending, Milliseconds timeout) {
+  const Timer timer(*this);
   Completion goal(*this, pending);
   run_until(goal, timeout.count() > 0 ? timeout : options_.timeout, kSleeper);
 }
 
 bool Progress::poll(Pending& pending) {
+  const Timer timer(*this);
   const std::lock_guard lock(mutex_);
   if (!pending.finished) {
     throw_if_failed();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -15,6 +16,7 @@
 #include "comm/shm/collectives.h"
 #include "comm/shm/messages.h"
 #include "comm/shm/station.h"
+#include "trireme/comm/communicator.h"
 #include "trireme/comm/work.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/error.h"
@@ -46,8 +48,12 @@ class Progress : public std::enable_shared_from_this<Progress> {
 
   Work issue(Operation operation);
   void abort(const std::string& reason);
+  CommUse use() const;
 
  private:
+  // Adds the time that a caller spends in here to the books.
+  class Timer;
+
   struct Pending;
   using Queue = std::deque<std::shared_ptr<Pending>>;
 
@@ -84,6 +90,10 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void record_failure(const CommError& error);
   void write_summary(const std::string& message) const;
   void helper_loop();
+
+  std::atomic<std::int64_t> operations_{0};
+  std::atomic<std::int64_t> bytes_{0};
+  std::atomic<std::int64_t> nanoseconds_{0};
 
   const ProgressOptions options_;
   Station station_;

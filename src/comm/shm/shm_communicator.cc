@@ -62,6 +62,7 @@ class ShmCommunicator final : public Communicator {
 
   int rank() const override { return progress_->station().rank(); }
   int size() const override { return progress_->station().size(); }
+  CommUse use() const override { return progress_->use(); }
   void abort(const std::string& reason) override { progress_->abort(reason); }
 
   // One memory object for all ranks: rank 0 creates it and hands out its descriptor, each rank

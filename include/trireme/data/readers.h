@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/data/dataset.h"
+
+// One function per format. Each throws DataError (file, offset, expected, found) for a file that is
+// empty, truncated or of another format.
+
+namespace trireme {
+
+// MNIST's format: unsigned bytes, images (magic 0x00000803) beside labels (0x00000801), each plain
+// or gzip. Plain files are mapped; compressed ones are unpacked into memory. Values are byte / 255.
+// `classes`: 0 for the largest label of the file plus one.
+std::shared_ptr<Dataset> open_idx(const std::string& images,
+                                  const std::string& labels,
+                                  std::int64_t classes = 0);
+
+enum class TokenType { kByte, kUint16, kUint32 };
+
+struct TokenOptions {
+  TokenType type = TokenType::kByte;  // little-endian
+  std::int64_t sequence = 64;         // tokens predicted in a sample; a sample has one more
+  std::int64_t stride = 0;            // from the start of a sample to that of the next; 0: sequence
+  std::int64_t vocabulary = 0;  // 0: 256 for bytes, else the largest token of the file plus one
+  // Which part of the file, as fractions of its tokens (hold-out for evaluation).
+  double begin = 0;
+  double end = 1;
+};
+
+// Text (bytes as tokens) or a file of token numbers. Several files are read as one, one after
+// another. A sample never needs more than mapped pages.
+std::shared_ptr<Dataset> open_tokens(const std::vector<std::string>& files,
+                                     const TokenOptions& options);
+
+struct CsvOptions {
+  char separator = ',';
+  // The first line has names. kAutomatic: when none of its cells is a number.
+  enum class Header { kAutomatic, kYes, kNo } header = Header::kAutomatic;
+  std::string target{};     // column by name or by number from 0; empty: the last
+  bool regression = false;  // the target is a number, not a class
+};
+
+// Numbers in columns; classes may be any words and are numbered in sorted order (numerically where
+// all are numbers; "1", "+1" and "1.0" are one class). Quoted cells ("a,b", but no line breaks in
+// them) and CRLF are understood. That rows have all their cells is checked when the file is opened,
+// that cells are numbers when they are read.
+std::shared_ptr<Dataset> open_csv(const std::string& file, const CsvOptions& options = {});
+
+// "label index:value index:value ..." with indices from 1, rising. Labels are numbered in rising
+// order (-1, +1 become 0, 1). `features`: 0 for the largest index of the file.
+std::shared_ptr<Dataset> open_libsvm(const std::string& file, std::int64_t features = 0);
+
+}  // namespace trireme

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "trireme/data/dataset.h"
+
+// Datasets made of others; none copies samples.
+
+namespace trireme {
+
+struct Parts {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> held_out;
+};
+
+// A random part of the samples (`fraction` of them, at least one, chosen by `seed`) held out. Takes
+// no memory per sample.
+Parts hold_out(std::shared_ptr<const Dataset> all, double fraction, std::uint64_t seed);
+
+// k-fold cross-validation: fold `fold` of `folds` held out. Every sample is held out by exactly one
+// fold; sizes differ by at most one. Takes no memory per sample.
+Parts fold_of(std::shared_ptr<const Dataset> all, int fold, int folds, std::uint64_t seed);
+
+// Mean and standard deviation of each feature of a dense dataset (of each channel, for images).
+struct FeatureStatistics {
+  std::vector<double> mean;
+  std::vector<double> deviation;  // 1 where a feature does not vary
+};
+
+// The sums from which statistics come, of one of `chunks` equal parts of the samples. Whoever adds
+// the parts up in order 0, 1, ... gets the same bits, whichever rank computed which: each entry is
+// the count of numbers, their sum and the sum of their squares about `centre` (the first sample's
+// values), per feature.
+struct FeatureSums {
+  std::vector<double> count;
+  std::vector<double> sum;
+  std::vector<double> square_sum;
+};
+FeatureSums feature_sums(const Dataset& data, std::int64_t chunk, std::int64_t chunks);
+FeatureStatistics statistics_of(const Dataset& data, const std::vector<FeatureSums>& in_order);
+
+// (x - mean) / deviation.
+std::shared_ptr<Dataset> standardised(std::shared_ptr<const Dataset> data,
+                                      const FeatureStatistics& statistics);
+
+}  // namespace trireme

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+struct ClassScores {
+  double precision = 0;
+  double recall = 0;
+  double f1 = 0;
+  std::int64_t support = 0;  // samples of the class
+};
+
+// How often each class was taken for which: counts only, so that the matrices of several ranks add
+// up exactly, in any order. Scores of a class that was never predicted (precision) or never there
+// (recall) are 0, as in scikit-learn.
+class ConfusionMatrix {
+ public:
+  explicit ConfusionMatrix(std::int64_t classes);
+
+  void add(std::int64_t target, std::int64_t prediction, std::int64_t times = 1);
+  // [target * classes + prediction]; may be written, to add up the ranks' matrices.
+  std::vector<std::int64_t>& counts() { return counts_; }
+  const std::vector<std::int64_t>& counts() const { return counts_; }
+  std::int64_t classes() const { return classes_; }
+  std::int64_t total() const;
+
+  double accuracy() const;
+  ClassScores of_class(std::int64_t which) const;
+  // Averages over the classes that occur among the targets or predictions.
+  ClassScores macro() const;
+  // From the sums over classes; with one label per sample, all three are the accuracy.
+  ClassScores micro() const;
+  // A table: targets down, predictions across, and each class's scores; of more than 30 classes the
+  // scores alone.
+  std::string to_string() const;
+
+ private:
+  std::int64_t classes_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+// How sure a difference is.
+
+namespace trireme {
+
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+
+struct MeanEstimate {
+  double mean = 0;
+  double deviation = 0;  // of the values
+  std::int64_t count = 0;
+  Interval interval95{};  // of the mean, by Student's t; the mean itself for a single value
+};
+MeanEstimate mean_of(std::span<const double> values);
+
+struct Difference {
+  double mean = 0;  // b - a
+  Interval interval95{};
+  double p_value = 1;  // of seeing one at least as large where there is none, two-sided
+  const char* test = "";
+};
+
+// All tests throw ConfigError where there are no values, or no pairs. A single pair has no spread:
+// its interval is infinite and its p-value 1. Values that are not finite give NaN.
+
+// Student's t on the differences of pairs (the same samples, or folds, in both).
+Difference paired_t_test(std::span<const double> a, std::span<const double> b);
+// Welch's t on two independent sets.
+Difference welch_t_test(std::span<const double> a, std::span<const double> b);
+// McNemar's exact test on paired hits and misses (1 and 0); the interval is that of the paired
+// difference of proportions, by Bonett and Price.
+Difference mcnemar_test(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
+// For any statistic of a set of samples (F1, ...): resamples the pairs `rounds` times with a fixed
+// seed. `statistic(which, order)` computes it for run 0 or 1 on the samples in `order`. The p-value
+// is never below 2 / (rounds + 1).
+Difference paired_bootstrap(
+    std::int64_t samples,
+    const std::function<double(int which, std::span<const std::int64_t> order)>& statistic,
+    int rounds = 1000,
+    std::uint64_t seed = 1);
+
+// The value below which a t-distributed number lies with this probability.
+double student_quantile(double probability, double degrees);
+// P(|T| >= t).
+double student_two_sided(double t, double degrees);
+
+}  // namespace trireme

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/settings/train_settings.h"
+
+namespace trireme {
+
+// One setting of a training job: its names, its meaning, and how it is read and written.
+struct Setting {
+  std::string name;  // in JSON; the flag is "--" and the name with '-' for '_'
+  std::string group;
+  std::string kind;     // "integer", "number", "text", "on/off", "list of ...", "a|b|c"
+  std::string meaning;  // one sentence, or a few
+  std::string default_text;
+  std::vector<std::string> deepspeed;  // the names it has in DeepSpeed's configuration
+
+  // Both throw ConfigError with what was expected and what was found.
+  std::function<void(TrainSettings&, const std::string& text)> set_text;
+  std::function<void(TrainSettings&, const std::string& json)> set_json;
+  std::function<std::string(const TrainSettings&)> to_json;
+
+  std::string flag() const;
+};
+
+// All of them, in the order of the documentation.
+const std::vector<Setting>& settings_table();
+
+// Reads a configuration: one JSON object whose names are those of the table, or DeepSpeed's where
+// both have a setting (train_batch_size, optimizer.params.lr, zero_optimization.stage, ...). Throws
+// ConfigError for text that is no JSON (with the place), for unknown names (with the nearest known
+// one), and for what DeepSpeed has and Trireme has not. `source` is for messages.
+void apply_json(TrainSettings& settings, const std::string& text, const std::string& source);
+
+// The inverse: one flat object, names as in the table.
+std::string to_json(const TrainSettings& settings);
+
+// The table as a page of documentation (Markdown), and as lines for --help.
+std::string settings_page();
+std::string settings_help();
+
+// The candidate that looks most like `name` (few letters changed, left out or swapped); empty where
+// none is near.
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+
+}  // namespace trireme

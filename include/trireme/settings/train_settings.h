@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+// Everything that can be set about a training job, with its default. What each means is said once,
+// in the table of settings (settings_table.h), from which flags, JSON names, help and documentation
+// come. "auto", 0 or an empty value mean: chosen by the model, the data or the number of ranks;
+// `resolve` puts the choice in.
+struct TrainSettings {
+  // model
+  std::string model = "gpt";
+  std::string size = "tiny";
+  std::int64_t layers = 0;
+  std::int64_t width = 0;
+  std::int64_t heads = 0;
+  std::vector<std::int64_t> hidden{};
+  std::vector<std::int64_t> stages{};
+  double dropout = -1;
+  std::string initialisation = "auto";
+  bool recompute = false;
+
+  // data
+  std::string data;
+  std::string eval_data;
+  std::string format = "auto";
+  double eval_fraction = 0.1;
+  std::int64_t sequence = 0;
+  std::int64_t stride = 0;
+  std::int64_t vocabulary = 0;
+  std::string target;
+  bool regression = false;
+  std::string normalise = "none";
+  std::string sampling = "shuffled";
+  std::vector<double> class_weights{};
+  std::vector<double> loss_weights{};
+  std::string partition = "uniform";
+  std::int64_t shares = 0;
+  std::int64_t shift = 0;
+  bool flip = false;
+  double noise = 0;
+  std::int64_t data_threads = 1;
+
+  // training
+  std::int64_t steps = 0;
+  double epochs = 0;
+  std::int64_t batch = 0;
+  std::string micro_batch = "share";
+  std::int64_t accumulate = 0;
+  std::vector<std::string> batch_schedule{};
+  std::string memory_limit = "auto";
+  std::uint64_t seed = 1;
+
+  // optimizer
+  std::string optimizer = "adamw";
+  double lr = 0;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = -1;
+  double l1 = 0;
+  std::string schedule = "auto";
+  std::int64_t warm_up = -1;
+  double final_factor = 0;
+  std::int64_t schedule_steps = 0;
+  std::int64_t step_every = 0;
+  std::vector<std::int64_t> milestones{};
+  double gamma = 0.1;
+  std::int64_t half_period = 0;
+  double low_factor = 0.1;
+  double rise = 0.3;
+  double start_factor = 0.04;
+  std::int64_t plateau_patience = 3;
+  std::string lr_scaling = "none";
+  double clip_norm = -1;
+  double clip_value = 0;
+  double ema_decay = 0;
+
+  // ranks
+  std::int64_t ranks = 1;
+  std::int64_t threads = 0;
+  std::int64_t zero = 0;
+  std::string placement = "auto";
+  std::string precision = "float32";
+  std::string sum_order = "chained";
+  double loss_scale_initial = 65536;
+  std::int64_t loss_scale_window = 2000;
+  std::int64_t unit_bytes = 16 << 20;
+  std::int64_t bucket_bytes = 1 << 20;
+  std::string balance = "equal";
+  std::vector<double> speeds{};
+  double straggler_factor = 1.5;
+  double timeout = 300;
+
+  // evaluation
+  std::int64_t eval_every = 0;
+  std::int64_t eval_batch = 0;
+  std::int64_t early_stop = 0;
+  std::string best = "loss";
+  std::string goal;
+  std::int64_t folds = 0;
+
+  // output
+  std::string run;
+  std::int64_t log_every = 10;
+  std::int64_t histogram_every = 0;
+  bool tensorboard = true;
+  bool save_weights = true;
+  bool save_initial = false;
+  bool record_samples = false;
+};
+
+// Puts in what follows from the model and the other settings, and checks that they fit together.
+// Throws ConfigError that names the setting, what was expected and what was found.
+TrainSettings resolve(TrainSettings settings);
+
+}  // namespace trireme

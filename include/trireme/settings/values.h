@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/settings/train_settings.h"
+
+// Settings whose text has a meaning of its own.
+
+namespace trireme {
+
+// "512MB", "1.5GiB"; nothing for "auto". Throws ConfigError for anything else.
+std::optional<std::uint64_t> memory_limit_bytes(const std::string& text);
+
+// From step `step` on (counted from 0), updates are made of `batch` samples.
+struct BatchChange {
+  std::int64_t step = 0;
+  std::int64_t batch = 0;
+};
+std::vector<BatchChange> batch_changes(const TrainSettings& settings);
+
+// What an evaluation should reach; nothing where no goal is set. Throws ConfigError for a text that
+// is none.
+struct Goal {
+  std::string metric;
+  double value = 0;
+};
+std::optional<Goal> goal_of(const TrainSettings& settings);
+
+}  // namespace trireme

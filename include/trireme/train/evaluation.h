@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/data/dataset.h"
+#include "trireme/metrics/confusion_matrix.h"
+#include "trireme/train/task.h"
+
+namespace trireme {
+
+// One sample's result.
+struct SampleResult {
+  double target = 0;      // class or number; of tokens: how many were to be predicted
+  double prediction = 0;  // class or number; of tokens: how many were predicted
+  double loss = 0;
+};
+
+struct Evaluation {
+  // "loss", and by the task "accuracy", "precision", "recall", "f1" (macro averages), "f1_micro",
+  // "perplexity".
+  std::map<std::string, double> metrics;
+  std::optional<ConfusionMatrix> confusion;  // of up to kMostClasses classes
+  std::vector<SampleResult> samples;         // where asked for, in the order of the dataset
+  std::int64_t evaluated = 0;
+
+  // "loss 0.3012, accuracy 89.31 %"
+  std::string to_string() const;
+};
+
+struct EvaluationOptions {
+  std::int64_t batch = 256;   // samples evaluated at a time
+  bool keep_samples = false;  // fill Evaluation::samples
+};
+
+// A confusion matrix of more classes is of no use to a person.
+inline constexpr std::int64_t kMostClasses = 1000;
+
+// Evaluates every sample of `data` exactly once, shared out among the ranks by batches. The batches
+// and the order of all sums depend on nothing but the data, so every number has the same bits for
+// any number of ranks, and is the same on all of them. Runs without gradients, in evaluation mode.
+// Collective.
+Evaluation evaluate(const Trainable& model,
+                    const Task& task,
+                    const Dataset& data,
+                    const EvaluationOptions& options,
+                    Communicator& ranks);
+
+}  // namespace trireme

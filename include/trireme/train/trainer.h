@@ -1,0 +1,110 @@
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/world.h"
+#include "trireme/data/views.h"
+#include "trireme/parallel/engine.h"
+#include "trireme/settings/train_settings.h"
+#include "trireme/train/evaluation.h"
+
+namespace trireme {
+
+// One update, as all ranks know it.
+struct StepReport {
+  std::int64_t step = 0;  // from 1
+  std::int64_t steps = 0;
+  double epoch = 0;  // after it
+  double loss = 0;   // mean over the step's micro-batches, added up in their order
+  double learning_rate = 0;
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // where it is computed
+  double seconds = 0;
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;    // of a gpt
+  double data_seconds = 0;    // waited for data, of the rank that waited longest
+  double comm_seconds = 0;    // in communication, mean of the ranks
+  double record_seconds = 0;  // of the step before: spent on reporting it
+  std::int64_t rank_bytes = 0;
+  double seconds_left = 0;
+  bool skipped = false;  // an overflow of float16
+};
+
+// Who watches a training. Called on the rank it was given to, between steps.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  virtual void step(const StepReport& report) = 0;
+  virtual void evaluated(std::int64_t step, const Evaluation& evaluation, bool best) = 0;
+  virtual void values(const std::string& tag, std::int64_t step, std::span<const float> values) = 0;
+  virtual void message(const std::string& text) = 0;
+  // The samples of the next step, in the order of its micro-batches (settings.record_samples).
+  virtual void samples(const std::vector<std::int64_t>& samples) = 0;
+  // Weights worth keeping: "best", and at the end "model".
+  virtual void weights(const std::string& which, const torch::nn::Module& module) = 0;
+};
+
+struct TrainResult {
+  enum class Status { kFinished, kStoppedEarly, kInterrupted };
+  Status status = Status::kFinished;
+  std::int64_t steps = 0;
+  double seconds = 0;     // of the steps
+  double loss = 0;        // of the last step
+  Evaluation evaluation;  // of the last weights; empty without evaluation data
+  std::int64_t best_step = 0;
+  std::map<std::string, double> best;  // metrics of the best evaluation
+  std::int64_t goal_step = 0;          // in which settings.goal was first reached; 0: never
+  double goal_seconds = 0;             // of the run until then, evaluations included
+  double processor_share = 0;          // processor time of a rank per second of the run, mean
+  double per_second = 0;               // samples, after the first steps
+  bool counts_tokens = false;          // per_second counts tokens
+  double communication_share = 0;      // of the steps' time, mean of the ranks
+  double data_share = 0;               // waited for data
+  double record_share = 0;             // spent on reporting, on the rank that does
+  std::int64_t micro_batch = 0;
+  MemoryReport memory;
+  std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
+  std::vector<std::int64_t> stragglers;
+};
+
+// The training loop: any model, any dataset, any stage; a step's data and random numbers follow the
+// micro-batch and not the rank, so that losses are the same to the last bit for any number of ranks
+// and any stage, where the batch and the micro-batch are.
+//
+//   auto world = trireme::init();
+//   auto data = trireme::open_data({.path = "fashion-mnist"});
+//   auto settings = trireme::resolve({.model = "mlp", .epochs = 5, .zero = 3});
+//   auto model = trireme::make_model(settings, data.parts.train->shape());
+//   auto result = trireme::train(settings, model, data.parts, world);
+//
+// Collective. `observer` may be null; give it to one rank. `stop` is asked between steps; when it
+// says yes on any rank, training ends in good order on all. Throws DataError, GradientError (a step
+// that is not finite, with step, rank and parameter), MemoryError (not even one sample fits),
+// ConfigError.
+TrainResult train(const TrainSettings& settings,
+                  const Trainable& model,
+                  const Parts& data,
+                  const std::shared_ptr<World>& world,
+                  TrainObserver* observer = nullptr,
+                  const std::function<bool()>& stop = {});
+
+// Standardises both parts by the statistics of the training part, which the ranks compute together
+// (settings.normalise). Collective.
+Parts prepared(const TrainSettings& settings, const Parts& data, Communicator& ranks);
+
+// k-fold cross-validation: trains settings.folds times, each time with another fold held out. The
+// observer for each fold (null on ranks that do not report) comes from `observer_of`. Collective.
+std::vector<TrainResult> cross_validate(
+    const TrainSettings& settings,
+    const std::shared_ptr<const Dataset>& all,
+    const std::function<std::shared_ptr<TrainObserver>(int fold, const Trainable& model)>&
+        observer_of,
+    const std::shared_ptr<World>& world,
+    const std::function<bool()>& stop = {});
+
+}  // namespace trireme

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <torch/nn/module.h>
+
+namespace trireme {
+
+// Writes parameters and buffers of a module as one safetensors file, one tensor at a time; complete
+// or absent. Works on a model that an engine holds, at any stage, from one rank alone.
+void save_weights(const std::string& path,
+                  const torch::nn::Module& module,
+                  const std::map<std::string, std::string>& metadata = {});
+
+// Sets parameters and buffers from such a file. Throws ConfigError where a name or a shape is
+// missing, left over or another one; nothing has changed then.
+void load_weights(const std::string& path, torch::nn::Module& module);
+
+}  // namespace trireme

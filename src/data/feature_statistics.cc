@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/core/error.h"
+#include "trireme/data/views.h"
+
+namespace trireme {
+namespace {
+
+// Images [channels, rows, columns] have one feature per channel, with many values in each sample;
+// flat samples have one per column.
+struct FeatureLayout {
+  std::int64_t features = 0;
+  std::int64_t values = 0;  // of each feature in a sample, side by side
+};
+
+FeatureLayout features_of(const SampleShape& shape) {
+  TRIREME_CHECK(shape.kind == SampleKind::kDense,
+                "statistics need samples of numbers of one shape, found tokens or sparse samples");
+  const std::int64_t features = shape.dense.at(0);
+  return {features, shape.dense_numel() / features};
+}
+
+// A value near the others, so that squares do not cancel where a feature's spread is small beside
+// its size: the first one of the first sample.
+std::vector<double> centres_of(const Dataset& data) {
+  const FeatureLayout layout = features_of(data.shape());
+  Batch batch;
+  const std::int64_t first = 0;
+  data.read({&first, 1}, batch);
+  std::vector<double> centres;
+  for (std::int64_t feature = 0; feature < layout.features; ++feature) {
+    centres.push_back(batch.dense[static_cast<std::size_t>(feature * layout.values)]);
+  }
+  return centres;
+}
+
+class StandardisedView final : public Dataset {
+ public:
+  StandardisedView(std::shared_ptr<const Dataset> data, const FeatureStatistics& statistics)
+      : data_(std::move(data)), layout_(features_of(data_->shape())) {
+    const auto features = static_cast<std::size_t>(layout_.features);
+    TRIREME_CHECK(statistics.mean.size() == features && statistics.deviation.size() == features,
+                  "expected statistics of ",
+                  features,
+                  " features (of each channel, for images), found ",
+                  statistics.mean.size(),
+                  " means and ",
+                  statistics.deviation.size(),
+                  " deviations");
+    for (std::size_t feature = 0; feature < features; ++feature) {
+      TRIREME_CHECK(std::isfinite(statistics.mean[feature]) &&
+                        std::isfinite(statistics.deviation[feature]) &&
+                        statistics.deviation[feature] > 0,
+                    "expected finite means and deviations above 0, found ",
+                    statistics.mean[feature],
+                    " and ",
+                    statistics.deviation[feature],
+                    " for feature ",
+                    feature);
+      mean_.push_back(static_cast<float>(statistics.mean[feature]));
+      scale_.push_back(static_cast<float>(1 / statistics.deviation[feature]));
+    }
+  }
+
+  std::int64_t size() const override { return data_->size(); }
+  const SampleShape& shape() const override { return data_->shape(); }
+  std::int64_t label(std::int64_t sample) const override { return data_->label(sample); }
+
+  void read(std::span<const std::int64_t> samples, Batch& batch) const override {
+    data_->read(samples, batch);
+    float* value = batch.dense.data();
+    for (std::size_t sample = 0; sample < samples.size(); ++sample) {
+      if (layout_.values == 1) {
+        for (std::size_t feature = 0; feature < mean_.size(); ++feature) {
+          value[feature] = (value[feature] - mean_[feature]) * scale_[feature];
+        }
+        value += mean_.size();
+        continue;
+      }
+      for (std::size_t feature = 0; feature < mean_.size(); ++feature) {
+        for (std::int64_t i = 0; i < layout_.values; ++i) {
+          value[i] = (value[i] - mean_[feature]) * scale_[feature];
+        }
+        value += layout_.values;
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<const Dataset> data_;
+  FeatureLayout layout_;
+  std::vector<float> mean_;
+  std::vector<float> scale_;
+};
+
+}  // namespace
+
+FeatureSums feature_sums(const Dataset& data, std::int64_t chunk, std::int64_t chunks) {
+  const FeatureLayout layout = features_of(data.shape());
+  TRIREME_CHECK(chunks >= 1 && chunk >= 0 && chunk < chunks,
+                "the chunk must be from 0 to ",
+                chunks - 1,
+                ", found ",
+                chunk);
+  const std::vector<double> centres = centres_of(data);
+  FeatureSums sums;
+  sums.count.assign(centres.size(), 0);
+  sums.sum.assign(centres.size(), 0);
+  sums.square_sum.assign(centres.size(), 0);
+  const std::int64_t end = data.size() * (chunk + 1) / chunks;
+  constexpr std::int64_t kBlock = 256;  // samples read at a time; the order of sums ignores it
+  Batch batch;
+  std::vector<std::int64_t> samples;
+  for (std::int64_t at = data.size() * chunk / chunks; at < end; at += kBlock) {
+    samples.clear();
+    for (std::int64_t sample = at; sample < std::min(end, at + kBlock); ++sample) {
+      samples.push_back(sample);
+    }
+    data.read(samples, batch);
+    const float* value = batch.dense.data();
+    for (std::size_t row = 0; row < samples.size(); ++row) {
+      for (std::size_t feature = 0; feature < centres.size(); ++feature) {
+        double sum = 0;
+        double square_sum = 0;
+        for (std::int64_t i = 0; i < layout.values; ++i) {
+          const double distance = value[i] - centres[feature];
+          sum += distance;
+          square_sum += distance * distance;
+        }
+        value += layout.values;
+        sums.count[feature] += static_cast<double>(layout.values);
+        sums.sum[feature] += sum;
+        sums.square_sum[feature] += square_sum;
+      }
+    }
+  }
+  return sums;
+}
+
+FeatureStatistics statistics_of(const Dataset& data, const std::vector<FeatureSums>& in_order) {
+  const std::vector<double> centres = centres_of(data);
+  FeatureStatistics statistics;
+  for (std::size_t feature = 0; feature < centres.size(); ++feature) {
+    double count = 0;
+    double sum = 0;
+    double square_sum = 0;
+    for (const FeatureSums& sums : in_order) {
+      count += sums.count.at(feature);
+      sum += sums.sum.at(feature);
+      square_sum += sums.square_sum.at(feature);
+    }
+    TRIREME_CHECK(count > 0, "statistics need the sums of at least one sample, found none");
+    const double distance = sum / count;  // of the mean from the centre
+    const double variance = square_sum / count - distance * distance;
+    statistics.mean.push_back(centres[feature] + distance);
+    statistics.deviation.push_back(variance > 0 ? std::sqrt(variance) : 1);
+  }
+  return statistics;
+}
+
+std::shared_ptr<Dataset> standardised(std::shared_ptr<const Dataset> data,
+                                      const FeatureStatistics& statistics) {
+  return std::make_shared<StandardisedView>(std::move(data), statistics);
+}
+
+}  // namespace trireme

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "data/mapped_file.h"
+
+namespace trireme::detail {
+
+bool is_gzip(const MappedFile& file);
+
+// Unpacks a gzip file piece by piece; nothing is allocated that depends on what the file says.
+class GzipStream {
+ public:
+  explicit GzipStream(const MappedFile& file);
+  GzipStream(const GzipStream&) = delete;
+  GzipStream& operator=(const GzipStream&) = delete;
+  ~GzipStream();
+
+  // Fills `out` as far as the stream goes and returns how much that was. Throws DataError for a
+  // file that is cut short or damaged.
+  std::int64_t read(std::span<std::byte> out);
+
+  // No stream of this many packed bytes unpacks to more.
+  static std::int64_t largest_content(std::int64_t packed_bytes);
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <limits>
+
+#include "data/batch_layout.h"
+#include "data/class_names.h"
+#include "data/evaluation.h"
+#include "data/text_lines.h"
+#include "trireme/data/readers.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+using detail::shown;
+using detail::throw_text_error;
+
+// Takes the next word off the front of `line`; empty at its end.
+std::string_view take_word(std::string_view& line) {
+  const char* begin = std::find_if_not(line.begin(), line.end(), detail::is_blank);
+  const char* end = std::find_if(begin, line.end(), detail::is_blank);
+  const std::string_view word(begin, static_cast<std::size_t>(end - begin));
+  line.remove_prefix(static_cast<std::size_t>(end - line.begin()));
+  return word;
+}
+
+std::string_view without_comment(std::string_view line) {
+  return line.substr(0, line.find('#'));
+}
+
+class LibsvmDataset final : public Dataset {
+ public:
+  LibsvmDataset(const std::string& path, std::int64_t features, const LibsvmDataset* train)
+      : file_(path) {
+    shape_.kind = SampleKind::kSparse;
+    shape_.features = features;
+    if (train != nullptr) {
+      names_ = train->names_;
+    }
+    index();
+    shape_.classes = names_->size();
+    file_.advise_random_reads();
+  }
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(offsets_.size()); }
+  const SampleShape& shape() const override { return shape_; }
+
+  std::int64_t label(std::int64_t sample) const override {
+    detail::check_sample(sample, size());
+    return labels_[static_cast<std::size_t>(sample)];
+  }
+
+  void read(std::span<const std::int64_t> samples, Batch& batch) const override {
+    detail::lay_out(batch, shape_, samples, size());
+    batch.offsets[0] = 0;
+    for (std::size_t row = 0; row < samples.size(); ++row) {
+      const auto sample = static_cast<std::size_t>(samples[row]);
+      batch.labels[row] = labels_[sample];
+      read_line(detail::line_at(file_, file_.begin() + offsets_[sample]), batch);
+      batch.offsets[row + 1] = static_cast<std::int64_t>(batch.indices.size());
+    }
+  }
+
+ private:
+  // One pass over the lines: where each begins, its label, and its last index, the largest.
+  void index() {
+    file_.advise_one_pass();
+    const bool find_names = names_ == nullptr;
+    auto names = std::make_shared<detail::ClassNames>();
+    std::int64_t largest = 0;
+    const char* from = detail::text_begin(file_);
+    while (auto line = detail::next_line(file_, from)) {
+      std::string_view rest = without_comment(*line);
+      const std::string_view label = take_word(rest);
+      if (label.empty()) {
+        continue;  // a comment alone
+      }
+      offsets_.push_back(file_.offset_of(line->data()));
+      check_label(label);
+      labels_.push_back(find_names ? names->add(label) : known_class(label));
+      const std::size_t colon = rest.rfind(':');
+      if (colon != std::string_view::npos) {
+        const std::size_t blank = rest.find_last_of(" \t", colon);
+        largest = std::max(largest, index_in(rest.substr(blank + 1, colon - blank - 1)));
+      }
+    }
+    if (offsets_.empty()) {
+      throw_text_error(
+          file_, file_.begin(), "expected lines \"label index:value ...\", found none");
+    }
+    if (shape_.features == 0 && largest == 0) {
+      throw_text_error(
+          file_, file_.begin(), "expected at least one index:value in the file, found none");
+    }
+    shape_.features = std::max(shape_.features, largest);
+    if (find_names) {
+      const std::vector<std::int32_t> classes = names->classes_in_order();
+      for (std::int32_t& label : labels_) {
+        label = classes[static_cast<std::size_t>(label)];
+      }
+      names_ = std::move(names);
+    }
+  }
+
+  void check_label(std::string_view label) const {
+    if (label.find(':') != std::string_view::npos) {
+      throw_text_error(file_,
+                       label.data(),
+                       concat("expected a label at the start of the line, found ",
+                              shown(label),
+                              ": it is missing"));
+    }
+    if (!detail::parse_number(label)) {
+      throw_text_error(
+          file_, label.data(), concat("expected a number as label, found ", shown(label)));
+    }
+  }
+
+  std::int32_t known_class(std::string_view label) const {
+    const auto known = names_->class_of(label);
+    if (!known) {
+      throw_text_error(file_,
+                       label.data(),
+                       concat("expected a label of the training file (",
+                              names_->list(),
+                              "), found ",
+                              shown(label)));
+    }
+    return *known;
+  }
+
+  std::int64_t index_in(std::string_view text) const {
+    std::int64_t index = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+    if (text.empty() || error != std::errc() || end != text.data() + text.size() || index < 1) {
+      throw_text_error(file_,
+                       text.data(),
+                       concat("expected an index, a whole number from 1, found ",
+                              shown(text),
+                              text == "0" ? ": libsvm counts from 1, add 1 to all indices" : ""));
+    }
+    if (shape_.features > 0 && index > shape_.features) {
+      throw_text_error(file_,
+                       text.data(),
+                       concat("expected an index of at most ",
+                              shape_.features,
+                              " (the number of features), found ",
+                              index));
+    }
+    return index;
+  }
+
+  void read_line(std::string_view line, Batch& batch) const {
+    std::string_view rest = without_comment(line);
+    take_word(rest);  // the label
+    std::int64_t before = 0;
+    for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest)) {
+      const std::size_t colon = word.find(':');
+      if (colon == std::string_view::npos) {
+        throw_text_error(file_, word.data(), concat("expected index:value, found ", shown(word)));
+      }
+      const std::int64_t index = index_in(word.substr(0, colon));
+      if (index <= before) {
+        throw_text_error(
+            file_,
+            word.data(),
+            concat("expected an index above ", before, ", the one before it, found ", index));
+      }
+      before = index;
+      const auto value = detail::parse_number(word.substr(colon + 1));
+      if (!value || std::abs(*value) > std::numeric_limits<float>::max()) {
+        throw_text_error(
+            file_,
+            word.data() + colon + 1,
+            concat("expected a finite number as value, found ", shown(word.substr(colon + 1))));
+      }
+      batch.indices.push_back(index - 1);
+      batch.values.push_back(static_cast<float>(*value));
+    }
+  }
+
+  detail::MappedFile file_;
+  SampleShape shape_{};
+  std::vector<std::int64_t> offsets_;  // of lines
+  std::vector<std::int32_t> labels_;
+  std::shared_ptr<const detail::ClassNames> names_;
+};
+
+}  // namespace
+
+std::shared_ptr<Dataset> open_libsvm(const std::string& file, std::int64_t features) {
+  TRIREME_CHECK(features >= 0, "features cannot be negative, found ", features);
+  return std::make_shared<LibsvmDataset>(file, features, nullptr);
+}
+
+std::shared_ptr<Dataset> detail::open_libsvm_like(const Dataset& train, const std::string& file) {
+  return std::make_shared<LibsvmDataset>(
+      file, train.shape().features, &dynamic_cast<const LibsvmDataset&>(train));
+}
+
+}  // namespace trireme

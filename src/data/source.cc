@@ -1,0 +1,231 @@
+#include "trireme/data/source.h"
+
+#include <filesystem>
+
+#include "data/data_failure.h"
+#include "data/evaluation.h"
+#include "data/source_files.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+using detail::is_folder;
+using detail::throw_data_error;
+
+constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist";
+constexpr const char* kLicenses = "/usr/share/common-licenses";
+
+std::string format_of(const DataSource& source, const std::string& path) {
+  if (source.format != "auto") {
+    return source.format;
+  }
+  if (is_folder(path)) {
+    return detail::holds_idx(path) ? "idx" : "text";
+  }
+  if (!detail::is_there(path)) {
+    throw_data_error(path,
+                     -1,
+                     "expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
+                     "of this name");
+  }
+  return detail::format_of_file(path);
+}
+
+// With a part held out where one is asked for.
+Parts divided(std::shared_ptr<const Dataset> all, const DataSource& source) {
+  if (source.evaluation_fraction == 0) {
+    return {std::move(all), nullptr};
+  }
+  return hold_out(std::move(all), source.evaluation_fraction, source.seed);
+}
+
+std::shared_ptr<Dataset> open_test_images(const Dataset& train,
+                                          const std::string& images,
+                                          const std::string& labels) {
+  auto test = open_idx(images, labels, train.shape().classes);
+  if (test->shape().dense != train.shape().dense) {
+    throw_data_error(images,
+                     8,
+                     "expected images of ",
+                     train.shape().dense[1],
+                     "x",
+                     train.shape().dense[2],
+                     ", as those to train on, found ",
+                     test->shape().dense[1],
+                     "x",
+                     test->shape().dense[2]);
+  }
+  return test;
+}
+
+Parts open_idx_parts(const DataSource& source, const std::string& path) {
+  const std::string folder = is_folder(path) ? path : fs::path(path).parent_path().string();
+  const std::string images =
+      is_folder(path) ? detail::require(path, "train-images-idx3-ubyte") : path;
+  // Only beside MNIST's own training file are the test files those that belong to it.
+  const auto test_images = fs::path(images).filename().string().starts_with("train-images-idx3")
+                               ? detail::plain_or_packed(folder, "t10k-images-idx3-ubyte")
+                               : std::nullopt;
+  const std::shared_ptr<Dataset> train =
+      open_idx(images,
+               is_folder(path) ? detail::require(path, "train-labels-idx1-ubyte")
+                               : detail::labels_beside(images));
+  if (!source.evaluation.empty()) {
+    return {train,
+            open_test_images(*train, source.evaluation, detail::labels_beside(source.evaluation))};
+  }
+  if (test_images) {
+    return {
+        train,
+        open_test_images(*train, *test_images, detail::require(folder, "t10k-labels-idx1-ubyte"))};
+  }
+  return divided(train, source);
+}
+
+std::vector<std::string> token_files(const std::string& path, const std::string& format) {
+  if (!is_folder(path)) {
+    return {path};
+  }
+  // The licenses have no extension, and links among them name the same text twice.
+  const std::string extension = path == kLicenses      ? ""
+                                : format == "tokens16" ? ".u16"
+                                : format == "tokens32" ? ".u32"
+                                                       : ".txt";
+  std::vector<std::string> files = detail::files_in(path, extension);
+  if (files.empty()) {
+    throw_data_error(path,
+                     -1,
+                     "expected MNIST's four files, or files named *",
+                     extension,
+                     " in the folder, found neither");
+  }
+  return files;
+}
+
+Parts open_token_parts(const DataSource& source,
+                       const std::string& path,
+                       const std::string& format) {
+  TokenOptions options;
+  options.type = format == "text"       ? TokenType::kByte
+                 : format == "tokens16" ? TokenType::kUint16
+                                        : TokenType::kUint32;
+  options.sequence = source.sequence;
+  options.stride = source.stride;
+  options.vocabulary = source.vocabulary;
+  const std::vector<std::string> files = token_files(path, format);
+  const bool other_file = !source.evaluation.empty();
+  if (!other_file) {
+    options.end = 1 - source.evaluation_fraction;
+  }
+  Parts parts;
+  parts.train = open_tokens(files, options);
+  if (!other_file && source.evaluation_fraction == 0) {
+    return parts;
+  }
+  options.vocabulary = parts.train->shape().classes;
+  options.stride = options.sequence;
+  options.begin = other_file ? 0 : options.end;
+  options.end = 1;
+  parts.held_out =
+      open_tokens(other_file ? token_files(source.evaluation, format) : files, options);
+  return parts;
+}
+
+Parts open_csv_parts(const DataSource& source, const std::string& path) {
+  const auto options_for = [&](const std::string& file) {
+    CsvOptions options = source.csv;
+    if (fs::path(file).extension() == ".tsv" && options.separator == CsvOptions{}.separator) {
+      options.separator = '\t';
+    }
+    return options;
+  };
+  const std::shared_ptr<Dataset> train = open_csv(path, options_for(path));
+  if (source.evaluation.empty()) {
+    return divided(train, source);
+  }
+  return {train, detail::open_csv_like(*train, source.evaluation, options_for(source.evaluation))};
+}
+
+Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
+  const std::shared_ptr<Dataset> train = open_libsvm(path);
+  if (source.evaluation.empty()) {
+    return divided(train, source);
+  }
+  return {train, detail::open_libsvm_like(*train, source.evaluation)};
+}
+
+std::string described(const SampleShape& shape, const std::string& format) {
+  switch (shape.kind) {
+    case SampleKind::kTokens:
+      return concat("samples of ",
+                    shape.length - 1,
+                    format == "text" ? " bytes to predict" : " tokens to predict",
+                    ", vocabulary ",
+                    shape.classes);
+    case SampleKind::kSparse:
+      return concat("sparse rows of ", shape.features, " features, ", shape.classes, " classes");
+    case SampleKind::kDense:
+      break;
+  }
+  const std::string what = shape.dense.size() == 3
+                               ? concat("images of ", shape.dense[1], "x", shape.dense[2])
+                               : concat("rows of ", shape.dense[0], " columns");
+  return shape.classes > 0 ? concat(what, ", ", shape.classes, " classes")
+                           : concat(what, ", a number to predict");
+}
+
+std::string folder_of(const DataSource& source) {
+  if (source.path == "fashion-mnist") {
+    if (!is_folder(kFashionMnist)) {
+      throw_data_error(kFashionMnist,
+                       -1,
+                       "expected the folder of Fashion-MNIST, found none: install the package "
+                       "dataset-fashion-mnist (apt install dataset-fashion-mnist), or name a "
+                       "folder that holds the four files");
+    }
+    return kFashionMnist;
+  }
+  return source.path == "licenses" ? kLicenses : source.path;
+}
+
+}  // namespace
+
+OpenedData open_data(const DataSource& source) {
+  TRIREME_CHECK(!source.path.empty(), "data needs a path, found none");
+  TRIREME_CHECK(source.evaluation_fraction >= 0 && source.evaluation_fraction < 1,
+                "the fraction to evaluate on must be 0 or more and below 1, found ",
+                source.evaluation_fraction);
+  const std::string path = folder_of(source);
+  OpenedData opened;
+  opened.format = format_of(source, path);
+  if (opened.format == "idx") {
+    opened.parts = open_idx_parts(source, path);
+  } else if (opened.format == "csv") {
+    opened.parts = open_csv_parts(source, path);
+  } else if (opened.format == "libsvm") {
+    opened.parts = open_libsvm_parts(source, path);
+  } else if (opened.format == "text" || opened.format == "tokens16" ||
+             opened.format == "tokens32") {
+    opened.parts = open_token_parts(source, path, opened.format);
+  } else {
+    throw ConfigError(
+        concat("expected the format auto, idx, text, tokens16, tokens32, csv or "
+               "libsvm, found \"",
+               opened.format,
+               "\""));
+  }
+  const std::string name = fs::path(source.path).filename().string();
+  opened.description = concat(name.empty() ? source.path : name,
+                              ": ",
+                              opened.parts.train->size(),
+                              " ",
+                              described(opened.parts.train->shape(), opened.format));
+  if (opened.parts.held_out) {
+    opened.description += concat("; ", opened.parts.held_out->size(), " to evaluate");
+  }
+  return opened;
+}
+
+}  // namespace trireme

@@ -1,0 +1,61 @@
+#include "trireme/models/convnet.h"
+
+#include <string>
+
+#include <ATen/ops/max_pool2d.h>
+
+#include "trireme/core/error.h"
+#include "trireme/models/recompute.h"
+
+namespace trireme::models {
+
+namespace nn = torch::nn;
+using torch::Tensor;
+
+ConvnetStageImpl::ConvnetStageImpl(std::int64_t from, std::int64_t to) {
+  // No bias: the norm's takes its place.
+  convolution_ = register_module("convolution",
+                                 nn::Conv2d(nn::Conv2dOptions(from, to, 3).padding(1).bias(false)));
+  norm_ = register_module("norm", nn::BatchNorm2d(to));
+}
+
+Tensor ConvnetStageImpl::forward(const Tensor& input) {
+  return at::max_pool2d(torch::relu(norm_->forward(convolution_->forward(input))), {2, 2});
+}
+
+ConvnetImpl::ConvnetImpl(const ConvnetOptions& given) : options(given) {
+  std::int64_t channels = options.channels;
+  std::int64_t rows = options.rows;
+  std::int64_t columns = options.columns;
+  for (const std::int64_t next : options.stages) {
+    stages_.push_back(
+        register_module("stage" + std::to_string(stages_.size()), ConvnetStage(channels, next)));
+    channels = next;
+    rows /= 2;
+    columns /= 2;
+  }
+  TRIREME_CHECK(channels > 0 && rows > 0 && columns > 0,
+                "a convnet of ",
+                options.stages.size(),
+                " stages halves its images as often: ",
+                options.rows,
+                " x ",
+                options.columns,
+                " is too small");
+  drop_ = register_module("drop", nn::Dropout(options.dropout));
+  hidden_ = register_module("hidden", nn::Linear(channels * rows * columns, options.hidden));
+  head_ = register_module("head", nn::Linear(options.hidden, options.outputs));
+  initialise(*this, options.initialisation);
+}
+
+Tensor ConvnetImpl::forward(const Tensor& images) {
+  Tensor x = images;
+  for (ConvnetStage& stage : stages_) {
+    const auto run = [layer = stage.get()](const Tensor& in) { return layer->forward(in); };
+    x = options.recompute ? recompute(stage.ptr(), x, run) : run(x);
+  }
+  x = drop_->forward(x.flatten(1));
+  return head_->forward(drop_->forward(torch::relu(hidden_->forward(x))));
+}
+
+}  // namespace trireme::models

@@ -1,0 +1,31 @@
+#include "trireme/models/wide.h"
+
+#include "trireme/core/error.h"
+
+namespace trireme::models {
+
+namespace nn = torch::nn;
+using torch::Tensor;
+
+WideImpl::WideImpl(const WideOptions& given) : options(given) {
+  TRIREME_CHECK(options.features > 0 && options.width > 0 && options.outputs > 0,
+                "a wide model has features, a width and outputs, found ",
+                options.features,
+                ", ",
+                options.width,
+                " and ",
+                options.outputs);
+  table_ = register_module("table",
+                           nn::EmbeddingBag(nn::EmbeddingBagOptions(options.features, options.width)
+                                                .mode(torch::kSum)
+                                                .sparse(true)
+                                                .include_last_offset(true)));
+  head_ = register_module("head", nn::Linear(options.width, options.outputs));
+  initialise(*this, options.initialisation);
+}
+
+Tensor WideImpl::forward(const Tensor& indices, const Tensor& values, const Tensor& offsets) {
+  return head_->forward(table_->forward(indices, offsets, values));
+}
+
+}  // namespace trireme::models

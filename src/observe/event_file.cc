@@ -1,0 +1,146 @@
+#include "trireme/observe/event_file.h"
+
+#include <cerrno>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "observe/event_encoding.h"
+#include "trireme/core/error.h"
+#include "trireme/core/file_descriptor.h"
+#include "trireme/core/log.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') {
+    return "localhost";
+  }
+  return name;
+}
+
+[[noreturn]] void fail(const char* what, const std::string& path, int error_number) {
+  throw Error(detail::concat(what, " ", path, ": ", detail::errno_text(error_number)));
+}
+
+}  // namespace
+
+class EventFile::Impl {
+ public:
+  explicit Impl(const std::string& folder) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) {
+      fail("could not make the folder of an event file,", folder, error.value());
+    }
+    open_new(folder);
+    add(detail::version_event(seconds_since_1970()));
+    flush();  // a folder that cannot be written to shows now, not after an hour of training
+  }
+
+  // Writes out a full buffer first, so that one that cannot be written does not grow: the event is
+  // then not in the file, and everything before it still is or will be.
+  void add(const std::string& event) {
+    if (buffer_.size() >= kBufferBytes) {
+      flush();
+    }
+    buffer_ += detail::record_of(event);
+  }
+
+  // What could not be written stays in the buffer, from the first byte that is not in the file:
+  // once there is room again, the file goes on without a gap.
+  void flush() {
+    std::size_t written = 0;
+    while (written < buffer_.size()) {
+      const ssize_t count =
+          ::write(file_.get(), buffer_.data() + written, buffer_.size() - written);
+      if (count < 0 && errno == EINTR) {
+        continue;
+      }
+      if (count <= 0) {
+        const int error_number = count == 0 ? ENOSPC : errno;
+        buffer_.erase(0, written);
+        fail("could not write the event file", path_, error_number);
+      }
+      written += static_cast<std::size_t>(count);
+    }
+    buffer_.clear();
+  }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  // A name that is not taken: a process may open a second file in the same second.
+  void open_new(const std::string& folder) {
+    const auto seconds = static_cast<long long>(seconds_since_1970());
+    for (int number = 0;; ++number) {
+      const std::string again = number == 0 ? "" : "." + std::to_string(number);
+      path_ = detail::concat(folder,
+                             "/events.out.tfevents.",
+                             seconds,
+                             ".",
+                             host_name(),
+                             ".",
+                             getpid(),
+                             again,
+                             ".trireme");
+      file_ = FileDescriptor(
+          ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+      if (file_.valid()) {
+        return;
+      }
+      if (errno != EEXIST) {
+        fail("could not make the event file", path_, errno);
+      }
+    }
+  }
+
+  std::string path_;
+  FileDescriptor file_;
+  std::string buffer_;
+};
+
+EventFile::EventFile(const std::string& folder) : impl_(std::make_unique<Impl>(folder)) {}
+
+EventFile::~EventFile() {
+  try {
+    impl_->flush();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, detail::concat(error.what(), "; the last events are lost"));
+  }
+}
+
+void EventFile::add_scalar(const std::string& tag, std::int64_t step, double value) {
+  impl_->add(detail::scalar_event({seconds_since_1970(), step}, tag, value));
+}
+
+void EventFile::add_histogram(const std::string& tag,
+                              std::int64_t step,
+                              std::span<const float> values) {
+  impl_->add(detail::histogram_event({seconds_since_1970(), step}, tag, values));
+}
+
+void EventFile::add_text(const std::string& tag, std::int64_t step, const std::string& text) {
+  impl_->add(detail::text_event({seconds_since_1970(), step}, tag, text));
+}
+
+void EventFile::flush() {
+  impl_->flush();
+}
+
+const std::string& EventFile::path() const {
+  return impl_->path();
+}
+
+}  // namespace trireme

@@ -1,0 +1,91 @@
+#include "trireme/observe/line_file.h"
+
+#include <cerrno>
+#include <cstdio>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+using detail::errno_text;
+
+constexpr auto kLongestWait = std::chrono::milliseconds(200);
+
+void write_all(int fd, const std::string& path, const std::string& text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = write(fd, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written <= 0) {
+      throw Error(concat("\"",
+                         path,
+                         "\" could not be written: ",
+                         errno_text(errno),
+                         "; make room, or choose another folder"));
+    }
+    done += static_cast<std::size_t>(written);
+  }
+}
+
+}  // namespace
+
+LineFile::LineFile(const std::string& path)
+    : path_(path),
+      file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)),
+      flushed_(std::chrono::steady_clock::now()) {
+  if (!file_.valid()) {
+    throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
+  }
+}
+
+LineFile::~LineFile() {
+  try {
+    flush();
+  } catch (const Error& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void LineFile::add(const std::string& line) {
+  waiting_ += line;
+  waiting_ += '\n';
+  if (std::chrono::steady_clock::now() - flushed_ > kLongestWait) {
+    flush();
+  }
+}
+
+void LineFile::flush() {
+  if (!waiting_.empty()) {
+    std::string text;
+    text.swap(waiting_);  // what could not be written is not tried again
+    write_all(file_.get(), path_, text);
+  }
+  flushed_ = std::chrono::steady_clock::now();
+}
+
+void write_whole_file(const std::string& path, const std::string& text) {
+  const std::string partial = concat(path, ".partial-", getpid());
+  const FileDescriptor file(open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.valid()) {
+    throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
+  }
+  try {
+    write_all(file.get(), path, text);
+    if (std::rename(partial.c_str(), path.c_str()) != 0) {
+      throw Error(concat("\"", path, "\" could not be written: ", errno_text(errno)));
+    }
+  } catch (...) {
+    unlink(partial.c_str());
+    throw;
+  }
+}
+
+}  // namespace trireme

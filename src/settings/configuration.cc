@@ -1,0 +1,68 @@
+// A configuration as JSON: read with every name checked, written flat.
+
+#include <nlohmann/json.hpp>
+
+#include "settings/deepspeed_names.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/settings/settings_table.h"
+
+namespace trireme {
+
+using Json = nlohmann::json;
+using detail::concat;
+
+void apply_json(TrainSettings& settings, const std::string& text, const std::string& source) {
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    throw ConfigError(concat(
+        source, ", byte ", error.byte, ": expected JSON, found something else: ", error.what()));
+  } catch (const Json::out_of_range& error) {
+    throw ConfigError(concat(source, ": expected numbers that a double holds: ", error.what()));
+  }
+  TRIREME_CHECK(json.is_object(),
+                source,
+                ": expected one JSON object { \"name\": value, ... }, found ",
+                json.type_name());
+  std::vector<std::string> names = detail::deepspeed_names();
+  for (const Setting& setting : settings_table()) {
+    names.push_back(setting.name);
+  }
+  std::vector<std::string> without_effect;
+  for (const auto& [name, value] : json.items()) {
+    try {
+      const Setting* ours = nullptr;
+      for (const Setting& setting : settings_table()) {
+        ours = setting.name == name ? &setting : ours;
+      }
+      // "optimizer" and "tensorboard" are a word here and an object there.
+      if (ours != nullptr && !value.is_object()) {
+        ours->set_json(settings, value.dump());
+      } else if (!detail::apply_deepspeed(settings, name, value, without_effect)) {
+        const std::string near = nearest_name(name, names);
+        throw ConfigError(concat("unknown name \"",
+                                 name,
+                                 "\"",
+                                 near.empty() ? "; trireme train --help lists all of them"
+                                              : concat("; did you mean \"", near, "\"?")));
+      }
+    } catch (const ConfigError& error) {
+      throw ConfigError(concat(source, ": ", error.what()));
+    }
+  }
+  for (const std::string& name : without_effect) {
+    log(LogLevel::kWarning, concat(source, ": ", name, " has no effect here"));
+  }
+}
+
+std::string to_json(const TrainSettings& settings) {
+  nlohmann::ordered_json json;
+  for (const Setting& setting : settings_table()) {
+    json[setting.name] = nlohmann::ordered_json::parse(setting.to_json(settings));
+  }
+  return json.dump(2);
+}
+
+}  // namespace trireme

@@ -1,0 +1,364 @@
+#include "settings/deepspeed_names.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
+
+namespace trireme::detail {
+namespace {
+
+using Json = nlohmann::json;
+using Names = std::vector<std::string>;
+
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Sets one of our settings, with DeepSpeed's name in what it says.
+void set(TrainSettings& settings, const char* ours, const std::string& theirs, const Json& value) {
+  if (value == "auto") {
+    return;  // Hugging Face's word for: as elsewhere
+  }
+  for (const Setting& setting : settings_table()) {
+    if (setting.name == ours) {
+      try {
+        setting.set_json(settings, value.dump());
+      } catch (const ConfigError& error) {
+        throw ConfigError(concat(theirs, " (DeepSpeed's name of ", error.what(), ")"));
+      }
+    }
+  }
+}
+
+void require_object(const std::string& name, const Json& value) {
+  TRIREME_CHECK(value.is_object(), name, ": expected an object { ... }, found ", value.dump());
+}
+
+[[noreturn]] void refuse_unknown(const std::string& object,
+                                 const std::string& name,
+                                 const Names& known) {
+  const std::string near = nearest_name(name, known);
+  throw ConfigError(concat(object,
+                           ": unknown name \"",
+                           name,
+                           "\"",
+                           near.empty() ? "" : concat("; did you mean \"", near, "\"?")));
+}
+
+void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_effect) {
+  require_object("optimizer", value);
+  static const std::map<std::string, std::string> kRules = {{"adam", "adamw"},
+                                                            {"adamw", "adamw"},
+                                                            {"sgd", "sgd"},
+                                                            {"lamb", "lamb"},
+                                                            {"lion", "lion"},
+                                                            {"adagrad", "adagrad"}};
+  static const Names kParams = {
+      "lr", "betas", "eps", "weight_decay", "momentum", "nesterov", "adam_w_mode"};
+  static const Names kTuning = {"torch_adam", "fused"};
+  for (const auto& [name, item] : value.items()) {
+    if (name == "type") {
+      TRIREME_CHECK(item.is_string(), "optimizer.type: expected a name, found ", item.dump());
+      std::string type = item.get<std::string>();
+      std::transform(type.begin(), type.end(), type.begin(), [](unsigned char letter) {
+        return static_cast<char>(std::tolower(letter));
+      });
+      const auto rule = kRules.find(type);
+      TRIREME_CHECK(rule != kRules.end(),
+                    "optimizer.type: expected Adam, AdamW, SGD, Lamb, Lion or Adagrad, found ",
+                    item.dump());
+      settings.optimizer = rule->second;
+    } else if (name == "params") {
+      require_object("optimizer.params", item);
+    } else {
+      refuse_unknown("optimizer", name, {"type", "params"});
+    }
+  }
+  const Json params = value.value("params", Json::object());
+  for (const auto& [name, item] : params.items()) {
+    const std::string whole = "optimizer.params." + name;
+    if (name == "betas" && item == Json("auto")) {
+      continue;
+    }
+    if (name == "betas") {
+      TRIREME_CHECK(item.is_array() && item.size() == 2,
+                    whole,
+                    ": expected two numbers, found ",
+                    item.dump());
+      set(settings, "beta1", whole, item[0]);
+      set(settings, "beta2", whole, item[1]);
+    } else if (name == "adam_w_mode") {
+      // DeepSpeed's Adam decouples the decay unless this is false.
+      TRIREME_CHECK(item.is_boolean(), whole, ": expected true or false, found ", item.dump());
+      TRIREME_CHECK(settings.optimizer.starts_with("adam"),
+                    whole,
+                    ": it is about Adam, found the optimizer ",
+                    settings.optimizer);
+      settings.optimizer = item.get<bool>() ? "adamw" : "adam";
+    } else if (contains(kParams, name)) {
+      set(settings, name.c_str(), whole, item);
+    } else if (name == "bias_correction") {
+      TRIREME_CHECK(item == Json(true),
+                    whole,
+                    ": expected true, which it always is here, found ",
+                    item.dump());
+    } else if (contains(kTuning, name)) {
+      without_effect.push_back(whole);
+    } else {
+      refuse_unknown("optimizer.params", name, kParams);
+    }
+  }
+}
+
+void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_effect) {
+  require_object("scheduler", value);
+  const Json params = value.value("params", Json::object());
+  require_object("scheduler.params", params);
+  for (const auto& [name, item] : value.items()) {
+    if (name != "type" && name != "params") {
+      refuse_unknown("scheduler", name, {"type", "params"});
+    }
+  }
+  const Json named = value.value("type", Json());
+  const std::string type = named.is_string() ? named.get<std::string>() : "";
+  const auto number = [&](const char* name, double otherwise) {
+    const Json item = params.value(name, Json(otherwise));
+    TRIREME_CHECK(
+        item.is_number(), "scheduler.params.", name, ": expected a number, found ", item.dump());
+    return item.get<double>();
+  };
+  Names known = {
+      "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "last_batch_iteration"};
+  if (type == "WarmupLR") {
+    settings.schedule = "constant";
+  } else if (type == "WarmupDecayLR") {
+    settings.schedule = "linear";
+    known.push_back("total_num_steps");
+  } else if (type == "WarmupCosineLR") {
+    settings.schedule = "cosine";
+    known = {"total_num_steps",
+             "warmup_num_steps",
+             "warmup_min_ratio",
+             "cos_min_ratio",
+             "warmup_type",
+             "last_batch_iteration"};
+    set(settings,
+        "final_factor",
+        "scheduler.params.cos_min_ratio",
+        Json(number("cos_min_ratio", 0.0001)));
+    TRIREME_CHECK(number("warmup_min_ratio", 0) == 0,
+                  "scheduler.params.warmup_min_ratio: a warm-up begins at 0 here, found ",
+                  number("warmup_min_ratio", 0));
+  } else if (type == "OneCycle") {
+    settings.schedule = "one_cycle";
+    known = {"cycle_min_lr", "cycle_max_lr", "cycle_first_step_size", "cycle_second_step_size"};
+    const double first = number("cycle_first_step_size", 2000);
+    const double second = number("cycle_second_step_size", first);
+    TRIREME_CHECK(number("cycle_max_lr", 0) > 0 && first >= 1 && second >= 1,
+                  "scheduler OneCycle: expected cycle_max_lr and step sizes above 0");
+    settings.lr = number("cycle_max_lr", 0);
+    set(settings,
+        "start_factor",
+        "scheduler.params.cycle_min_lr",
+        Json(number("cycle_min_lr", 0) / settings.lr));
+    settings.rise = first / (first + second);
+    set(settings, "schedule_steps", "scheduler.params.cycle_first_step_size", Json(first + second));
+  } else {
+    throw ConfigError(concat(
+        "scheduler.type: expected WarmupLR, WarmupDecayLR, WarmupCosineLR or OneCycle, found ",
+        named.is_null() ? "none" : named.dump(),
+        "; Trireme's own schedules are set with \"schedule\""));
+  }
+  for (const auto& [name, item] : params.items()) {
+    const std::string whole = "scheduler.params." + name;
+    if (!contains(known, name)) {
+      refuse_unknown("scheduler.params", name, known);
+    }
+    if (name == "warmup_num_steps") {
+      set(settings, "warm_up", whole, item);
+    } else if (name == "total_num_steps") {
+      set(settings, "schedule_steps", whole, item);
+    } else if (name == "warmup_max_lr") {
+      set(settings, "lr", whole, item);
+    } else if (name == "warmup_min_lr") {
+      TRIREME_CHECK(item == Json(0) || item == Json(0.0) || item == Json("auto"),
+                    whole,
+                    ": a warm-up begins at 0 here, found ",
+                    item.dump());
+    } else if (name == "warmup_type") {
+      TRIREME_CHECK(item == Json("linear"),
+                    whole,
+                    ": Trireme warms up along a line (\"linear\"), found ",
+                    item.dump());
+    } else if (name == "last_batch_iteration") {
+      without_effect.push_back(whole);
+    }
+  }
+  const bool warms_up = type != "OneCycle";
+  if (warms_up && !params.contains("warmup_type")) {
+    without_effect.push_back(
+        "scheduler.params.warmup_type (DeepSpeed's default is log, here it is linear)");
+  }
+  if (warms_up && !params.contains("warmup_num_steps")) {
+    settings.warm_up = 1000;  // DeepSpeed's default
+  }
+}
+
+void apply_zero(TrainSettings& settings, const Json& value, Names& without_effect) {
+  require_object("zero_optimization", value);
+  // They tune how DeepSpeed moves data; what is computed does not depend on them.
+  static const Names kTuning = {"allgather_partitions",
+                                "allgather_bucket_size",
+                                "overlap_comm",
+                                "reduce_scatter",
+                                "contiguous_gradients",
+                                "round_robin_gradients",
+                                "sub_group_size",
+                                "stage3_max_live_parameters",
+                                "stage3_max_reuse_distance",
+                                "stage3_prefetch_bucket_size",
+                                "stage3_param_persistence_threshold",
+                                "stage3_gather_16bit_weights_on_model_save",
+                                "load_from_fp32_weights",
+                                "elastic_checkpoint",
+                                "ignore_unused_parameters",
+                                "memory_efficient_linear"};
+  for (const auto& [name, item] : value.items()) {
+    const std::string whole = "zero_optimization." + name;
+    if (name == "stage") {
+      set(settings, "zero", whole, item);
+    } else if (name == "reduce_bucket_size") {
+      if (item != Json("auto")) {
+        TRIREME_CHECK(item.is_number(), whole, ": expected elements, found ", item.dump());
+        set(settings, "bucket_bytes", whole, Json(4 * item.get<double>()));
+      }
+    } else if (name == "offload_optimizer" || name == "offload_param") {
+      const bool off = item.is_null() ||
+                       (item.is_object() && item.value("device", Json("none")) == Json("none"));
+      TRIREME_CHECK(
+          off, whole, ": Trireme does not offload; leave it out, or set its device to \"none\"");
+    } else if (contains(kTuning, name)) {
+      without_effect.push_back(whole);
+    } else {
+      Names known = kTuning;
+      known.insert(known.end(), {"stage", "reduce_bucket_size"});
+      refuse_unknown("zero_optimization", name, known);
+    }
+  }
+}
+
+void apply_half(TrainSettings& settings,
+                const std::string& which,
+                const Json& value,
+                Names& without_effect) {
+  require_object(which, value);
+  const bool enabled = value.value("enabled", Json(false)) == Json(true);
+  if (enabled) {
+    const char* precision = which == "bf16" ? "bfloat16" : "float16";
+    TRIREME_CHECK(settings.precision == "float32" || settings.precision == precision,
+                  "bf16 and fp16 are both enabled: choose one");
+    settings.precision = precision;
+  }
+  for (const auto& [name, item] : value.items()) {
+    const std::string whole = which + "." + name;
+    if (name == "enabled") {
+      TRIREME_CHECK(item.is_boolean() || item == Json("auto"),
+                    whole,
+                    ": expected true or false, found ",
+                    item.dump());
+    } else if (which == "fp16" && name == "initial_scale_power") {
+      TRIREME_CHECK(item.is_number(), whole, ": expected a number, found ", item.dump());
+      set(settings, "loss_scale_initial", whole, Json(std::exp2(item.get<double>())));
+    } else if (which == "fp16" && name == "loss_scale_window") {
+      set(settings, "loss_scale_window", whole, item);
+    } else if (which == "fp16" && name == "loss_scale") {
+      TRIREME_CHECK(item == Json(0) || item == Json(0.0),
+                    whole,
+                    ": only a dynamic loss scale (0), found ",
+                    item.dump());
+    } else if (which == "fp16" && (name == "hysteresis" || name == "min_loss_scale")) {
+      without_effect.push_back(whole);
+    } else {
+      refuse_unknown(
+          which, name, {"enabled", "initial_scale_power", "loss_scale_window", "loss_scale"});
+    }
+  }
+}
+
+using Apply = std::function<void(TrainSettings&, const Json&, Names&)>;
+
+const std::map<std::string, Apply>& handlers() {
+  const auto same = [](const char* ours, const char* theirs) {
+    return [=](TrainSettings& settings, const Json& value, Names&) {
+      set(settings, ours, theirs, value);
+    };
+  };
+  const auto tuning = [](const char* theirs) {
+    return [=](TrainSettings&, const Json&, Names& without_effect) {
+      without_effect.push_back(theirs);
+    };
+  };
+  const auto half = [](const char* which) {
+    return [=](TrainSettings& settings, const Json& value, Names& without_effect) {
+      apply_half(settings, which, value, without_effect);
+    };
+  };
+  static const std::map<std::string, Apply> kHandlers = {
+      {"train_batch_size", same("batch", "train_batch_size")},
+      {"train_micro_batch_size_per_gpu", same("micro_batch", "train_micro_batch_size_per_gpu")},
+      {"gradient_accumulation_steps", same("accumulate", "gradient_accumulation_steps")},
+      {"gradient_clipping", same("clip_norm", "gradient_clipping")},
+      {"steps_per_print", same("log_every", "steps_per_print")},
+      {"optimizer", apply_optimizer},
+      {"scheduler", apply_scheduler},
+      {"zero_optimization", apply_zero},
+      {"bf16", half("bf16")},
+      {"fp16", half("fp16")},
+      {"tensorboard",
+       [](TrainSettings& settings, const Json& value, Names& without_effect) {
+         require_object("tensorboard", value);
+         set(settings, "tensorboard", "tensorboard.enabled", value.value("enabled", Json(false)));
+         for (const auto& [name, item] : value.items()) {
+           if (name == "output_path" || name == "job_name") {
+             without_effect.push_back(
+                 concat("tensorboard.", name, " (the run folder has the file)"));
+           } else if (name != "enabled") {
+             refuse_unknown("tensorboard", name, {"enabled", "output_path", "job_name"});
+           }
+         }
+       }},
+      {"wall_clock_breakdown", tuning("wall_clock_breakdown")},
+      {"zero_allow_untested_optimizer", tuning("zero_allow_untested_optimizer")},
+      {"zero_force_ds_cpu_optimizer", tuning("zero_force_ds_cpu_optimizer")},
+      {"prescale_gradients", tuning("prescale_gradients")},
+  };
+  return kHandlers;
+}
+
+}  // namespace
+
+bool apply_deepspeed(TrainSettings& settings,
+                     const std::string& name,
+                     const Json& value,
+                     Names& without_effect) {
+  const auto found = handlers().find(name);
+  if (found == handlers().end()) {
+    return false;
+  }
+  found->second(settings, value, without_effect);
+  return true;
+}
+
+std::vector<std::string> deepspeed_names() {
+  Names names;
+  for (const auto& [name, apply] : handlers()) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/settings/train_settings.h"
+
+namespace trireme::detail {
+
+// A top-level name of DeepSpeed's configuration that Trireme's has not. False where it is none; the
+// settings that correspond to it are set otherwise. Names that tune DeepSpeed's own machinery and
+// cannot change a result are collected in `without_effect`; what would change it and has no
+// counterpart is refused (ConfigError).
+bool apply_deepspeed(TrainSettings& settings,
+                     const std::string& name,
+                     const nlohmann::json& value,
+                     std::vector<std::string>& without_effect);
+
+// The names it knows, for suggestions.
+std::vector<std::string> deepspeed_names();
+
+}  // namespace trireme::detail

@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <charconv>
+
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/settings/train_settings.h"
+#include "trireme/settings/values.h"
+
+namespace trireme {
+namespace {
+
+// Also of the table; products of what is below it are counted without overflow.
+constexpr std::int64_t kLargestBatch = 1'000'000'000'000;
+
+void choose_model(TrainSettings& s) {
+  const bool gpt = s.model == "gpt";
+  if (s.initialisation == "auto") {
+    s.initialisation = gpt ? "gpt2" : s.model == "wide" ? "xavier" : "he";
+  }
+  if (s.dropout < 0) {
+    s.dropout = s.model == "convnet" ? 0.25 : 0;
+  }
+  if (s.hidden.empty()) {
+    s.hidden =
+        s.model == "convnet" ? std::vector<std::int64_t>{128} : std::vector<std::int64_t>{256, 128};
+  }
+  TRIREME_CHECK(s.model != "convnet" || s.hidden.size() == 1,
+                "hidden: a convnet has one hidden layer, found ",
+                s.hidden.size());
+  if (s.stages.empty()) {
+    s.stages = {32, 64};
+  }
+  if (s.data.empty()) {
+    TRIREME_CHECK(s.model != "wide",
+                  "data: expected a file in libsvm's format for the model wide, found none");
+    s.data = gpt ? "licenses" : "fashion-mnist";
+  }
+  if (gpt && s.sequence == 0) {
+    s.sequence = s.size == "tiny" ? 64 : s.size == "small" ? 256 : 1024;
+  }
+  if (s.eval_batch == 0) {
+    // A large vocabulary has large scores for every token.
+    const std::int64_t tokens = s.size == "gpt2" ? 2048 : 16384;
+    s.eval_batch = gpt ? std::max<std::int64_t>(1, tokens / s.sequence) : 256;
+  }
+}
+
+void choose_optimizer(TrainSettings& s) {
+  const bool gpt = s.model == "gpt";
+  if (s.lr == 0) {
+    s.lr = s.optimizer == "sgd"       ? 0.1
+           : s.optimizer == "lion"    ? 1e-4
+           : s.optimizer == "adagrad" ? 1e-2
+                                      : 1e-3;
+  }
+  if (s.weight_decay < 0) {
+    s.weight_decay = s.optimizer == "adamw" || s.optimizer == "lamb" ? 0.01 : 0;
+  }
+  if (s.schedule == "auto") {
+    s.schedule = gpt ? "cosine" : "one_cycle";
+  }
+  if (s.warm_up < 0 && !(gpt && s.schedule == "cosine")) {
+    s.warm_up = 0;  // else 5 % of the steps, once their number is known
+  }
+  if (s.clip_norm < 0) {
+    s.clip_norm = gpt ? 1 : 0;
+  }
+  TRIREME_CHECK(s.schedule != "multi_step" || !s.milestones.empty(),
+                "milestones: the schedule multi_step needs the steps at which it reduces");
+  TRIREME_CHECK(std::is_sorted(s.milestones.begin(), s.milestones.end()),
+                "milestones: expected rising steps");
+}
+
+// The largest divisor of the batch that leaves a micro-batch for every rank, where one does.
+std::int64_t share_of(std::int64_t batch, std::int64_t ranks) {
+  const std::int64_t most = std::max<std::int64_t>(1, batch / ranks);
+  std::int64_t best = 1;
+  for (std::int64_t size = 1; size * size <= batch; ++size) {
+    if (batch % size == 0) {
+      for (const std::int64_t divisor : {size, batch / size}) {
+        best = divisor <= most ? std::max(best, divisor) : best;
+      }
+    }
+  }
+  return best;
+}
+
+// batch = micro_batch x micro-batches; the last are accumulate x ranks where accumulate is given.
+void choose_batch(TrainSettings& s) {
+  const auto given = parse_integer(s.micro_batch);
+  TRIREME_CHECK((given && *given >= 1) || s.micro_batch == "share" || s.micro_batch == "auto",
+                "micro_batch: expected a number from 1 on, share or auto, found \"",
+                s.micro_batch,
+                "\"");
+  TRIREME_CHECK(given.value_or(1) <= kLargestBatch && s.accumulate <= kLargestBatch / s.ranks &&
+                    s.accumulate * s.ranks <= kLargestBatch / given.value_or(1),
+                "micro_batch, accumulate: expected a batch of at most ",
+                kLargestBatch,
+                ", found micro_batch ",
+                s.micro_batch,
+                ", accumulate ",
+                s.accumulate,
+                " and ranks ",
+                s.ranks);
+  if (s.batch == 0) {
+    s.batch = s.accumulate > 0 && given ? *given * s.accumulate * s.ranks
+              : s.model == "gpt"        ? 32
+                                        : 128;
+  }
+  if (s.accumulate > 0) {
+    const std::int64_t micro_batches = s.accumulate * s.ranks;
+    TRIREME_CHECK(s.batch % micro_batches == 0,
+                  "batch: expected a multiple of accumulate x ranks = ",
+                  s.accumulate,
+                  " x ",
+                  s.ranks,
+                  ", found ",
+                  s.batch);
+    const std::int64_t size = s.batch / micro_batches;
+    TRIREME_CHECK(!given || *given == size,
+                  "batch: expected micro_batch x accumulate x ranks = ",
+                  given.value_or(0),
+                  " x ",
+                  s.accumulate,
+                  " x ",
+                  s.ranks,
+                  ", found ",
+                  s.batch,
+                  "; leave one of them out");
+    s.micro_batch = std::to_string(size);
+    s.accumulate = 0;
+  } else if (s.micro_batch == "share") {
+    // Where the ranks do not divide the batch, some compute a micro-batch more than others.
+    s.micro_batch = std::to_string(share_of(s.batch, s.ranks));
+  }
+  const auto size = parse_integer(s.micro_batch);
+  TRIREME_CHECK(!size || s.batch % *size == 0,
+                "micro_batch: expected a divisor of the batch of ",
+                s.batch,
+                ", found ",
+                size.value_or(0));
+  for (const BatchChange& change : batch_changes(s)) {
+    TRIREME_CHECK(!size || change.batch % *size == 0,
+                  "batch_schedule: expected multiples of the micro-batch of ",
+                  *size,
+                  ", found ",
+                  change.batch);
+  }
+}
+
+void check_ranks(const TrainSettings& s) {
+  TRIREME_CHECK(s.placement == "auto" || s.zero == 3,
+                "placement: it is about the parameters of stage 3, found zero = ",
+                s.zero);
+  TRIREME_CHECK(s.balance != "speeds" || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
+                "speeds: expected one for each of the ",
+                s.ranks,
+                " ranks, found ",
+                s.speeds.size());
+  TRIREME_CHECK(
+      s.balance != "speeds" ||
+          std::any_of(s.speeds.begin(), s.speeds.end(), [](double speed) { return speed > 0; }),
+      "speeds: expected one above 0 at least, found none");
+  TRIREME_CHECK(s.balance == "speeds" || s.speeds.empty(),
+                "speeds: they are used with balance = speeds, found balance = ",
+                s.balance);
+  TRIREME_CHECK(s.folds != 1, "folds: expected 0 (none) or at least 2, found 1");
+  TRIREME_CHECK(s.sampling == "weighted" || s.class_weights.empty(),
+                "class_weights: they are used with sampling = weighted, found sampling = ",
+                s.sampling);
+  memory_limit_bytes(s.memory_limit);
+  goal_of(s);
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> memory_limit_bytes(const std::string& text) {
+  if (text == "auto") {
+    return std::nullopt;
+  }
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  static const std::pair<const char*, double> kUnits[] = {{"", 1},
+                                                          {"B", 1},
+                                                          {"kB", 1e3},
+                                                          {"KB", 1e3},
+                                                          {"MB", 1e6},
+                                                          {"GB", 1e9},
+                                                          {"TB", 1e12},
+                                                          {"KiB", 0x1p10},
+                                                          {"MiB", 0x1p20},
+                                                          {"GiB", 0x1p30},
+                                                          {"TiB", 0x1p40}};
+  for (const auto& [name, factor] : kUnits) {
+    const bool sensible = number * factor >= 1 && number * factor < 0x1p62;
+    if (error == std::errc() && sensible && unit == name) {
+      return static_cast<std::uint64_t>(number * factor);
+    }
+  }
+  throw ConfigError(detail::concat(
+      "memory_limit: expected bytes like 512MB or 4GiB, or auto, found \"", text, "\""));
+}
+
+std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
+  std::vector<BatchChange> changes;
+  for (const std::string& text : settings.batch_schedule) {
+    const auto colon = text.find(':');
+    const auto step = parse_integer(text.substr(0, colon));
+    const auto batch =
+        colon == std::string::npos ? std::nullopt : parse_integer(text.substr(colon + 1));
+    TRIREME_CHECK(step && batch && *step >= 1 && *batch >= 1,
+                  "batch_schedule: expected STEP:BATCH like 1000:256, found \"",
+                  text,
+                  "\"");
+    TRIREME_CHECK(changes.empty() || changes.back().step < *step,
+                  "batch_schedule: expected rising steps, found ",
+                  *step,
+                  " after ",
+                  changes.back().step);
+    changes.push_back({*step, *batch});
+  }
+  return changes;
+}
+
+std::optional<Goal> goal_of(const TrainSettings& settings) {
+  if (settings.goal.empty()) {
+    return std::nullopt;
+  }
+  const auto colon = settings.goal.find(':');
+  Goal goal{settings.goal.substr(0, colon)};
+  const char* end = settings.goal.data() + settings.goal.size();
+  const auto parsed = std::from_chars(
+      colon == std::string::npos ? end : settings.goal.data() + colon + 1, end, goal.value);
+  const bool known = goal.metric == "loss" || goal.metric == "accuracy" || goal.metric == "f1" ||
+                     goal.metric == "perplexity";
+  TRIREME_CHECK(known && parsed.ec == std::errc() && parsed.ptr == end,
+                "goal: expected METRIC:VALUE with loss, accuracy, f1 or perplexity, like "
+                "accuracy:0.9, found \"",
+                settings.goal,
+                "\"");
+  return goal;
+}
+
+TrainSettings resolve(TrainSettings settings) {
+  choose_model(settings);
+  choose_optimizer(settings);
+  choose_batch(settings);
+  check_ranks(settings);
+  return settings;
+}
+
+}  // namespace trireme

@@ -1,0 +1,443 @@
+#include "trireme/settings/settings_table.h"
+
+#include <algorithm>
+
+#include "settings/field.h"
+
+namespace trireme {
+namespace {
+
+using detail::Bounds;
+using detail::field;
+using S = TrainSettings;
+
+std::vector<Setting> model_settings() {
+  return {
+      field("model",
+            &S::model,
+            "What is trained: a transformer on text or tokens, a multi-layer perceptron, a "
+            "convolutional net with batch normalisation, or a sparse linear model.",
+            {.choices = {"gpt", "mlp", "convnet", "wide"}}),
+      field("size",
+            &S::size,
+            "Of a gpt: tiny is 4 layers of width 128, small 6 of 384, gpt2 12 of 768.",
+            {.choices = {"tiny", "small", "gpt2"}}),
+      field("layers", &S::layers, "Of a gpt; 0: as its size says.", {.least = 0}),
+      field("width",
+            &S::width,
+            "Of a gpt's layers, or of a wide model's table; 0: as the size says, 16.",
+            {.least = 0}),
+      field("heads", &S::heads, "Of a gpt's attention; 0: as its size says.", {.least = 0}),
+      field("hidden",
+            &S::hidden,
+            "Widths of an mlp's hidden layers (256,128 where empty), or of a convnet's one (128).",
+            {.least = 1}),
+      field("stages",
+            &S::stages,
+            "Channels of a convnet's stages, each of which halves the image; 32,64 where empty.",
+            {.least = 1}),
+      field("dropout",
+            &S::dropout,
+            "Share of activations that are dropped in training; -1: the model's own (convnet 0.25, "
+            "others 0).",
+            {.least = -1, .most = 0.99}),
+      field("initialisation",
+            &S::initialisation,
+            "How weights begin; auto: gpt2 for a gpt, he for mlp and convnet, xavier for wide.",
+            {.choices = {"auto", "torch", "he", "xavier", "gpt2"}}),
+      field("recompute",
+            &S::recompute,
+            "Compute activations of each layer again in backward instead of keeping them: less "
+            "memory, a third more time, the same bits."),
+  };
+}
+
+std::vector<Setting> data_settings() {
+  return {
+      field(
+          "data",
+          &S::data,
+          "A file, a folder with MNIST's files or with texts, fashion-mnist, or licenses (the "
+          "texts every Debian has). Empty: licenses for a gpt, fashion-mnist for mlp and convnet."),
+      field("eval_data",
+            &S::eval_data,
+            "What is evaluated on. Empty: MNIST's test files, else a part of the data."),
+      field("format",
+            &S::format,
+            "Of the data; auto: by its name.",
+            {.choices = {"auto", "idx", "text", "tokens16", "tokens32", "csv", "libsvm"}}),
+      field("eval_fraction",
+            &S::eval_fraction,
+            "Part of the data that is kept for evaluation where it has no file of its own.",
+            {.least = 0, .most = 0.9}),
+      field("sequence",
+            &S::sequence,
+            "Tokens that a gpt sees at a time; 0: as its size says (64, 256, 1024).",
+            {.least = 0}),
+      field("stride",
+            &S::stride,
+            "Tokens from the start of a training sample to that of the next; 0: the sequence.",
+            {.least = 0}),
+      field("vocabulary",
+            &S::vocabulary,
+            "Of tokens; 0: 256 for text, else the largest token plus one.",
+            {.least = 0}),
+      field(
+          "target",
+          &S::target,
+          "The column of a CSV file that is predicted, by name or number from 0; empty: the last."),
+      field("regression", &S::regression, "The target of a CSV file is a number, not a class."),
+      field("normalise",
+            &S::normalise,
+            "standard: subtract the mean and divide by the standard deviation of each feature (of "
+            "each channel of images), computed over the training data on all ranks.",
+            {.choices = {"none", "standard"}}),
+      field("sampling",
+            &S::sampling,
+            "shuffled: each sample once per epoch, in a new order; balanced: classes equally "
+            "often; weighted: by class_weights; sequential: in the file's order.",
+            {.choices = {"shuffled", "balanced", "weighted", "sequential"}}),
+      field("class_weights",
+            &S::class_weights,
+            "With weighted sampling: how often each class is drawn, in proportion.",
+            {.least = 0}),
+      field("loss_weights",
+            &S::loss_weights,
+            "Weight of each class in the loss; empty: all alike.",
+            {.least = 0}),
+      field("partition",
+            &S::partition,
+            "uniform: micro-batches are dealt from all samples; hash: samples belong to shares by "
+            "a hash of their number, and a micro-batch holds samples of one share.",
+            {.choices = {"uniform", "hash"}}),
+      field("shares",
+            &S::shares,
+            "With hash: how many; 0: the micro-batches of a step.",
+            {.least = 0}),
+      field("shift",
+            &S::shift,
+            "Images move by up to this many pixels in training.",
+            {.least = 0, .most = 64}),
+      field("flip", &S::flip, "Images are mirrored every other time in training."),
+      field("noise",
+            &S::noise,
+            "Standard deviation of what is added to dense values in training.",
+            {.least = 0}),
+      field("data_threads",
+            &S::data_threads,
+            "Threads of each rank that prepare batches ahead; 0: none.",
+            {.least = 0, .most = 64}),
+  };
+}
+
+std::vector<Setting> training_settings() {
+  return {
+      field("steps",
+            &S::steps,
+            "Updates; 0: as the epochs say, and 500 for a gpt where neither is given.",
+            {.least = 0}),
+      field("epochs",
+            &S::epochs,
+            "Passes over the data, fractions allowed, where steps is 0; 0: 5.",
+            {.least = 0}),
+      field("batch",
+            &S::batch,
+            "Samples of one update over all ranks; 0: 32 for a gpt, 128 for others.",
+            {.least = 0, .most = 1e12},
+            {"train_batch_size"}),
+      field("micro_batch",
+            &S::micro_batch,
+            "Samples that a rank computes at a time: a number; share: the batch divided by the "
+            "ranks; auto: the largest divisor of the batch that fits into memory, found by trying. "
+            "The result does not depend on the ranks when this is a number.",
+            {.kind = "integer, share or auto"},
+            {"train_micro_batch_size_per_gpu"}),
+      field("accumulate",
+            &S::accumulate,
+            "Micro-batches of each rank in a step, instead of the batch or the micro-batch; 0: as "
+            "those say.",
+            {.least = 0},
+            {"gradient_accumulation_steps"}),
+      field("batch_schedule",
+            &S::batch_schedule,
+            "Batches from later steps on, STEP:BATCH, each a multiple of the micro-batch: "
+            "1000:256,5000:512.",
+            {.kind = "list of STEP:BATCH"}),
+      field("memory_limit",
+            &S::memory_limit,
+            "What the tensors of a rank may take (512MB, 4GB); auto: its part of the memory that "
+            "is free. Running out makes micro-batches smaller where the batch allows it, and stops "
+            "the run otherwise.",
+            {.kind = "bytes or auto"}),
+      field("seed", &S::seed, "Of weights, shuffling, dropout and augmentation.", {}, {"seed"}),
+  };
+}
+
+std::vector<Setting> optimizer_settings() {
+  return {
+      field("optimizer",
+            &S::optimizer,
+            "The update rule.",
+            {.choices = {"adamw", "adam", "sgd", "lamb", "adagrad", "lion"}},
+            {"optimizer.type"}),
+      field("lr",
+            &S::lr,
+            "Learning rate; 0: 1e-3 (sgd 0.1, lion 1e-4, adagrad 1e-2).",
+            {.least = 0},
+            {"optimizer.params.lr"}),
+      field("momentum",
+            &S::momentum,
+            "Of sgd.",
+            {.least = 0, .most = 1},
+            {"optimizer.params.momentum"}),
+      field("nesterov", &S::nesterov, "Of sgd.", {}, {"optimizer.params.nesterov"}),
+      field("beta1",
+            &S::beta1,
+            "Of adamw, adam, lamb and lion.",
+            {.least = 0, .most = 1},
+            {"optimizer.params.betas[0]"}),
+      field("beta2",
+            &S::beta2,
+            "Of adamw, adam, lamb and lion.",
+            {.least = 0, .most = 1},
+            {"optimizer.params.betas[1]"}),
+      field("eps",
+            &S::eps,
+            "Of adamw, adam, lamb and adagrad.",
+            {.least = 0},
+            {"optimizer.params.eps"}),
+      field("weight_decay",
+            &S::weight_decay,
+            "-1: 0.01 for adamw and lamb, 0 for others.",
+            {.least = -1},
+            {"optimizer.params.weight_decay"}),
+      field("l1", &S::l1, "Of the weights, added to the gradient.", {.least = 0}),
+      field("schedule",
+            &S::schedule,
+            "How the learning rate moves; auto: cosine for a gpt, one_cycle for others.",
+            {.choices = {"auto",
+                         "constant",
+                         "cosine",
+                         "linear",
+                         "step",
+                         "multi_step",
+                         "one_cycle",
+                         "cyclic",
+                         "plateau"}},
+            {"scheduler.type"}),
+      field("warm_up",
+            &S::warm_up,
+            "Steps over which the learning rate rises to its value; -1: 5 % of the steps for a "
+            "gpt's cosine, 0 otherwise.",
+            {.least = -1},
+            {"scheduler.params.warmup_num_steps"}),
+      field("final_factor",
+            &S::final_factor,
+            "What is left of the learning rate at the end of cosine and linear.",
+            {.least = 0, .most = 1}),
+      field("schedule_steps",
+            &S::schedule_steps,
+            "Steps over which cosine, linear and one_cycle go; 0: all of them.",
+            {.least = 0},
+            {"scheduler.params.total_num_steps"}),
+      field("step_every",
+            &S::step_every,
+            "Steps between two reductions of step; 0: a third of all.",
+            {.least = 0}),
+      field("milestones", &S::milestones, "Steps at which multi_step reduces.", {.least = 1}),
+      field("gamma",
+            &S::gamma,
+            "Factor of each reduction of step, multi_step and plateau.",
+            {.least = 0, .most = 1}),
+      field("half_period",
+            &S::half_period,
+            "Steps from low to high of cyclic; 0: a tenth of all.",
+            {.least = 0}),
+      field("low_factor",
+            &S::low_factor,
+            "The low of cyclic, as a part of the learning rate.",
+            {.least = 0, .most = 1}),
+      field(
+          "rise", &S::rise, "Part of the steps in which one_cycle rises.", {.least = 0, .most = 1}),
+      field("start_factor",
+            &S::start_factor,
+            "Where one_cycle begins, as a part of the learning rate.",
+            {.least = 0, .most = 1}),
+      field("plateau_patience",
+            &S::plateau_patience,
+            "Evaluations without improvement that plateau forgives.",
+            {.least = 0}),
+      field("lr_scaling",
+            &S::lr_scaling,
+            "Multiplies the learning rate by the number of ranks, or its square root.",
+            {.choices = {"none", "linear", "sqrt"}}),
+      field("clip_norm",
+            &S::clip_norm,
+            "Bound of the gradient's norm; 0: none; -1: 1 for a gpt, none for others.",
+            {.least = -1},
+            {"gradient_clipping"}),
+      field("clip_value",
+            &S::clip_value,
+            "Bound of each element of the gradient; 0: none.",
+            {.least = 0}),
+      field("ema_decay",
+            &S::ema_decay,
+            "Keeps a moving average of the weights, saved as average.safetensors; 0: none.",
+            {.least = 0, .most = 0.999999}),
+  };
+}
+
+std::vector<Setting> rank_settings() {
+  return {
+      field("ranks", &S::ranks, "Worker processes (-n).", {.least = 1, .most = 4096}),
+      field("threads",
+            &S::threads,
+            "Threads of each rank; 0: its share of the processors. Another number may change the "
+            "last bits of the result.",
+            {.least = 0, .most = 1024}),
+      field("zero",
+            &S::zero,
+            "0: every rank holds everything (DDP). 1: optimizer states are divided among the "
+            "ranks; 2: gradients too; 3: parameters too. The result is the same, bit for bit.",
+            {.least = 0, .most = 3},
+            {"zero_optimization.stage"}),
+      field("placement",
+            &S::placement,
+            "Of the parameters of stage 3: one copy that the ranks of a machine share, or gathered "
+            "for use.",
+            {.choices = {"auto", "mapped", "copied"}}),
+      field("precision",
+            &S::precision,
+            "Of parameters and computation; 16-bit types have float32 masters; autocast computes "
+            "in bfloat16 with float32 parameters.",
+            {.choices = {"float32", "bfloat16", "float16", "autocast"}},
+            {"bf16.enabled", "fp16.enabled"}),
+      field("sum_order",
+            &S::sum_order,
+            "Of a step's micro-batches. chained: the same bits for any number of ranks; "
+            "local_first: each rank adds up its own first, one communication per step.",
+            {.choices = {"chained", "local_first"}}),
+      field("loss_scale_initial",
+            &S::loss_scale_initial,
+            "Of float16.",
+            {.least = 1},
+            {"fp16.initial_scale_power (2 to the power of)"}),
+      field("loss_scale_window",
+            &S::loss_scale_window,
+            "Of float16: steps without overflow before the scale is doubled.",
+            {.least = 1},
+            {"fp16.loss_scale_window"}),
+      field("unit_bytes", &S::unit_bytes, "Parameters that live and move together.", {.least = 1}),
+      field("bucket_bytes",
+            &S::bucket_bytes,
+            "Gradients that are summed at a time.",
+            {.least = 64},
+            {"zero_optimization.reduce_bucket_size (elements)"}),
+      field("balance",
+            &S::balance,
+            "How a step's micro-batches are dealt to the ranks. equal: alike; speeds: in "
+            "proportion to `speeds`; measured: following measured times, every 20 steps. Changes "
+            "no bit of the result.",
+            {.choices = {"equal", "speeds", "measured"}}),
+      field("speeds", &S::speeds, "Of the ranks, in any unit; for balance = speeds.", {.least = 0}),
+      field("straggler_factor",
+            &S::straggler_factor,
+            "A rank whose micro-batches take this many times the median is named in the log.",
+            {.least = 1}),
+      field("timeout",
+            &S::timeout,
+            "Seconds after which any wait for another rank gives up.",
+            {.least = 1}),
+  };
+}
+
+std::vector<Setting> evaluation_settings() {
+  return {
+      field("eval_every",
+            &S::eval_every,
+            "Steps between two evaluations; 0: once per epoch, and at the end.",
+            {.least = 0}),
+      field("eval_batch",
+            &S::eval_batch,
+            "Samples evaluated at a time; 0: 256, and for a gpt as many as have 16384 tokens (size "
+            "gpt2: 2048). Each is evaluated exactly once, by one rank.",
+            {.least = 0}),
+      field("early_stop",
+            &S::early_stop,
+            "Evaluations without improvement after which training stops; 0: never.",
+            {.least = 0}),
+      field("best",
+            &S::best,
+            "The metric by which the best model is kept (best.safetensors), early stopping and "
+            "plateau decide.",
+            {.choices = {"loss", "accuracy", "f1"}}),
+      field("goal",
+            &S::goal,
+            "METRIC:VALUE, like accuracy:0.9 or loss:1.5: the summary says in which step and after "
+            "how many seconds an evaluation first reached it."),
+      field("folds",
+            &S::folds,
+            "k-fold cross-validation: trains k times, each time with another part held out; 0: no.",
+            {.least = 0, .most = 1000}),
+  };
+}
+
+std::vector<Setting> output_settings() {
+  return {
+      field("run", &S::run, "The folder of the run; empty: a dated one under runs/.", {}),
+      field("log_every",
+            &S::log_every,
+            "Steps between two lines of output where it is no terminal.",
+            {.least = 1},
+            {"steps_per_print"}),
+      field("histogram_every",
+            &S::histogram_every,
+            "Steps between two histograms (and norms) of every parameter and gradient in "
+            "TensorBoard's file; 0: none.",
+            {.least = 0}),
+      field("tensorboard",
+            &S::tensorboard,
+            "Write a file for TensorBoard.",
+            {},
+            {"tensorboard.enabled"}),
+      field("save_weights",
+            &S::save_weights,
+            "Write model.safetensors at the end, and best.safetensors."),
+      field("save_initial", &S::save_initial, "Write initial.safetensors before the first step."),
+      field("record_samples",
+            &S::record_samples,
+            "Write samples.jsonl, a line with the numbers of the samples of each step, in the "
+            "order of its micro-batches."),
+  };
+}
+
+}  // namespace
+
+const std::vector<Setting>& settings_table() {
+  static const std::vector<Setting> kTable = [] {
+    std::vector<Setting> all;
+    const auto add = [&](const char* group, std::vector<Setting> settings) {
+      for (Setting& setting : settings) {
+        setting.group = group;
+        all.push_back(std::move(setting));
+      }
+    };
+    add("model", model_settings());
+    add("data", data_settings());
+    add("training", training_settings());
+    add("optimizer", optimizer_settings());
+    add("ranks", rank_settings());
+    add("evaluation", evaluation_settings());
+    add("output", output_settings());
+    return all;
+  }();
+  return kTable;
+}
+
+std::string Setting::flag() const {
+  std::string text = "--" + name;
+  std::replace(text.begin(), text.end(), '_', '-');
+  return text;
+}
+
+}  // namespace trireme

@@ -1,0 +1,189 @@
+#include "trireme/train/evaluation.h"
+
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "train/out_of_memory.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+// The module in evaluation mode while this lives.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module)
+      : module_(module), was_training_(module.is_training()) {
+    module_.eval();
+  }
+  ~EvaluationMode() { module_.train(was_training_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  bool was_training_;
+};
+
+// What this rank has found; slots of other ranks' batches and samples are 0, so that sums over the
+// ranks are exact.
+struct Tally {
+  std::vector<double> losses;  // by batch
+  std::vector<std::int64_t> correct{0};
+  std::optional<ConfusionMatrix> confusion;
+  std::vector<double> samples;  // three for each sample
+};
+
+void count(const Task& task,
+           const Task::Judged& judged,
+           std::int64_t first,
+           std::size_t batch,
+           Tally& tally) {
+  const auto length = static_cast<double>(task.shape().length - 1);
+  for (std::size_t i = 0; i < judged.losses.size(); ++i) {
+    const double loss = judged.losses[i];
+    tally.losses[batch] += loss;
+    SampleResult result;
+    if (task.predicts_tokens()) {
+      tally.correct[0] += judged.correct[i];
+      result = {length, static_cast<double>(judged.correct[i]), loss / length};
+    } else if (task.classifies()) {
+      const bool right = judged.targets[i] == judged.predictions[i];
+      tally.correct[0] += right ? 1 : 0;
+      if (tally.confusion) {
+        tally.confusion->add(judged.targets[i], judged.predictions[i]);
+      }
+      result = {
+          static_cast<double>(judged.targets[i]), static_cast<double>(judged.predictions[i]), loss};
+    } else {
+      result = {judged.wanted[i], judged.outputs[i], loss};
+    }
+    if (!tally.samples.empty()) {
+      double* at = tally.samples.data() + 3 * (static_cast<std::size_t>(first) + i);
+      at[0] = result.target;
+      at[1] = result.prediction;
+      at[2] = result.loss;
+    }
+  }
+}
+
+// The rank's part of an evaluation.
+class Evaluator {
+ public:
+  Evaluator(const Trainable& model, const Task& task, const Dataset& data, Tally& tally)
+      : model_(model), task_(task), data_(data), tally_(tally) {}
+
+  // Samples [first, last), which are (a part of) batch number `batch`. One that does not fit into
+  // memory is evaluated in halves.
+  void evaluate(std::int64_t first, std::int64_t last, std::size_t batch) {
+    bool fits = true;
+    try {
+      ids_.resize(static_cast<std::size_t>(last - first));
+      std::iota(ids_.begin(), ids_.end(), first);
+      data_.read(ids_, batch_);
+      const TensorBatch tensors = as_tensors(batch_, task_.shape());
+      count(task_, task_.judge(model_.scores(tensors), tensors), first, batch, tally_);
+    } catch (const std::exception& error) {
+      if (!detail::is_out_of_memory(error) || last - first == 1) {
+        throw;
+      }
+      fits = false;
+    }
+    if (!fits) {
+      const std::int64_t middle = first + (last - first) / 2;
+      evaluate(first, middle, batch);
+      evaluate(middle, last, batch);
+    }
+  }
+
+ private:
+  const Trainable& model_;
+  const Task& task_;
+  const Dataset& data_;
+  Tally& tally_;
+  std::vector<std::int64_t> ids_;
+  Batch batch_;
+};
+
+}  // namespace
+
+Evaluation evaluate(const Trainable& model,
+                    const Task& task,
+                    const Dataset& data,
+                    const EvaluationOptions& options,
+                    Communicator& ranks) {
+  TRIREME_CHECK(
+      options.batch >= 1, "evaluate: expected batches of at least 1, found ", options.batch);
+  const std::int64_t total = data.size();
+  TRIREME_CHECK(total > 0, "evaluate: there is nothing to evaluate on");
+  const at::NoGradGuard no_grad;
+  const EvaluationMode mode(*model.module);
+  const std::int64_t batches = (total + options.batch - 1) / options.batch;
+  Tally tally;
+  tally.losses.resize(static_cast<std::size_t>(batches));
+  if (task.classifies() && task.shape().classes <= kMostClasses) {
+    tally.confusion.emplace(task.shape().classes);
+  }
+  if (options.keep_samples) {
+    tally.samples.resize(3 * static_cast<std::size_t>(total));
+  }
+  Evaluator evaluator(model, task, data, tally);
+  for (std::int64_t b = ranks.rank(); b < batches; b += ranks.size()) {
+    const std::int64_t first = b * options.batch;
+    evaluator.evaluate(first, std::min(first + options.batch, total), static_cast<std::size_t>(b));
+  }
+  ranks.all_reduce(tally.losses).wait();
+  ranks.all_reduce(tally.correct).wait();
+  if (tally.confusion) {
+    ranks.all_reduce(tally.confusion->counts()).wait();
+  }
+  if (options.keep_samples) {
+    ranks.all_reduce(tally.samples).wait();
+  }
+
+  Evaluation result;
+  result.evaluated = total;
+  const std::int64_t terms = task.predicts_tokens() ? total * (task.shape().length - 1) : total;
+  result.metrics["loss"] =
+      std::accumulate(tally.losses.begin(), tally.losses.end(), 0.0) / static_cast<double>(terms);
+  if (task.predicts_tokens()) {
+    result.metrics["perplexity"] = std::exp(result.metrics["loss"]);
+  }
+  if (task.shape().classes > 0) {
+    result.metrics["accuracy"] = static_cast<double>(tally.correct[0]) / static_cast<double>(terms);
+  }
+  if (tally.confusion) {
+    const ClassScores macro = tally.confusion->macro();
+    result.metrics["precision"] = macro.precision;
+    result.metrics["recall"] = macro.recall;
+    result.metrics["f1"] = macro.f1;
+    result.metrics["f1_micro"] = tally.confusion->micro().f1;
+  }
+  result.confusion = std::move(tally.confusion);
+  for (std::size_t i = 0; i < tally.samples.size(); i += 3) {
+    result.samples.push_back({tally.samples[i], tally.samples[i + 1], tally.samples[i + 2]});
+  }
+  return result;
+}
+
+std::string Evaluation::to_string() const {
+  std::string text;
+  char number[64];
+  for (const char* name : {"loss", "perplexity", "accuracy", "f1"}) {
+    const auto found = metrics.find(name);
+    if (found == metrics.end()) {
+      continue;
+    }
+    const bool share = std::string_view(name) == "accuracy";
+    std::snprintf(number,
+                  sizeof(number),
+                  share ? "%s %.2f %%" : "%s %.4f",
+                  name,
+                  share ? 100 * found->second : found->second);
+    text += (text.empty() ? "" : ", ") + std::string(number);
+  }
+  return text;
+}
+
+}  // namespace trireme

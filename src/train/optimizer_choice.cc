@@ -1,0 +1,101 @@
+#include "train/optimizer_choice.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+
+std::unique_ptr<Optimizer> optimizer_of(const TrainSettings& s, int world) {
+  const WorldScaling scaling = s.lr_scaling == "linear" ? WorldScaling::kLinear
+                               : s.lr_scaling == "sqrt" ? WorldScaling::kSquareRoot
+                                                        : WorldScaling::kNone;
+  const double lr = scaled_rate(s.lr, world, scaling);
+  if (s.optimizer == "sgd") {
+    return std::make_unique<Sgd>(SgdOptions{.lr = lr,
+                                            .momentum = s.momentum,
+                                            .weight_decay = s.weight_decay,
+                                            .l1 = s.l1,
+                                            .nesterov = s.nesterov});
+  }
+  if (s.optimizer == "adam") {
+    return std::make_unique<Adam>(AdamOptions{.lr = lr,
+                                              .beta1 = s.beta1,
+                                              .beta2 = s.beta2,
+                                              .eps = s.eps,
+                                              .weight_decay = s.weight_decay,
+                                              .l1 = s.l1});
+  }
+  if (s.optimizer == "lamb") {
+    return std::make_unique<Lamb>(LambOptions{.lr = lr,
+                                              .beta1 = s.beta1,
+                                              .beta2 = s.beta2,
+                                              .eps = s.eps,
+                                              .weight_decay = s.weight_decay,
+                                              .l1 = s.l1});
+  }
+  if (s.optimizer == "adagrad") {
+    return std::make_unique<Adagrad>(
+        AdagradOptions{.lr = lr, .eps = s.eps, .weight_decay = s.weight_decay, .l1 = s.l1});
+  }
+  if (s.optimizer == "lion") {
+    return std::make_unique<Lion>(LionOptions{
+        .lr = lr, .beta1 = s.beta1, .beta2 = s.beta2, .weight_decay = s.weight_decay, .l1 = s.l1});
+  }
+  TRIREME_CHECK(s.optimizer == "adamw", "optimizer: unknown name ", s.optimizer);
+  return std::make_unique<AdamW>(AdamWOptions{.lr = lr,
+                                              .beta1 = s.beta1,
+                                              .beta2 = s.beta2,
+                                              .eps = s.eps,
+                                              .weight_decay = s.weight_decay,
+                                              .l1 = s.l1});
+}
+
+Schedule schedule_of(const TrainSettings& s, std::int64_t steps) {
+  const std::int64_t warm_up = std::min(s.warm_up >= 0 ? s.warm_up : steps / 20, steps);
+  const std::int64_t total = s.schedule_steps > 0 ? s.schedule_steps : steps;
+  const std::int64_t after_warm_up = std::max<std::int64_t>(1, total - warm_up);
+  const auto part = [&](std::int64_t given, std::int64_t divisor) {
+    return given > 0 ? given : std::max<std::int64_t>(1, steps / divisor);
+  };
+  Schedule schedule;  // constant, and the base of plateau
+  if (s.schedule == "cosine") {
+    schedule = Schedule::cosine(after_warm_up, s.final_factor);
+  } else if (s.schedule == "linear") {
+    schedule = Schedule::linear(after_warm_up, s.final_factor);
+  } else if (s.schedule == "step") {
+    schedule = Schedule::step(part(s.step_every, 3), s.gamma);
+  } else if (s.schedule == "multi_step") {
+    schedule = Schedule::multi_step(s.milestones, s.gamma);
+  } else if (s.schedule == "one_cycle") {
+    schedule = Schedule::one_cycle(after_warm_up, s.rise, s.start_factor);
+  } else if (s.schedule == "cyclic") {
+    schedule = Schedule::cyclic(part(s.half_period, 10), s.low_factor);
+  }
+  return warm_up > 0 ? schedule.with_warm_up(warm_up, 1.0 / static_cast<double>(warm_up + 1))
+                     : schedule;
+}
+
+EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {
+  EngineOptions options;
+  options.zero = static_cast<int>(s.zero);
+  options.placement = s.placement == "mapped"   ? Placement::kMapped
+                      : s.placement == "copied" ? Placement::kCopied
+                                                : Placement::kAutomatic;
+  options.sum_order = s.sum_order == "local_first" ? SumOrder::kLocalFirst : SumOrder::kChained;
+  options.clip_norm = s.clip_norm;
+  options.clip_value = s.clip_value;
+  options.ema_decay = s.ema_decay;
+  options.schedule = schedule_of(s, steps);
+  options.precision = s.precision == "bfloat16"  ? Precision::kBFloat16
+                      : s.precision == "float16" ? Precision::kFloat16
+                                                 : Precision::kAsModel;
+  options.loss_scale.initial = s.loss_scale_initial;
+  options.loss_scale.growth_interval = s.loss_scale_window;
+  options.unit_bytes = static_cast<std::size_t>(s.unit_bytes);
+  options.bucket_bytes = static_cast<std::size_t>(s.bucket_bytes);
+  return options;
+}
+
+}  // namespace trireme::detail

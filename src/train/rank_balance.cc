@@ -1,0 +1,92 @@
+#include "train/rank_balance.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "trireme/core/error.h"
+#include "trireme/shard/dealing.h"
+
+namespace trireme::detail {
+
+RankBalance::RankBalance(const TrainSettings& settings, int world)
+    : follows_(settings.balance == "measured"),
+      factor_(settings.straggler_factor),
+      speeds_(settings.balance == "speeds"
+                  ? settings.speeds
+                  : std::vector<double>(static_cast<std::size_t>(world), 1)),
+      window_seconds_(speeds_.size(), 0),
+      window_micro_batches_(speeds_.size(), 0),
+      seconds_each_(speeds_.size(), 0) {}
+
+std::vector<std::int64_t> RankBalance::deal(std::int64_t micro_batches) const {
+  return deal_micro_batches(micro_batches, speeds_);
+}
+
+void RankBalance::observe(const std::vector<double>& seconds,
+                          const std::vector<std::int64_t>& micro_batches) {
+  for (std::size_t rank = 0; rank < speeds_.size(); ++rank) {
+    window_seconds_[rank] += seconds[rank];
+    window_micro_batches_[rank] += micro_batches[rank];
+  }
+  ++steps_;
+  if (steps_ % kWindow != 0) {
+    return;
+  }
+  for (std::size_t rank = 0; rank < speeds_.size(); ++rank) {
+    if (window_micro_batches_[rank] > 0 && window_seconds_[rank] > 0) {
+      seconds_each_[rank] =
+          window_seconds_[rank] / static_cast<double>(window_micro_batches_[rank]);
+      if (follows_) {
+        speeds_[rank] = 1 / seconds_each_[rank];
+      }
+    }
+    window_seconds_[rank] = 0;
+    window_micro_batches_[rank] = 0;
+  }
+}
+
+std::string RankBalance::news() {
+  if (steps_ == 0 || steps_ % kWindow != 0 || speeds_.size() < 2) {
+    return {};
+  }
+  std::vector<double> known;
+  for (const double each : seconds_each_) {
+    if (each > 0) {
+      known.push_back(each);
+    }
+  }
+  if (known.size() < 2) {
+    return {};
+  }
+  // The lower middle: of two ranks, the faster one is what the other is measured by.
+  const auto middle = known.begin() + static_cast<std::ptrdiff_t>((known.size() - 1) / 2);
+  std::nth_element(known.begin(), middle, known.end());
+  const double median = *middle;
+  std::vector<std::int64_t> slow;
+  std::string text;
+  for (std::size_t rank = 0; rank < seconds_each_.size(); ++rank) {
+    if (seconds_each_[rank] > factor_ * median) {
+      slow.push_back(static_cast<std::int64_t>(rank));
+      char line[96];
+      std::snprintf(line,
+                    sizeof(line),
+                    "%srank %zu takes %.1f times the median (%.1f ms per micro-batch)",
+                    text.empty() ? "" : ", ",
+                    rank,
+                    seconds_each_[rank] / median,
+                    seconds_each_[rank] * 1e3);
+      text += line;
+    }
+  }
+  if (slow == stragglers_) {
+    return {};
+  }
+  stragglers_ = slow;
+  return text.empty()
+             ? "no rank is slow any more"
+             : concat("slow: ",
+                      text,
+                      follows_ ? "; it is given fewer" : "; --balance measured deals it fewer");
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,177 @@
+#include "trireme/train/run_recorder.h"
+
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/train/training_report.h"
+#include "trireme/train/weights.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double norm_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) {
+    sum += static_cast<double>(value) * value;
+  }
+  return std::sqrt(sum);
+}
+
+std::string exact(double value) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%.*g", std::numeric_limits<double>::max_digits10, value);
+  return text;
+}
+
+}  // namespace
+
+RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& settings, std::FILE* out)
+    : folder_(folder),
+      settings_(settings),
+      progress_(out),
+      metrics_(file("metrics.jsonl")),
+      log_(file("train.log")) {
+  write_whole_file(file("config.json"), to_json(settings) + "\n");
+  if (settings.tensorboard) {
+    events_ = std::make_unique<EventFile>(folder);
+  }
+  if (settings.record_samples) {
+    samples_ = std::make_unique<LineFile>(file("samples.jsonl"));
+  }
+}
+
+void RunRecorder::step(const StepReport& report) {
+  const double per_second = static_cast<double>(report.samples) / report.seconds;
+  Json line;
+  line["step"] = report.step;
+  line["epoch"] = report.epoch;
+  line["loss"] = report.loss;
+  line["lr"] = report.learning_rate;
+  if (std::isfinite(report.gradient_norm)) {
+    line["grad_norm"] = report.gradient_norm;
+  }
+  line["seconds"] = report.seconds;
+  line["samples"] = report.samples;
+  line["samples_per_second"] = per_second;
+  if (report.tokens > 0) {
+    line["tokens_per_second"] = static_cast<double>(report.tokens) / report.seconds;
+  }
+  line["comm_seconds"] = report.comm_seconds;
+  line["data_seconds"] = report.data_seconds;
+  line["rank_bytes"] = report.rank_bytes;
+  if (report.skipped) {
+    line["skipped"] = true;
+  }
+  metrics_.add(line.dump());
+  if (events_) {
+    events_->add_scalar("train/loss", report.step, report.loss);
+    events_->add_scalar("train/lr", report.step, report.learning_rate);
+    events_->add_scalar("train/samples_per_second", report.step, per_second);
+    if (std::isfinite(report.gradient_norm)) {
+      events_->add_scalar("train/grad_norm", report.step, report.gradient_norm);
+    }
+  }
+  seconds_ += report.seconds;
+  units_ += report.tokens > 0 ? report.tokens : report.samples;
+  const bool shown = progress_.live() || report.step % settings_.log_every == 0 ||
+                     report.step == 1 || report.step == report.steps;
+  if (!shown) {
+    return;
+  }
+  const Progress progress{.step = report.step,
+                          .steps = report.steps,
+                          .loss = report.loss,
+                          .learning_rate = report.learning_rate,
+                          .per_second = static_cast<double>(units_) / seconds_,
+                          .unit = report.tokens > 0 ? "tokens" : "samples",
+                          .rank_bytes = report.rank_bytes,
+                          .seconds_left = report.seconds_left,
+                          .note = progress_.live() ? note_ : ""};
+  progress_.show(progress);
+  if (report.step % settings_.log_every == 0 || report.step == 1 || report.step == report.steps) {
+    log_.add(progress_text(progress));
+    seconds_ = 0;
+    units_ = 0;
+  }
+}
+
+void RunRecorder::evaluated(std::int64_t step, const Evaluation& evaluation, bool best) {
+  Json line;
+  line["step"] = step;
+  line["eval"] = evaluation.metrics;
+  metrics_.add(line.dump());
+  metrics_.flush();
+  if (events_) {
+    for (const auto& [name, value] : evaluation.metrics) {
+      events_->add_scalar("eval/" + name, step, value);
+    }
+    events_->flush();
+  }
+  note_ = "eval " + evaluation.to_string();
+  message(detail::concat("step ", step, "  ", note_, best ? "  (best)" : ""));
+}
+
+void RunRecorder::values(const std::string& tag, std::int64_t step, std::span<const float> values) {
+  if (events_) {
+    events_->add_histogram(tag, step, values);
+    events_->add_scalar("norms/" + tag, step, norm_of(values));
+  }
+}
+
+void RunRecorder::message(const std::string& text) {
+  progress_.message(text);
+  log_.add(text);
+}
+
+void RunRecorder::weights(const std::string& which, const torch::nn::Module& module) {
+  save_weights(
+      file(which + ".safetensors"), module, {{"format", "pt"}, {"model", settings_.model}});
+}
+
+void RunRecorder::samples(const std::vector<std::int64_t>& samples) {
+  samples_->add(Json(samples).dump());
+}
+
+void RunRecorder::finish(const TrainResult& result) {
+  progress_.finish();
+  if (!result.evaluation.samples.empty()) {
+    std::string text =
+        result.counts_tokens ? "sample,tokens,correct,loss\n" : "sample,target,prediction,loss\n";
+    for (std::size_t i = 0; i < result.evaluation.samples.size(); ++i) {
+      const SampleResult& each = result.evaluation.samples[i];
+      text += std::to_string(i) + ',' + exact(each.target) + ',' + exact(each.prediction) + ',' +
+              exact(each.loss) + '\n';
+    }
+    write_whole_file(file("evaluation.csv"), text);
+  }
+  if (result.evaluation.confusion) {
+    log_.add("confusion of the last evaluation:\n" + result.evaluation.confusion->to_string());
+  }
+  log_.add(summary_table(settings_, result));
+  write_whole_file(file("summary.json"), summary_json(settings_, result));
+  metrics_.flush();
+  log_.flush();
+  if (samples_) {
+    samples_->flush();
+  }
+  if (events_) {
+    events_->flush();
+  }
+}
+
+void RunRecorder::fail(const std::string& reason) {
+  progress_.finish();
+  log_.add("failed: " + reason);
+  log_.flush();
+  metrics_.flush();
+  write_whole_file(file("summary.json"),
+                   Json({{"status", "failed"}, {"reason", reason}}).dump(2) + "\n");
+}
+
+}  // namespace trireme

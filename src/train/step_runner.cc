@@ -1,0 +1,440 @@
+#include "train/step_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "train/micro_batch_search.h"
+#include "train/optimizer_choice.h"
+#include "train/out_of_memory.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/machine.h"
+#include "trireme/core/random.h"
+#include "trireme/parallel/autocast.h"
+#include "trireme/tensor/span.h"
+#include "trireme/train/memory_limit.h"
+
+namespace trireme::detail {
+namespace {
+
+using Time = std::chrono::steady_clock;
+
+double seconds_since(Time::time_point begin) {
+  return std::chrono::duration<double>(Time::now() - begin).count();
+}
+
+// Of the memory that is free, what the tensors of a rank may take: the rest of the system, and
+// allocations that are not tensors, need some, too.
+constexpr double kShareOfFreeMemory = 0.9;
+
+SamplerOptions sampler_options(const TrainSettings& s, std::int64_t micro_batches) {
+  SamplerOptions options;
+  options.seed = mix(s.seed, 0x73616d706c6572u);  // "sampler"
+  options.sampling = s.sampling == "balanced"     ? Sampling::kBalanced
+                     : s.sampling == "weighted"   ? Sampling::kWeighted
+                     : s.sampling == "sequential" ? Sampling::kSequential
+                                                  : Sampling::kShuffled;
+  options.class_weights = s.class_weights;
+  if (s.partition == "hash") {
+    TRIREME_CHECK(
+        s.micro_batch != "auto",
+        "micro_batch: with partition = hash a micro-batch belongs to a share of the data: "
+        "expected a number, found auto");
+    options.partition = Partition::kHash;
+    options.shares = s.shares > 0 ? s.shares : micro_batches;
+    TRIREME_CHECK(micro_batches % options.shares == 0,
+                  "shares: expected a divisor of the ",
+                  micro_batches,
+                  " micro-batches of a step, found ",
+                  options.shares);
+    for (const BatchChange& change : batch_changes(s)) {
+      TRIREME_CHECK(
+          change.batch % (s.batch / micro_batches * options.shares) == 0,
+          "batch_schedule: with partition = hash expected multiples of micro_batch x shares "
+          "= ",
+          s.batch / micro_batches * options.shares,
+          ", found ",
+          change.batch);
+    }
+  }
+  return options;
+}
+
+LoaderOptions loader_options(const TrainSettings& s) {
+  return {.augmentation = {.shift = static_cast<int>(s.shift), .flip = s.flip, .noise = s.noise},
+          .seed = mix(s.seed, 0x6175676d656e74u),  // "augment"
+          .threads = static_cast<int>(s.data_threads)};
+}
+
+std::int64_t first_micro_batch(const TrainSettings& s) {
+  return parse_integer(s.micro_batch).value_or(1);  // "auto": found by trying
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const TrainSettings& settings,
+                       const Trainable& model,
+                       const Task& task,
+                       std::shared_ptr<const Dataset> data,
+                       std::shared_ptr<World> world,
+                       Say say)
+    : settings_(settings),
+      model_(model),
+      task_(task),
+      data_(std::move(data)),
+      world_(std::move(world)),
+      say_(std::move(say)),
+      batch_changes_(batch_changes(settings)),
+      sampler_(data_, sampler_options(settings, settings.batch / first_micro_batch(settings))),
+      micro_batch_(first_micro_batch(settings)),
+      statistics_(*model.module, world_),
+      balance_(settings, world_->size()),
+      loader_(data_, sampler_, loader_options(settings)) {
+  steps_ = count_steps();
+  EngineOptions options = engine_options_of(settings_, steps_);
+  options.micro_batches = settings_.batch / micro_batch_;
+  options.broadcast_buffers = !statistics_.covers_all_buffers();
+  engine_ = std::make_unique<EngineBase>(
+      model_.module, *optimizer_of(settings_, world_->size()), options, world_);
+  limit_memory();
+  if (settings_.micro_batch == "auto") {
+    find_micro_batch();
+  }
+}
+
+std::int64_t StepRunner::batch_at(std::int64_t step) const {
+  std::int64_t batch = settings_.batch;
+  for (const BatchChange& change : batch_changes_) {
+    batch = step >= change.step ? change.batch : batch;
+  }
+  return batch;
+}
+
+std::int64_t StepRunner::count_steps() const {
+  if (settings_.steps > 0) {
+    return settings_.steps;
+  }
+  if (settings_.epochs == 0 && settings_.model == "gpt") {
+    return 500;
+  }
+  const double epochs = settings_.epochs > 0 ? settings_.epochs : 5;
+  const double samples = epochs * static_cast<double>(sampler_.epoch_samples());
+  std::int64_t steps = 0;
+  for (double taken = 0; taken < samples; ++steps) {
+    taken += static_cast<double>(batch_at(steps));
+  }
+  return steps;
+}
+
+void StepRunner::limit_memory() const {
+  const auto limit = memory_limit_bytes(settings_.memory_limit);
+  const double free = static_cast<double>(available_memory_bytes()) / world_->local_size();
+  MemoryLimit::set(limit ? *limit : static_cast<std::uint64_t>(kShareOfFreeMemory * free));
+  MemoryLimit::reset_peak();
+}
+
+at::Tensor StepRunner::scores(const TensorBatch& batch) const {
+  if (settings_.precision == "autocast") {
+    const Autocast scope;
+    return model_.scores(batch);
+  }
+  if (batch.dense.defined() && settings_.precision != "float32") {
+    TensorBatch rounded = batch;
+    rounded.dense = batch.dense.to(settings_.precision == "float16" ? at::kHalf : at::kBFloat16);
+    return model_.scores(rounded);
+  }
+  return model_.scores(batch);
+}
+
+// --- memory
+
+bool StepRunner::fits(std::int64_t micro_batch) {
+  // Two for every rank, of which one is computed: the step can then be given up.
+  engine_->deal(std::vector<std::int64_t>(static_cast<std::size_t>(world_->size()), 2));
+  bool good = true;
+  std::string reason = "a trial";
+  try {
+    std::vector<std::int64_t> samples;
+    Batch batch;
+    sampler_.fill(position_, 0, micro_batch, samples);
+    data_->read(samples, batch);
+    compute_one(engine_->micro_batch(0), batch);
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) {
+      throw;
+    }
+    good = false;
+  }
+  try {
+    engine_->give_up(reason);
+  } catch (const StepGivenUp&) {
+    statistics_.forget_step();
+  }
+  losses_.clear();
+  return good;
+}
+
+// What micro-batches have to divide from here on: this batch and all that are to come.
+std::int64_t StepRunner::common_batch() const {
+  std::int64_t common = batch_at(next_step_);
+  for (const BatchChange& change : batch_changes_) {
+    common = change.step > next_step_ ? std::gcd(common, change.batch) : common;
+  }
+  return common;
+}
+
+void StepRunner::find_micro_batch() {
+  const std::int64_t share = (settings_.batch + world_->size() - 1) / world_->size();
+  micro_batch_ = largest_micro_batch(
+      common_batch(), share, [this](std::int64_t size) { return fits(size); }, *world_);
+  if (micro_batch_ == 0) {
+    throw MemoryError(
+        "micro_batch: not even one sample fits into the memory of a rank (memory_limit): use "
+        "fewer ranks, a higher stage (--zero 3), --recompute, or a smaller model");
+  }
+  say_(concat("micro-batches of ",
+              micro_batch_,
+              " fit; a batch of ",
+              settings_.batch,
+              " is ",
+              settings_.batch / micro_batch_,
+              " of them"));
+}
+
+void StepRunner::make_smaller(const StepGivenUp& reason) {
+  const std::int64_t before = micro_batch_;
+  micro_batch_ = smaller_micro_batch(common_batch(), before);
+  if (micro_batch_ == 0) {
+    throw MemoryError(concat(reason.what(),
+                             "; not even one sample fits: use fewer ranks, a higher stage (--zero "
+                             "3), --recompute, or a smaller model"));
+  }
+  TRIREME_CHECK(settings_.partition != "hash",
+                reason.what(),
+                "; smaller micro-batches would change the shares of the data: set micro_batch");
+  say_(concat(
+      reason.what(), "; going on with micro-batches of ", micro_batch_, " instead of ", before));
+  dealt_.clear();
+}
+
+// --- a step
+
+void StepRunner::deal(std::int64_t batch) {
+  std::vector<std::int64_t> wanted = balance_.deal(batch / micro_batch_);
+  if (wanted == dealt_) {
+    return;
+  }
+  if (!dealt_.empty() && balance_.wants_new_deal()) {
+    std::string counts;
+    for (const std::int64_t count : wanted) {
+      counts += concat(counts.empty() ? "" : ", ", count);
+    }
+    say_(concat("micro-batches are dealt anew: ", counts));
+  }
+  dealt_ = std::move(wanted);
+  engine_->deal(dealt_);
+  loader_.clear();
+  requested_until_.reset();
+}
+
+void StepRunner::request_step(DataPosition position) {
+  for (std::int64_t k = 0; k < engine_->local_micro_batches(); ++k) {
+    loader_.request(position, engine_->micro_batch(k), micro_batch_);
+  }
+}
+
+void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(mix(settings_.seed,
+                                   static_cast<std::uint64_t>(next_step_),
+                                   static_cast<std::uint64_t>(micro_batch)));
+  }
+  const TensorBatch tensors = as_tensors(batch, task_.shape());
+  statistics_.begin();
+  const at::Tensor loss = task_.loss(scores(tensors), tensors, weight_);
+  statistics_.end(micro_batch);
+  losses_.push_back(loss.item<double>());
+  engine_->backward(loss);
+}
+
+// Note [weighted losses]
+// A weighted mean is divided by the weights of its samples. Of a step that is those of all its
+// micro-batches, wherever they are computed: divided by its own, each micro-batch would count the
+// same, whatever is in it, and the result would depend on their size. The engine divides by their
+// number, so each is divided by the mean of their weights.
+double StepRunner::mean_weight() const {
+  double sum = 0;
+  for (const std::int64_t sample : samples_of_next_step()) {
+    sum += task_.weight_of(data_->label(sample));
+  }
+  const std::int64_t micro_batches = batch_at(next_step_) / micro_batch_;
+  return sum > 0 ? sum / static_cast<double>(micro_batches) : 1;
+}
+
+void StepRunner::compute(std::int64_t batch, const std::function<void()>& before_update) {
+  deal(batch);
+  if (task_.weighs_samples()) {
+    weight_ = mean_weight();
+  }
+  if (!requested_until_) {
+    request_step(position_);
+    requested_until_ = position_ + batch;
+  }
+  // The next step's batches are prepared while this one is computed.
+  if (*requested_until_ == position_ + batch && next_step_ + 1 < steps_ &&
+      batch_at(next_step_ + 1) == batch) {
+    request_step(*requested_until_);
+    requested_until_ = *requested_until_ + batch;
+  }
+  losses_.clear();
+  const std::int64_t local = engine_->local_micro_batches();
+  for (std::int64_t k = 0; k < local; ++k) {
+    const Batch& data = loader_.next();
+    std::string failure;
+    try {
+      compute_one(engine_->micro_batch(k), data);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) {
+        throw;
+      }
+      failure = error.what();
+    }
+    if (!failure.empty()) {  // outside of the handler, which keeps what the exception holds alive
+      engine_->give_up(failure);
+    }
+    if (before_update && k + 1 == local) {
+      before_update();
+    }
+    engine_->step();
+  }
+  if (local == 0) {
+    if (before_update) {
+      before_update();
+    }
+    engine_->step();
+  }
+}
+
+StepRunner::Outcome StepRunner::run(bool wants_stop, const std::function<void()>& before_update) {
+  const std::int64_t batch = batch_at(next_step_);
+  Outcome mine;
+  mine.learning_rate = engine_->learning_rate();
+  const std::int64_t skipped = engine_->skipped_steps();
+  const auto begin = Time::now();
+  const double waited = loader_.waited_seconds();
+  const double communicated = world_->use().seconds;
+  for (;;) {
+    try {
+      compute(batch, before_update);
+      break;
+    } catch (const StepGivenUp& reason) {
+      statistics_.forget_step();
+      loader_.clear();
+      requested_until_.reset();
+      make_smaller(reason);
+    } catch (...) {
+      statistics_.forget_step();
+      throw;
+    }
+  }
+  statistics_.finish_step(engine_->micro_batches());
+  mine.seconds = seconds_since(begin);
+  mine.data_seconds = loader_.waited_seconds() - waited;
+  mine.comm_seconds = world_->use().seconds - communicated;
+  mine.skipped = engine_->skipped_steps() > skipped;
+  mine.gradient_norm =
+      mine.skipped ? std::numeric_limits<double>::quiet_NaN() : engine_->gradient_norm();
+  mine.tensor_bytes = static_cast<std::int64_t>(MemoryLimit::peak_bytes());
+  mine.rank_bytes = engine_->memory().total() + mine.tensor_bytes;
+  mine.samples = batch;
+  Outcome all = exchange(wants_stop, mine);
+  position_ += batch;
+  ++next_step_;
+  return all;
+}
+
+StepRunner::Outcome StepRunner::exchange(bool wants_stop, Outcome mine) {
+  // What each rank has to say, then its losses.
+  enum : std::size_t { kStop, kSeconds, kCompute, kData, kComm, kRankBytes, kTensorBytes, kFirst };
+  const auto rounds = static_cast<std::size_t>(*std::max_element(dealt_.begin(), dealt_.end()));
+  const auto world = static_cast<std::size_t>(world_->size());
+  const std::size_t stride = kFirst + rounds;
+  std::vector<double> record(stride, 0);
+  record[kStop] = wants_stop ? 1 : 0;
+  record[kSeconds] = mine.seconds;
+  record[kCompute] = std::max(0.0, mine.seconds - mine.comm_seconds - mine.data_seconds);
+  record[kData] = mine.data_seconds;
+  record[kComm] = mine.comm_seconds;
+  record[kRankBytes] = static_cast<double>(mine.rank_bytes);
+  record[kTensorBytes] = static_cast<double>(mine.tensor_bytes);
+  std::copy(losses_.begin(), losses_.end(), record.begin() + kFirst);
+  std::vector<double> records(stride * world);
+  world_->all_gather(record, records).wait();
+
+  Outcome all = mine;
+  std::vector<double> compute(world);
+  double comm = 0;
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    const double* of = records.data() + rank * stride;
+    all.stop |= of[kStop] != 0;
+    all.seconds = std::max(all.seconds, of[kSeconds]);
+    all.data_seconds = std::max(all.data_seconds, of[kData]);
+    all.rank_bytes = std::max(all.rank_bytes, static_cast<std::int64_t>(of[kRankBytes]));
+    all.tensor_bytes = std::max(all.tensor_bytes, static_cast<std::int64_t>(of[kTensorBytes]));
+    comm += of[kComm];
+    compute[rank] = of[kCompute];
+  }
+  all.comm_seconds = comm / static_cast<double>(world);
+  // The losses in the order of the micro-batches: round by round, in rank order.
+  double sum = 0;
+  std::int64_t micro_batch = 0;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      if (dealt_[rank] <= static_cast<std::int64_t>(round)) {
+        continue;
+      }
+      const double loss = records[rank * stride + kFirst + round];
+      if (!std::isfinite(loss) && settings_.precision != "float16") {
+        throw GradientError(static_cast<int>(rank),
+                            concat("the loss of micro-batch ",
+                                   micro_batch,
+                                   " is ",
+                                   loss,
+                                   " on rank ",
+                                   rank,
+                                   " in step ",
+                                   next_step_ + 1,
+                                   ", although its gradients are finite: look at the data and the "
+                                   "learning rate"));
+      }
+      sum += loss;
+      ++micro_batch;
+    }
+  }
+  all.loss = sum / static_cast<double>(micro_batch);
+  balance_.observe(compute, dealt_);
+  const std::string news = balance_.news();
+  if (!news.empty()) {
+    say_(news);
+  }
+  return all;
+}
+
+std::vector<std::int64_t> StepRunner::samples_of_next_step() const {
+  std::vector<std::int64_t> all;
+  std::vector<std::int64_t> some;
+  for (std::int64_t m = 0; m < batch_at(next_step_) / micro_batch_; ++m) {
+    sampler_.fill(position_, m, micro_batch_, some);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+}  // namespace trireme::detail

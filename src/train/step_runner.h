@@ -1,0 +1,115 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/rank_balance.h"
+#include "trireme/comm/world.h"
+#include "trireme/core/error.h"
+#include "trireme/data/loader.h"
+#include "trireme/data/views.h"
+#include "trireme/optim/schedule.h"
+#include "trireme/parallel/engine.h"
+#include "trireme/parallel/running_statistics.h"
+#include "trireme/settings/train_settings.h"
+#include "trireme/settings/values.h"
+#include "trireme/train/memory_limit.h"
+#include "trireme/train/task.h"
+
+namespace trireme::detail {
+
+// Computes steps: deals micro-batches, feeds them, seeds what is random about each, recovers when
+// memory runs out, and tells every rank what the step was like.
+class StepRunner {
+ public:
+  using Say = std::function<void(const std::string& text)>;
+
+  // `steps`: 0 for as many as the epochs make. `say`: for what a person should know (on the rank
+  // that reports).
+  StepRunner(const TrainSettings& settings,
+             const Trainable& model,
+             const Task& task,
+             std::shared_ptr<const Dataset> data,
+             std::shared_ptr<World> world,
+             Say say);
+
+  struct Outcome {
+    double loss = 0;
+    double learning_rate = 0;
+    double gradient_norm = 0;
+    double seconds = 0;
+    std::int64_t samples = 0;
+    double data_seconds = 0;
+    double comm_seconds = 0;
+    std::int64_t rank_bytes = 0;
+    std::int64_t tensor_bytes = 0;
+    bool stop = false;  // somebody wants to stop
+    bool skipped = false;
+  };
+  // The next step. `wants_stop`: of this rank. `before_update`, where given, is called when the
+  // gradients are complete. Collective.
+  Outcome run(bool wants_stop, const std::function<void()>& before_update);
+
+  EngineBase& engine() { return *engine_; }
+  std::int64_t steps() const { return steps_; }          // of the whole run
+  std::int64_t next_step() const { return next_step_; }  // from 0
+  double epoch() const { return sampler_.epoch_at(position_); }
+  std::int64_t micro_batch() const { return micro_batch_; }
+  const std::vector<std::int64_t>& stragglers() const { return balance_.stragglers(); }
+  // Scores of a batch in the precision of the run.
+  at::Tensor scores(const TensorBatch& batch) const;
+  // Samples of all steps, in order, of the step at hand: for a record.
+  std::vector<std::int64_t> samples_of_next_step() const;
+
+ private:
+  std::int64_t batch_at(std::int64_t step) const;
+  std::int64_t count_steps() const;
+  void limit_memory() const;
+  void find_micro_batch();
+  bool fits(std::int64_t micro_batch);
+  void deal(std::int64_t batch);
+  void request_step(DataPosition position);
+  void compute(std::int64_t batch, const std::function<void()>& before_update);
+  void compute_one(std::int64_t micro_batch, const Batch& batch);
+  std::int64_t common_batch() const;
+  void make_smaller(const StepGivenUp& reason);
+  double mean_weight() const;
+  Outcome exchange(bool wants_stop, Outcome mine);
+
+  // What the caller has set is in force again at the end.
+  struct LimitBefore {
+    std::uint64_t bytes = MemoryLimit::limit_bytes();
+    LimitBefore() = default;
+    LimitBefore(const LimitBefore&) = delete;
+    LimitBefore& operator=(const LimitBefore&) = delete;
+    ~LimitBefore() { MemoryLimit::set(bytes); }
+  };
+
+  const LimitBefore limit_before_;
+  const TrainSettings settings_;
+  Trainable model_;
+  const Task& task_;
+  std::shared_ptr<const Dataset> data_;
+  std::shared_ptr<World> world_;
+  Say say_;
+  std::vector<BatchChange> batch_changes_;
+  Sampler sampler_;
+  std::int64_t micro_batch_ = 0;
+  std::int64_t steps_ = 0;
+  std::unique_ptr<EngineBase> engine_;
+  RunningStatistics statistics_;
+  RankBalance balance_;
+  Loader loader_;
+
+  std::int64_t next_step_ = 0;
+  DataPosition position_ = 0;
+  std::vector<std::int64_t> dealt_;
+  std::optional<DataPosition> requested_until_;  // batches of steps before it are on their way
+  std::vector<double> losses_;                   // of this rank's micro-batches in this step
+  double weight_ = 0;  // that each micro-batch's losses are divided by; 0: its own samples'
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,237 @@
+#include "trireme/train/training_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/error.h"
+#include "trireme/metrics/significance.h"
+#include "trireme/observe/progress_line.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using detail::concat;
+
+const char* status_name(TrainResult::Status status) {
+  switch (status) {
+    case TrainResult::Status::kFinished:
+      return "finished";
+    case TrainResult::Status::kStoppedEarly:
+      return "finished";  // by its own rule
+    case TrainResult::Status::kInterrupted:
+      return "interrupted";
+  }
+  return "";
+}
+
+std::string format(const char* pattern, double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), pattern, value);
+  return text;
+}
+
+std::string metric_text(const std::string& name, double value) {
+  const bool share = name != "loss" && name != "perplexity";
+  return share ? format("%.2f %%", 100 * value) : format("%.4f", value);
+}
+
+void add_line(std::string& table, const std::string& name, const std::string& value) {
+  constexpr std::size_t kNameWidth = 24;
+  table += "  " + name + std::string(name.size() < kNameWidth ? kNameWidth - name.size() : 1, ' ') +
+           value + "\n";
+}
+
+// The rank that holds most.
+const MemoryUse* largest(const MemoryReport& memory) {
+  const MemoryUse* most = nullptr;
+  for (const MemoryUse& use : memory.ranks) {
+    most = most == nullptr || use.total() > most->total() ? &use : most;
+  }
+  return most;
+}
+
+}  // namespace
+
+std::string summary_table(const TrainSettings& settings, const TrainResult& result) {
+  std::string table = "summary\n";
+  add_line(table, "model", concat(settings.model, " on ", settings.data));
+  add_line(table,
+           "ranks",
+           concat(settings.ranks,
+                  settings.zero == 0 ? ", DDP" : concat(", ZeRO-", settings.zero),
+                  ", ",
+                  settings.precision));
+  add_line(table,
+           "steps",
+           concat(result.steps,
+                  " in ",
+                  duration_text(result.seconds),
+                  ", batch ",
+                  settings.batch,
+                  " of micro-batches of ",
+                  result.micro_batch));
+  if (result.status == TrainResult::Status::kInterrupted) {
+    add_line(table, "interrupted", "the last step was finished and its weights are kept");
+  }
+  add_line(table, "training loss", format("%.4f", result.loss));
+  for (const auto& [name, value] : result.evaluation.metrics) {
+    add_line(table, "evaluation " + name, metric_text(name, value));
+  }
+  if (!result.best.empty() && result.best_step != result.steps) {
+    add_line(table,
+             "best",
+             concat(settings.best,
+                    " ",
+                    metric_text(settings.best, result.best.at(settings.best)),
+                    " in step ",
+                    result.best_step));
+  }
+  add_line(
+      table,
+      "throughput",
+      concat(count_text(result.per_second), result.counts_tokens ? " tokens/s" : " samples/s"));
+  if (!settings.goal.empty()) {
+    add_line(table,
+             "goal " + settings.goal,
+             result.goal_step > 0 ? concat("reached in step ",
+                                           result.goal_step,
+                                           " after ",
+                                           duration_text(result.goal_seconds))
+                                  : "not reached");
+  }
+  add_line(table, "processors per rank", format("%.2f", result.processor_share));
+  add_line(table, "time in communication", format("%.1f %%", 100 * result.communication_share));
+  add_line(table, "time waiting for data", format("%.2f %%", 100 * result.data_share));
+  if (const MemoryUse* most = largest(result.memory)) {
+    add_line(table,
+             "memory of a rank",
+             concat(megabytes_text(most->model_bytes()),
+                    " for the model; DDP would take ",
+                    megabytes_text(result.memory.ddp_bytes)));
+    for (int category = 0; category < kMemoryCategories; ++category) {
+      const auto which = static_cast<MemoryCategory>(category);
+      if (most->of(which) > 0) {
+        add_line(table, concat("  ", memory_category_name(which)), megabytes_text(most->of(which)));
+      }
+    }
+    add_line(table, "  activations, tensors", megabytes_text(result.tensor_bytes));
+  }
+  for (const std::int64_t rank : result.stragglers) {
+    add_line(table, "slow", concat("rank ", rank));
+  }
+  return table;
+}
+
+std::string summary_json(const TrainSettings& settings, const TrainResult& result) {
+  Json json;
+  json["status"] = status_name(result.status);
+  json["stopped_early"] = result.status == TrainResult::Status::kStoppedEarly;
+  json["steps"] = result.steps;
+  json["seconds"] = result.seconds;
+  json["training_loss"] = result.loss;
+  json["metrics"] = result.evaluation.metrics;
+  if (!result.best.empty()) {
+    json["best"] = {{"step", result.best_step}, {"metrics", result.best}};
+  }
+  if (result.evaluation.confusion) {
+    Json classes = Json::array();
+    for (std::int64_t i = 0; i < result.evaluation.confusion->classes(); ++i) {
+      const ClassScores scores = result.evaluation.confusion->of_class(i);
+      classes.push_back({{"precision", scores.precision},
+                         {"recall", scores.recall},
+                         {"f1", scores.f1},
+                         {"support", scores.support}});
+    }
+    json["classes"] = classes;
+    json["confusion"] = result.evaluation.confusion->counts();
+  }
+  json["throughput"] = {{"unit", result.counts_tokens ? "tokens" : "samples"},
+                        {"per_second", result.per_second}};
+  Json memory;
+  const MemoryUse* most = largest(result.memory);
+  memory["rank_bytes"] = most != nullptr ? most->total() + result.tensor_bytes : 0;
+  memory["model_bytes"] = most != nullptr ? most->model_bytes() : 0;
+  memory["ddp_bytes"] = result.memory.ddp_bytes;
+  memory["tensor_bytes"] = result.tensor_bytes;
+  for (int category = 0; most != nullptr && category < kMemoryCategories; ++category) {
+    const auto which = static_cast<MemoryCategory>(category);
+    memory["categories"][std::string(memory_category_name(which))] = most->of(which);
+  }
+  json["memory"] = memory;
+  json["micro_batch"] = result.micro_batch;
+  if (result.goal_step > 0) {
+    json["goal"] = {{"step", result.goal_step}, {"seconds", result.goal_seconds}};
+  }
+  json["processor_share"] = result.processor_share;
+  json["communication_share"] = result.communication_share;
+  json["data_share"] = result.data_share;
+  json["record_share"] = result.record_share;
+  json["ranks"] = settings.ranks;
+  json["zero"] = settings.zero;
+  return json.dump(2) + "\n";
+}
+
+std::string folds_table(const std::vector<TrainResult>& folds) {
+  std::string table = concat("cross-validation, ", folds.size(), " folds\n");
+  if (folds.empty()) {
+    return table;
+  }
+  for (const auto& [name, value] : folds.front().evaluation.metrics) {
+    std::vector<double> values;
+    std::string each;
+    for (const TrainResult& fold : folds) {
+      const auto found = fold.evaluation.metrics.find(name);
+      if (found != fold.evaluation.metrics.end()) {
+        values.push_back(found->second);
+        each += (each.empty() ? "" : ", ") + metric_text(name, found->second);
+      }
+    }
+    const MeanEstimate mean = mean_of(values);
+    add_line(table,
+             name,
+             concat(metric_text(name, mean.mean),
+                    " (95 % interval ",
+                    metric_text(name, mean.interval95.low),
+                    " to ",
+                    metric_text(name, mean.interval95.high),
+                    "; folds ",
+                    each,
+                    ")"));
+  }
+  return table;
+}
+
+std::string folds_json(const TrainSettings& settings, const std::vector<TrainResult>& folds) {
+  Json json;
+  TrainResult total;
+  Json each = Json::array();
+  std::map<std::string, std::vector<double>> metrics;  // a fold that was interrupted has none
+  for (const TrainResult& fold : folds) {
+    each.push_back(fold.evaluation.metrics);
+    total.steps += fold.steps;
+    total.seconds += fold.seconds;
+    total.per_second += fold.per_second / static_cast<double>(folds.size());
+    total.communication_share += fold.communication_share / static_cast<double>(folds.size());
+    total.counts_tokens = fold.counts_tokens;
+    total.memory = fold.memory;
+    total.tensor_bytes = std::max(total.tensor_bytes, fold.tensor_bytes);
+    total.loss = fold.loss;
+    total.micro_batch = fold.micro_batch;
+    total.status = fold.status;
+    for (const auto& [name, value] : fold.evaluation.metrics) {
+      metrics[name].push_back(value);
+    }
+  }
+  for (const auto& [name, values] : metrics) {
+    total.evaluation.metrics[name] = mean_of(values).mean;
+  }
+  json = Json::parse(summary_json(settings, total));
+  json["folds"] = each;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace trireme

@@ -1,0 +1,84 @@
+#include "trireme/train/weights.h"
+
+#include <algorithm>
+
+#include "trireme/checkpoint/safetensors.h"
+#include "trireme/core/error.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme {
+namespace {
+
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+};
+
+std::vector<Named> tensors_of(const torch::nn::Module& module) {
+  std::vector<Named> all;
+  for (const auto& item : module.named_parameters()) {
+    all.push_back({item.key(), item.value()});
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) {
+      all.push_back({item.key(), item.value()});
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+void save_weights(const std::string& path,
+                  const torch::nn::Module& module,
+                  const std::map<std::string, std::string>& metadata) {
+  const at::NoGradGuard no_grad;
+  const std::vector<Named> all = tensors_of(module);
+  std::vector<TensorEntry> entries;
+  for (const Named& each : all) {
+    entries.push_back({each.name, dtype_of(each.tensor.scalar_type()), each.tensor.sizes().vec()});
+  }
+  SafetensorsWriter writer(path, std::move(entries), metadata);
+  for (const Named& each : all) {
+    // A copy of one tensor: reading through an operator also gathers what is divided.
+    const at::Tensor values = each.tensor.detach().clone(at::MemoryFormat::Contiguous);
+    writer.write({values.const_data_ptr(), values.numel(), dtype_of(values.scalar_type())});
+  }
+  writer.finish();
+}
+
+void load_weights(const std::string& path, torch::nn::Module& module) {
+  const SafetensorsFile file(path);
+  const std::vector<Named> all = tensors_of(module);
+  for (const Named& each : all) {
+    const auto& entries = file.entries();
+    const auto found = std::find_if(entries.begin(), entries.end(), [&](const TensorEntry& entry) {
+      return entry.name == each.name;
+    });
+    TRIREME_CHECK(
+        found != entries.end(), "\"", path, "\": the model's tensor ", each.name, " is missing");
+    TRIREME_CHECK(at::IntArrayRef(found->shape) == each.tensor.sizes(),
+                  "\"",
+                  path,
+                  "\": expected ",
+                  each.name,
+                  " of shape ",
+                  each.tensor.sizes(),
+                  ", found ",
+                  at::IntArrayRef(found->shape));
+  }
+  for (const TensorEntry& entry : file.entries()) {
+    const bool known = std::any_of(
+        all.begin(), all.end(), [&](const Named& each) { return each.name == entry.name; });
+    TRIREME_CHECK(known, "\"", path, "\": the model has no tensor ", entry.name);
+  }
+  const at::NoGradGuard no_grad;
+  for (const Named& each : all) {
+    const ConstSpan values = file.tensor(each.name);
+    each.tensor.copy_(at::from_blob(const_cast<std::byte*>(values.bytes()),
+                                    each.tensor.sizes(),
+                                    at::TensorOptions().dtype(scalar_type_of(values.dtype()))));
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,249 @@
+#include "trireme/data/source.h"
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "data/data_files.h"
+
+namespace trireme {
+namespace {
+
+using testing::DataFolder;
+using testing::expect_data_error;
+using testing::idx_images;
+using testing::idx_labels;
+using testing::token_bytes;
+
+Batch read_all(const Dataset& data) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(data.size()));
+  std::iota(samples.begin(), samples.end(), 0);
+  Batch batch;
+  data.read(samples, batch);
+  return batch;
+}
+
+std::vector<std::int64_t> class_counts(const Dataset& data) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(data.shape().classes), 0);
+  for (std::int64_t i = 0; i < data.size(); ++i) {
+    ++counts[static_cast<std::size_t>(data.label(i))];
+  }
+  return counts;
+}
+
+TEST(Source, OpensFashionMnist) {
+  ASSERT_TRUE(std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
+      << "Fashion-MNIST is not installed: apt install dataset-fashion-mnist";
+  const OpenedData opened = open_data({.path = "fashion-mnist"});
+  EXPECT_EQ(opened.format, "idx");
+  EXPECT_EQ(opened.description,
+            "fashion-mnist: 60000 images of 28x28, 10 classes; 10000 to evaluate");
+  EXPECT_EQ(class_counts(*opened.parts.train), std::vector<std::int64_t>(10, 6000));
+  EXPECT_EQ(class_counts(*opened.parts.held_out), std::vector<std::int64_t>(10, 1000));
+  // The mean and deviation that everybody quotes for its training images.
+  const auto statistics =
+      statistics_of(*opened.parts.train, {feature_sums(*opened.parts.train, 0, 1)});
+  EXPECT_NEAR(statistics.mean.at(0), 0.2860, 5e-5);
+  EXPECT_NEAR(statistics.deviation.at(0), 0.3530, 5e-5);
+}
+
+TEST(Source, OpensTheLicensesEachOnce) {
+  std::int64_t bytes = 0;
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/usr/share/common-licenses")) {
+    if (!entry.is_symlink() && entry.is_regular_file()) {
+      bytes += static_cast<std::int64_t>(entry.file_size());
+      files.insert(entry.path());
+    }
+  }
+  const OpenedData opened =
+      open_data({.path = "licenses", .evaluation_fraction = 0, .sequence = 16, .stride = 16});
+  EXPECT_EQ(opened.format, "text");
+  EXPECT_EQ(opened.parts.train->size(), (bytes - 1) / 16);
+  EXPECT_EQ(opened.parts.held_out, nullptr);
+  std::ifstream first(*files.begin(), std::ios::binary);
+  std::string start(17, '\0');
+  first.read(start.data(), 17);
+  const std::int64_t zero = 0;
+  Batch batch;
+  opened.parts.train->read({&zero, 1}, batch);
+  EXPECT_EQ(std::string(batch.tokens.begin(), batch.tokens.end()), start);
+}
+
+void write_mnist(const DataFolder& folder,
+                 const std::vector<int>& train,
+                 const std::vector<int>& test) {
+  folder.write("train-images-idx3-ubyte",
+               idx_images(static_cast<std::uint32_t>(train.size()), 4, 3));
+  folder.write("train-labels-idx1-ubyte", idx_labels(train));
+  if (!test.empty()) {
+    folder.write("t10k-images-idx3-ubyte",
+                 idx_images(static_cast<std::uint32_t>(test.size()), 4, 3));
+    folder.write("t10k-labels-idx1-ubyte", idx_labels(test));
+  }
+}
+
+TEST(Source, FindsMnistsFilesInAFolderOrBesideTheImages) {
+  const DataFolder folder;
+  write_mnist(folder, {0, 2, 1, 0}, {1, 0});
+  for (const std::string& path : {folder.path(), folder.path() + "/train-images-idx3-ubyte"}) {
+    const OpenedData opened = open_data({.path = path});
+    EXPECT_EQ(opened.format, "idx");
+    EXPECT_EQ(opened.parts.train->size(), 4);
+    EXPECT_EQ(opened.parts.held_out->size(), 2);
+    EXPECT_EQ(opened.parts.held_out->shape(), opened.parts.train->shape());
+  }
+  const OpenedData other =
+      open_data({.path = folder.path() + "/t10k-images-idx3-ubyte", .evaluation_fraction = 0.5});
+  EXPECT_EQ(other.parts.train->size(), 1);
+  EXPECT_EQ(other.parts.held_out->size(), 1);
+}
+
+TEST(Source, HoldsImagesOutWhereThereAreNoTestFiles) {
+  const DataFolder folder;
+  write_mnist(folder, {0, 2, 1, 0, 1, 1, 0, 0, 2, 1}, {});
+  const OpenedData opened = open_data({.path = folder.path(), .evaluation_fraction = 0.3});
+  EXPECT_EQ(opened.parts.train->size(), 7);
+  EXPECT_EQ(opened.parts.held_out->size(), 3);
+  EXPECT_EQ(open_data({.path = folder.path(), .evaluation_fraction = 0}).parts.held_out, nullptr);
+}
+
+TEST(Source, RefusesTestImagesThatTrainingDoesNotKnow) {
+  const DataFolder folder;
+  write_mnist(folder, {0, 1, 1}, {1, 2});
+  expect_data_error([&] { open_data({.path = folder.path()}); },
+                    folder.path() + "/t10k-labels-idx1-ubyte",
+                    9,
+                    {"below 2", "found 2"});
+  folder.write("t10k-labels-idx1-ubyte", idx_labels({1, 0}));
+  folder.write("t10k-images-idx3-ubyte", idx_images(2, 3, 4));
+  expect_data_error([&] { open_data({.path = folder.path()}); },
+                    folder.path() + "/t10k-images-idx3-ubyte",
+                    8,
+                    {"4x3", "3x4"});
+  std::filesystem::remove(folder.path() + "/t10k-labels-idx1-ubyte");
+  expect_data_error([&] { open_data({.path = folder.path()}); },
+                    folder.path(),
+                    -1,
+                    {"t10k-labels-idx1-ubyte.gz"});
+  std::filesystem::remove(folder.path() + "/train-labels-idx1-ubyte");
+  expect_data_error(
+      [&] { open_data({.path = folder.path()}); }, folder.path(), -1, {"train-labels-idx1-ubyte"});
+}
+
+TEST(Source, ReadsTheTextsOfAFolderInOrder) {
+  const DataFolder folder;
+  folder.write("b.txt", "bbbb");
+  folder.write("a.txt", "aaaa");
+  folder.write("c.other", "cccc");
+  const OpenedData opened =
+      open_data({.path = folder.path(), .evaluation_fraction = 0, .sequence = 7});
+  const Batch batch = read_all(*opened.parts.train);
+  EXPECT_EQ(std::string(batch.tokens.begin(), batch.tokens.end()), "aaaabbbb");
+  const DataFolder none;
+  none.write("c.other", "cccc");
+  expect_data_error([&] { open_data({.path = none.path()}); }, none.path(), -1, {"*.txt"});
+}
+
+TEST(Source, KnowsFormatsByName) {
+  const DataFolder folder;
+  const std::vector<std::uint16_t> narrow(200, 3);
+  const std::vector<std::uint32_t> wide(200, 70000);
+  struct Case {
+    std::string name;
+    std::string bytes;
+    std::string format;
+    std::int64_t classes;
+  };
+  for (const Case& c : {Case{"a.csv", "1,a\n2,b\n", "csv", 2},
+                        Case{"a.tsv", "1\ta\n2\tb\n", "csv", 2},
+                        Case{"a.svm", "1 1:1\n-1 2:1\n", "libsvm", 2},
+                        Case{"a.libsvm", "1 1:1\n-1 2:1\n", "libsvm", 2},
+                        Case{"a.u16", token_bytes(narrow), "tokens16", 4},
+                        Case{"a.u32", token_bytes(wide), "tokens32", 70001},
+                        Case{"a.txt", std::string(200, 'x'), "text", 256},
+                        Case{"readme", std::string(200, 'x'), "text", 256}}) {
+    const OpenedData opened = open_data(
+        {.path = folder.write(c.name, c.bytes), .evaluation_fraction = 0.5, .sequence = 9});
+    EXPECT_EQ(opened.format, c.format);
+    EXPECT_EQ(opened.parts.train->shape().classes, c.classes);
+    EXPECT_EQ(opened.parts.held_out->shape(), opened.parts.train->shape());
+    EXPECT_EQ(opened.description.find(c.name + ": "), 0U) << opened.description;
+  }
+  const std::string vague = folder.write("a.bin", token_bytes(narrow));
+  EXPECT_THROW(open_data({.path = vague}), ConfigError);
+  EXPECT_EQ(
+      open_data({.path = vague, .format = "tokens16", .sequence = 9}).parts.train->shape().classes,
+      4);
+  EXPECT_THROW(open_data({.path = vague, .format = "parquet"}), ConfigError);
+  EXPECT_THROW(open_data({.path = vague, .format = "tokens16", .evaluation_fraction = 1}),
+               ConfigError);
+  EXPECT_THROW(open_data({}), ConfigError);
+  const std::string missing = folder.path() + "/missing.csv";
+  expect_data_error([&] { open_data({.path = missing}); }, missing, -1, {"found nothing"});
+}
+
+TEST(Source, EvaluatesTokensOnTheEndOfTheFile) {
+  const DataFolder folder;
+  std::vector<std::uint16_t> tokens(1000);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const std::string path = folder.write("a.u16", token_bytes(tokens));
+  const OpenedData opened =
+      open_data({.path = path, .evaluation_fraction = 0.2, .sequence = 10, .stride = 1});
+  EXPECT_EQ(opened.parts.train->size(), 800 - 10);
+  EXPECT_EQ(read_all(*opened.parts.train).tokens.back(), 799);
+  const Batch held = read_all(*opened.parts.held_out);
+  EXPECT_EQ(held.samples, 19);  // 200 tokens: 199 to predict, 10 at a time
+  EXPECT_EQ(held.tokens.front(), 800);
+  EXPECT_EQ(opened.parts.held_out->shape().classes, 1000);
+  // Another file, with a token that the vocabulary of the first does not have.
+  const std::string other =
+      folder.write("b.u16", token_bytes(std::vector<std::uint16_t>(20, 1000)));
+  const OpenedData two = open_data({.path = path, .evaluation = other, .sequence = 10});
+  EXPECT_EQ(two.parts.train->size(), 99);
+  expect_data_error([&] { read_all(*two.parts.held_out); }, other, 0, {"below 1000"});
+}
+
+TEST(Source, GivesClassesOfAnEvaluationFileTheNumbersOfTraining) {
+  const DataFolder folder;
+  const std::string train = folder.write("train.csv", "x,kind\n1,cat\n2,dog\n3,ant\n");
+  const std::string same = folder.write("same.csv", "x,kind\n5,dog\n6,cat\n");
+  const OpenedData opened = open_data({.path = train, .evaluation = same});
+  EXPECT_EQ(read_all(*opened.parts.train).labels, (std::vector<std::int64_t>{1, 2, 0}));
+  EXPECT_EQ(read_all(*opened.parts.held_out).labels, (std::vector<std::int64_t>{2, 1}));
+  EXPECT_EQ(opened.parts.held_out->shape(), opened.parts.train->shape());
+  const auto refused = [&](const std::string& text,
+                           std::int64_t offset,
+                           const std::vector<std::string>& words) {
+    const std::string path = folder.write("other.csv", text);
+    expect_data_error([&] { open_data({.path = train, .evaluation = path}); }, path, offset, words);
+  };
+  refused("x,kind\n5,cow\n", 9, {"line 2", "\"ant\", \"cat\", \"dog\"", "\"cow\""});
+  refused("x,y,kind\n5,6,cat\n", 0, {"2 columns", "found 3"});
+  refused("kind,x\n5,cat\n", 0, {"other names"});
+}
+
+TEST(Source, KeepsFeaturesAndLabelsOfSparseTraining) {
+  const DataFolder folder;
+  const std::string train = folder.write("train.svm", "-1 1:1 5:1\n3 2:1\n");
+  const std::string same = folder.write("same.svm", "+3 1:1\n");
+  const OpenedData opened = open_data({.path = train, .evaluation = same});
+  EXPECT_EQ(opened.parts.held_out->shape(), opened.parts.train->shape());
+  EXPECT_EQ(opened.parts.held_out->label(0), 1);
+  const std::string unseen = folder.write("unseen.svm", "2 1:1\n");
+  expect_data_error([&] { open_data({.path = train, .evaluation = unseen}); },
+                    unseen,
+                    0,
+                    {"\"-1\", \"3\"", "\"2\""});
+  const std::string beyond = folder.write("beyond.svm", "3 6:1\n");
+  expect_data_error([&] { open_data({.path = train, .evaluation = beyond}); },
+                    beyond,
+                    2,
+                    {"at most 5", "found 6"});
+}
+
+}  // namespace
+}  // namespace trireme

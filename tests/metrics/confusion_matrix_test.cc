@@ -1,0 +1,161 @@
+#include "trireme/metrics/confusion_matrix.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "trireme/core/error.h"
+#include "trireme/core/random.h"
+
+namespace trireme {
+namespace {
+
+struct Sample {
+  std::int64_t target;
+  std::int64_t prediction;
+};
+
+std::vector<Sample> random_samples(int count, std::int64_t classes, std::uint64_t seed) {
+  RandomStream random(seed);
+  std::vector<Sample> samples;
+  for (int i = 0; i < count; ++i) {
+    const auto target = static_cast<std::int64_t>(random.below(classes));
+    // Right half of the time, so that scores are far from 0 and 1.
+    samples.push_back(
+        {target,
+         random.uniform() < 0.5 ? target : static_cast<std::int64_t>(random.below(classes))});
+  }
+  return samples;
+}
+
+double ratio(double part, double whole) {
+  return whole == 0 ? 0 : part / whole;
+}
+
+// By the definitions, one pass over the samples per class.
+ClassScores scores_by_definition(const std::vector<Sample>& samples, std::int64_t which) {
+  double hits = 0;
+  double predicted = 0;
+  double there = 0;
+  for (const Sample& sample : samples) {
+    hits += sample.target == which && sample.prediction == which ? 1 : 0;
+    predicted += sample.prediction == which ? 1 : 0;
+    there += sample.target == which ? 1 : 0;
+  }
+  const double precision = ratio(hits, predicted);
+  const double recall = ratio(hits, there);
+  return {precision,
+          recall,
+          ratio(2 * precision * recall, precision + recall),
+          static_cast<std::int64_t>(there)};
+}
+
+ConfusionMatrix matrix_of(const std::vector<Sample>& samples, std::int64_t classes) {
+  ConfusionMatrix matrix(classes);
+  for (const Sample& sample : samples) {
+    matrix.add(sample.target, sample.prediction);
+  }
+  return matrix;
+}
+
+constexpr double kRounding = 1e-14;  // a handful of operations on numbers up to 1
+
+TEST(ConfusionMatrix, ScoresFollowTheirDefinitions) {
+  for (const std::int64_t classes : {1, 2, 3, 10}) {
+    const auto samples = random_samples(500, classes, static_cast<std::uint64_t>(classes));
+    const ConfusionMatrix matrix = matrix_of(samples, classes);
+    ClassScores mean;
+    double right = 0;
+    for (const Sample& sample : samples) {
+      right += sample.target == sample.prediction ? 1 : 0;
+    }
+    for (std::int64_t which = 0; which < classes; ++which) {
+      const ClassScores expected = scores_by_definition(samples, which);
+      const ClassScores found = matrix.of_class(which);
+      EXPECT_NEAR(found.precision, expected.precision, kRounding);
+      EXPECT_NEAR(found.recall, expected.recall, kRounding);
+      EXPECT_NEAR(found.f1, expected.f1, kRounding);
+      EXPECT_EQ(found.support, expected.support);
+      mean.precision += expected.precision / static_cast<double>(classes);
+      mean.recall += expected.recall / static_cast<double>(classes);
+      mean.f1 += expected.f1 / static_cast<double>(classes);
+    }
+    EXPECT_NEAR(matrix.macro().precision, mean.precision, kRounding);
+    EXPECT_NEAR(matrix.macro().recall, mean.recall, kRounding);
+    EXPECT_NEAR(matrix.macro().f1, mean.f1, kRounding);
+    EXPECT_EQ(matrix.macro().support, 500);
+    EXPECT_DOUBLE_EQ(matrix.accuracy(), right / 500);
+    EXPECT_DOUBLE_EQ(matrix.micro().precision, right / 500);
+    EXPECT_DOUBLE_EQ(matrix.micro().recall, right / 500);
+    EXPECT_DOUBLE_EQ(matrix.micro().f1, right / 500);
+    EXPECT_EQ(matrix.total(), 500);
+  }
+}
+
+TEST(ConfusionMatrix, AClassThatIsNeverPredictedOrNeverThereScoresZero) {
+  ConfusionMatrix matrix(3);
+  matrix.add(0, 1, 4);
+  EXPECT_EQ(matrix.of_class(0).precision, 0);
+  EXPECT_EQ(matrix.of_class(1).recall, 0);
+  EXPECT_EQ(matrix.of_class(0).f1, 0);
+  EXPECT_EQ(matrix.of_class(2).f1, 0);
+}
+
+TEST(ConfusionMatrix, TheAverageLeavesOutClassesThatDoNotOccur) {
+  ConfusionMatrix matrix(1000);
+  matrix.add(3, 3, 7);
+  matrix.add(900, 900, 1);
+  EXPECT_DOUBLE_EQ(matrix.macro().f1, 1);
+  matrix.add(3, 5);  // 5 occurs among the predictions now, with a score of 0
+  EXPECT_NEAR(matrix.macro().precision, 2.0 / 3, kRounding);
+}
+
+TEST(ConfusionMatrix, MatricesOfRanksAddUpToThatOfAllSamples) {
+  const auto samples = random_samples(300, 4, 9);
+  ConfusionMatrix sum(4);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const std::vector<Sample> part(samples.begin() + static_cast<std::ptrdiff_t>(rank) * 100,
+                                   samples.begin() + static_cast<std::ptrdiff_t>(rank + 1) * 100);
+    const ConfusionMatrix matrix = matrix_of(part, 4);
+    for (std::size_t i = 0; i < sum.counts().size(); ++i) {
+      sum.counts()[i] += matrix.counts()[i];
+    }
+  }
+  EXPECT_EQ(sum.counts(), matrix_of(samples, 4).counts());
+}
+
+TEST(ConfusionMatrix, NothingCountedScoresZero) {
+  const ConfusionMatrix matrix(2);
+  EXPECT_EQ(matrix.accuracy(), 0);
+  EXPECT_EQ(matrix.macro().f1, 0);
+  EXPECT_EQ(matrix.total(), 0);
+}
+
+TEST(ConfusionMatrix, RefusesClassesThatAreNotThere) {
+  ConfusionMatrix matrix(3);
+  const std::string message = testing::message_of<ConfigError>([&] { matrix.add(1, 3); });
+  EXPECT_NE(message.find("from 0 to 2"), std::string::npos) << message;
+  EXPECT_NE(message.find("prediction 3"), std::string::npos) << message;
+  EXPECT_THROW(matrix.add(-1, 0), ConfigError);
+  EXPECT_THROW(matrix.of_class(3), ConfigError);
+  EXPECT_THROW(ConfusionMatrix(0), ConfigError);
+}
+
+TEST(ConfusionMatrix, TableHasALineForEachClassAndTheAverage) {
+  ConfusionMatrix matrix(2);
+  matrix.add(0, 0, 30);
+  matrix.add(0, 1, 10);
+  matrix.add(1, 1, 60);
+  EXPECT_EQ(matrix.to_string(),
+            " target   0   1  precision     recall         F1    samples\n"
+            "      0  30  10     1.0000     0.7500     0.8571         40\n"
+            "      1   0  60     0.8571     1.0000     0.9231         60\n"
+            "average             0.9286     0.8750     0.8901        100\n");
+  // Of many classes, the scores alone: a line stays readable.
+  const std::string many = ConfusionMatrix(1000).to_string();
+  EXPECT_LT(many.find('\n'), 100u);
+}
+
+}  // namespace
+}  // namespace trireme

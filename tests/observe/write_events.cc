@@ -1,0 +1,34 @@
+// Writes an event file for tensorboard_test.py to read: write_events FOLDER.
+
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+#include "trireme/observe/event_file.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: write_events FOLDER\n");
+    return 2;
+  }
+  try {
+    trireme::EventFile file(argv[1]);
+    for (int step = 0; step < 20; ++step) {
+      file.add_scalar("train/loss", step, 1.0 / (step + 1));
+    }
+    file.add_scalar("train/loss", 20, std::nan(""));
+    std::vector<float> weights(1000);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = (static_cast<float>(i) - 500.0F) / 250.0F;
+    }
+    weights.push_back(std::nanf(""));
+    file.add_histogram("weights", 5, weights);
+    file.add_histogram("empty", 5, {});
+    file.add_text("config", 0, "learning rate **0.1** & Größe");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,326 @@
+#include <cmath>
+#include <numeric>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/processes.h"
+#include "tools/run_folder.h"
+#include "trireme/core/random.h"
+#include "trireme/metrics/confusion_matrix.h"
+#include "trireme/metrics/significance.h"
+
+namespace trireme {
+namespace {
+
+using testing::Finished;
+using testing::SampleRow;
+using testing::write_evaluation;
+using testing::write_file;
+using testing::write_log;
+using testing::write_run;
+using Json = nlohmann::json;
+
+class CompareCommand : public ::testing::Test {
+ protected:
+  std::string a() const { return folder_.path() + "/a"; }
+  std::string b() const { return folder_.path() + "/b"; }
+
+  // Runs the program; `json_` is then what it wrote for programs.
+  Finished compare() {
+    const std::string path = folder_.path() + "/out.json";
+    Finished finished =
+        testing::run_program({testing::trireme_binary(), "compare", a(), b(), "--json", path});
+    json_ = Json::parse(testing::read_file(path), nullptr, false);
+    return finished;
+  }
+
+  const Json& metric(const std::string& name) const {
+    for (const Json& entry : json_.at("metrics")) {
+      if (entry.at("name") == name) {
+        return entry;
+      }
+    }
+    ADD_FAILURE() << "no metric " << name << " in " << json_.dump(1);
+    static const Json kNothing = Json::object();
+    return kNothing;
+  }
+
+  testing::TemporaryFolder folder_;
+  Json json_;
+};
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Rows of four classes of which this share is right; the hard ones are the same for every share.
+std::vector<SampleRow> rows_with(double right, std::uint64_t seed) {
+  RandomStream easy(1);
+  RandomStream own(seed);
+  std::vector<SampleRow> rows;
+  for (int i = 0; i < 1000; ++i) {
+    const int target = static_cast<int>(easy.below(4));
+    const bool hit = easy.uniform() < right;
+    rows.push_back({target,
+                    hit ? target : (target + 1 + static_cast<int>(own.below(3))) % 4,
+                    (hit ? 0.1 : 2.0) + 0.05 * own.uniform()});
+  }
+  return rows;
+}
+
+const char* const kClassMetrics =
+    R"("loss":0.5,"accuracy":0.8,"precision":0.8,"recall":0.8,"f1":0.8)";
+
+TEST_F(CompareCommand, TellsTheBetterOfTwoClassifiersAndHowSureItIs) {
+  const auto rows_a = rows_with(0.80, 2);
+  const auto rows_b = rows_with(0.85, 3);
+  write_run(a(), kClassMetrics);
+  write_run(b(), kClassMetrics, R"("model":"mlp","data":"digits","zero":3)");
+  write_evaluation(a(), rows_a);
+  write_evaluation(b(), rows_b, true);  // the order of the lines does not matter
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+
+  std::vector<std::uint8_t> hits_a;
+  std::vector<std::uint8_t> hits_b;
+  std::vector<double> losses_a;
+  std::vector<double> losses_b;
+  ConfusionMatrix matrix(4);
+  for (std::size_t i = 0; i < rows_a.size(); ++i) {
+    hits_a.push_back(rows_a[i].target == rows_a[i].prediction ? 1 : 0);
+    hits_b.push_back(rows_b[i].target == rows_b[i].prediction ? 1 : 0);
+    losses_a.push_back(rows_a[i].loss);
+    losses_b.push_back(rows_b[i].loss);
+    matrix.add(rows_b[i].target, rows_b[i].prediction);
+  }
+  const Difference accuracy = mcnemar_test(hits_a, hits_b);
+  EXPECT_EQ(json_.at("basis"), "samples");
+  EXPECT_NEAR(metric("accuracy").at("difference"), accuracy.mean, 1e-12);
+  EXPECT_NEAR(metric("accuracy").at("p_value"), accuracy.p_value, 1e-12);
+  EXPECT_EQ(metric("accuracy").at("better"), "b");
+  const Difference loss = paired_t_test(losses_a, losses_b);
+  EXPECT_NEAR(metric("loss").at("difference"), loss.mean, 1e-6);  // six digits in the file
+  EXPECT_NEAR(metric("loss").at("interval95").at(0), loss.interval95.low, 1e-6);
+  EXPECT_EQ(metric("loss").at("better"), "b");  // lower
+  EXPECT_NEAR(metric("f1").at("b"), matrix.macro().f1, 1e-12);
+  EXPECT_NEAR(metric("recall").at("b"), matrix.macro().recall, 1e-12);
+  EXPECT_NEAR(metric("precision").at("b"), matrix.macro().precision, 1e-12);
+  EXPECT_EQ(metric("f1").at("test"), "paired bootstrap");
+  EXPECT_EQ(metric("f1").at("better"), "b");
+
+  EXPECT_TRUE(has(done.out, "1000 evaluated samples, the same in both")) << done.out;
+  EXPECT_TRUE(has(done.out, "B is better: accuracy is ")) << done.out;
+  EXPECT_TRUE(has(done.out, "points higher (95 % interval ")) << done.out;
+  EXPECT_TRUE(has(done.out,
+                  "chance alone would give a difference this large in less than 1 of 1000 "
+                  "comparisons"))
+      << done.out;
+  EXPECT_TRUE(has(done.out, "B is better: loss is ")) << done.out;
+  EXPECT_EQ(json_.at("settings").size(), 1u);
+  EXPECT_EQ(json_.at("settings")[0].at("name"), "zero");
+  EXPECT_EQ(json_.at("settings")[0].at("a"), "-");
+}
+
+TEST_F(CompareCommand, TheOtherWayRoundSaysTheSame) {
+  write_run(a(), kClassMetrics);
+  write_run(b(), kClassMetrics);
+  write_evaluation(a(), rows_with(0.85, 3));
+  write_evaluation(b(), rows_with(0.80, 2));
+  const Finished done = compare();
+  EXPECT_EQ(metric("accuracy").at("better"), "a");
+  EXPECT_EQ(metric("loss").at("better"), "a");
+  EXPECT_TRUE(has(done.out, "A is better: accuracy is ")) << done.out;
+  EXPECT_TRUE(has(done.out, "Settings: the same in both")) << done.out;
+}
+
+TEST_F(CompareCommand, DoesNotFindADifferenceThatIsNotThere) {
+  write_run(a(), kClassMetrics);
+  write_run(b(), kClassMetrics);
+  auto rows = rows_with(0.8, 2);
+  write_evaluation(a(), rows);
+  // Two samples change sides, one each way.
+  const auto flip = [&](bool hit) {
+    for (SampleRow& row : rows) {
+      if ((row.target == row.prediction) == hit) {
+        row.prediction = hit ? (row.target + 1) % 4 : row.target;
+        return;
+      }
+    }
+  };
+  flip(true);
+  write_evaluation(b(), rows);
+  Finished done = compare();
+  EXPECT_TRUE(metric("accuracy").at("better").is_null());
+  EXPECT_TRUE(has(done.out, "no difference can be told: accuracy of B is 0.10 points lower"))
+      << done.out;
+  EXPECT_TRUE(has(done.out, "about 100 of 100 comparisons")) << done.out;
+  write_evaluation(b(), rows_with(0.8, 2));
+  done = compare();
+  EXPECT_TRUE(has(done.out, "no difference can be told: accuracy is the same in both")) << done.out;
+}
+
+TEST_F(CompareCommand, FoldsAreComparedInPairs) {
+  const std::vector<double> of_a = {0.80, 0.82, 0.78, 0.85, 0.79};
+  std::vector<double> of_b = of_a;
+  const auto folds_of = [](const std::vector<double>& values) {
+    Json folds = Json::array();
+    for (const double value : values) {
+      folds.push_back({{"accuracy", value}, {"loss", 1 - value}});
+    }
+    return ",\"folds\":" + folds.dump();
+  };
+  for (std::size_t i = 0; i < of_b.size(); ++i) {
+    of_b[i] += 0.01 + 0.001 * static_cast<double>(i);
+  }
+  write_run(a(), kClassMetrics, R"("folds":5)", folds_of(of_a));
+  write_run(b(), kClassMetrics, R"("folds":5)", folds_of(of_b));
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  const Difference expected = paired_t_test(of_a, of_b);
+  EXPECT_EQ(json_.at("basis"), "folds");
+  EXPECT_NEAR(metric("accuracy").at("p_value"), expected.p_value, 1e-12);
+  EXPECT_NEAR(metric("accuracy").at("interval95").at(1), expected.interval95.high, 1e-12);
+  EXPECT_NEAR(metric("accuracy").at("a"), 0.808, 1e-12);
+  EXPECT_EQ(metric("loss").at("better"), "b");
+  EXPECT_TRUE(has(done.out, "5 folds, the same in both")) << done.out;
+
+  // Folds that were cut elsewhere are no pairs.
+  write_evaluation(a() + "/fold-1", {{0, 0, 0.5}, {1, 1, 0.5}});
+  write_evaluation(b() + "/fold-1", {{1, 0, 0.5}, {1, 1, 0.5}});
+  compare();
+  EXPECT_NEAR(metric("accuracy").at("p_value"), welch_t_test(of_a, of_b).p_value, 1e-12);
+  EXPECT_EQ(json_.at("notes").size(), 1u);
+}
+
+TEST_F(CompareCommand, TextIsComparedWindowByWindow) {
+  const auto metrics = R"("loss":1.5,"accuracy":0.5,"perplexity":4.5)";
+  write_run(a(), metrics);
+  write_run(b(), metrics);
+  RandomStream random(4);
+  std::vector<SampleRow> rows_a;
+  std::vector<SampleRow> rows_b;
+  double tokens = 0;
+  double sum_a = 0;
+  double sum_b = 0;
+  double right_a = 0;
+  for (int i = 0; i < 200; ++i) {
+    const int length = i == 199 ? 10 : 64;  // the last window is shorter
+    const double loss = std::round((1 + random.uniform()) * 1e6) / 1e6;
+    rows_a.push_back({length, length / 2, loss});
+    rows_b.push_back({length, length / 2 + static_cast<int>(random.below(3)), loss - 0.125});
+    tokens += length;
+    sum_a += length * loss;
+    sum_b += length * (loss - 0.125);
+    right_a += length / 2;  // NOLINT(bugprone-integer-division): tokens are whole
+  }
+  const char* header = "sample,tokens,correct,loss";
+  write_evaluation(a(), rows_a, false, header);
+  write_evaluation(b(), rows_b, false, header);
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  // Means over tokens, not over windows.
+  EXPECT_NEAR(metric("loss").at("a"), sum_a / tokens, 1e-9);
+  EXPECT_NEAR(metric("loss").at("difference"), -0.125, 1e-9);
+  EXPECT_NEAR(metric("accuracy").at("a"), right_a / tokens, 1e-9);
+  EXPECT_EQ(metric("accuracy").at("test"), "paired t-test");
+  EXPECT_EQ(metric("accuracy").at("better"), "b");
+  EXPECT_NEAR(metric("perplexity").at("a"), std::exp(sum_a / tokens), 1e-8);
+  EXPECT_NEAR(metric("perplexity").at("difference"),
+              std::exp(sum_b / tokens) - std::exp(sum_a / tokens),
+              1e-8);
+  EXPECT_EQ(metric("perplexity").at("better"), "b");
+  EXPECT_TRUE(has(done.out, "200 windows of text")) << done.out;
+}
+
+TEST_F(CompareCommand, SaysWhenNothingCanBeSaid) {
+  write_run(a(), R"("loss":0.5,"accuracy":0.8)");
+  write_run(b(), R"("loss":0.4,"accuracy":null,"other":3)", R"("model":"gpt","data":"poems")");
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(json_.at("basis"), "one number");
+  EXPECT_FALSE(metric("loss").contains("p_value"));
+  EXPECT_NEAR(metric("loss").at("difference"), -0.1, 1e-12);
+  EXPECT_TRUE(metric("accuracy").at("b").is_null());
+  EXPECT_EQ(json_.at("metrics").size(), 2u);
+  EXPECT_TRUE(has(done.out, "there is only one number per run")) << done.out;
+  EXPECT_TRUE(has(done.out, "--folds")) << done.out;
+  EXPECT_TRUE(has(done.out, "do not have the same model: mlp and gpt")) << done.out;
+  EXPECT_TRUE(has(done.out, "do not have the same data: digits and poems")) << done.out;
+}
+
+TEST_F(CompareCommand, DifferentSamplesOrTargetsAreNoPairs) {
+  write_run(a(), kClassMetrics);
+  write_run(b(), kClassMetrics);
+  write_evaluation(a(), {{0, 0, 0.5}, {1, 1, 0.5}});
+  write_evaluation(b(), {{0, 0, 0.5}, {2, 1, 0.5}});
+  Finished done = compare();
+  EXPECT_EQ(json_.at("basis"), "one number");
+  EXPECT_TRUE(has(done.out, "with other targets")) << done.out;
+  write_evaluation(b(), {{0, 0, 0.5}});
+  done = compare();
+  EXPECT_EQ(json_.at("basis"), "one number");
+  EXPECT_TRUE(has(done.out, "A on 2, B on 1")) << done.out;
+}
+
+TEST_F(CompareCommand, LossesThatAreNotFiniteAreNotCompared) {
+  write_run(a(), R"("loss":0.5)");
+  write_run(b(), R"("loss":null)");
+  write_file(a() + "/evaluation.csv", "sample,target,prediction,loss\n0,1.5,1.4,0.01\n1,2,2,0\n");
+  write_file(b() + "/evaluation.csv", "sample,target,prediction,loss\n0,1.5,1.4,nan\n1,2,2,\n");
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(metric("loss").at("p_value").is_null());
+  EXPECT_TRUE(has(done.out, "loss cannot be compared")) << done.out;
+}
+
+TEST_F(CompareCommand, SpeedLeavesOutTheFirstSteps) {
+  write_run(a(), R"("loss":0.5)");
+  write_run(b(), R"("loss":0.4)");
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1500);
+  const auto slow_start = [](const std::string& path) {
+    std::string text = "{\"step\":0,\"loss\":9,\"samples_per_second\":1}\n";
+    write_file(path, text + testing::read_file(path));
+  };
+  slow_start(a() + "/metrics.jsonl");
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  const Json& speed = json_.at("speed");
+  EXPECT_NEAR(speed.at("a"), 1000, 3);
+  EXPECT_NEAR(speed.at("b"), 1500, 3);
+  EXPECT_LT(speed.at("p_value").get<double>(), 1e-9);
+  EXPECT_TRUE(has(done.out, "B is 1.50 times as fast")) << done.out;
+  EXPECT_TRUE(has(done.out, "84 MB")) << done.out;
+  EXPECT_TRUE(has(done.out, "3.1 %")) << done.out;
+}
+
+TEST_F(CompareCommand, FoldersThatAreNoRunsAreNamed) {
+  write_run(a(), R"("loss":0.5)");
+  const auto message = [&] {
+    const Finished done = compare();
+    EXPECT_EQ(done.code, 2);
+    EXPECT_TRUE(done.out.empty());
+    return done.err;
+  };
+  EXPECT_TRUE(has(message(), b() + ": expected the folder of a run"));
+  std::filesystem::create_directories(b());
+  EXPECT_TRUE(has(message(), "found no config.json"));
+  write_file(b() + "/config.json", "{}");
+  EXPECT_TRUE(has(message(), "found no summary.json"));
+  write_file(b() + "/summary.json", "{");
+  EXPECT_TRUE(has(message(), "summary.json: expected one JSON object"));
+  write_file(b() + "/summary.json", "{\"steps\":1}");
+  EXPECT_TRUE(has(message(), "status"));
+  write_file(b() + "/summary.json", R"({"status":"finished","steps":1,"metrics":{"loss":"low"}})");
+  EXPECT_TRUE(has(message(), "expected a number for \"loss\", found \"low\""));
+  write_run(b(), R"("loss":0.5)");
+  write_file(b() + "/evaluation.csv", "id,loss\n");
+  write_file(a() + "/evaluation.csv", "sample,target,prediction,loss\n0,1,1\n");
+  EXPECT_TRUE(has(message(), "a/evaluation.csv:2: expected sample,target,prediction,loss"));
+  write_file(a() + "/evaluation.csv", "sample,target,prediction,loss\n0,1,1,0.5\n");
+  EXPECT_TRUE(has(message(), "b/evaluation.csv:1: expected the header"));
+}
+
+}  // namespace
+}  // namespace trireme

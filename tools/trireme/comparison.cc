@@ -1,0 +1,238 @@
+#include "comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "sample_tests.h"
+#include "trireme/core/error.h"
+
+namespace trireme::tools {
+namespace {
+
+constexpr const char* kHowToKnowMore =
+    "there is only one number per run, and nothing can be said about chance; to know more, train "
+    "both with --folds 5, or evaluate both on the same samples";
+
+std::vector<ComparedSetting> differing_settings(const Run& a, const Run& b) {
+  std::set<std::string> names;
+  for (const Run* run : {&a, &b}) {
+    for (const auto& [name, value] : run->settings) {
+      names.insert(name);
+    }
+  }
+  const auto value_in = [](const Run& run, const std::string& name) {
+    const auto found = run.settings.find(name);
+    return found == run.settings.end() ? std::string("-") : found->second;
+  };
+  std::vector<ComparedSetting> differing;
+  for (const std::string& name : names) {
+    const ComparedSetting setting{name, value_in(a, name), value_in(b, name)};
+    if (setting.a != setting.b) {
+      differing.push_back(setting);
+    }
+  }
+  return differing;
+}
+
+void note_what_differs(Comparison& comparison) {
+  for (const ComparedSetting& setting : comparison.settings) {
+    if (setting.name == "model" || setting.name == "data") {
+      comparison.notes.push_back(detail::concat(
+          "A and B do not have the same ", setting.name, ": ", setting.a, " and ", setting.b));
+    }
+  }
+  for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
+    if (run->status != "finished") {
+      comparison.notes.push_back(detail::concat(
+          name, " is not a finished run: it was ", run->status, " after ", run->steps, " steps"));
+    }
+  }
+}
+
+// The names that all of these have.
+std::vector<std::string> common_names(
+    const std::vector<const std::map<std::string, double>*>& all) {
+  std::vector<std::string> names;
+  for (const auto& entry : *all.front()) {
+    const std::string& name = entry.first;
+    if (std::all_of(all.begin(), all.end(), [&](const auto* one) { return one->contains(name); })) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// Whether fold k is of the same samples in both, as far as their evaluations tell: runs with other
+// seeds cut the data elsewhere, and their folds are no pairs.
+bool same_folds(const Run& a, const Run& b) {
+  for (std::size_t fold = 1; fold <= a.folds.size(); ++fold) {
+    const std::string name = "/fold-" + std::to_string(fold);
+    const auto of_a = read_evaluation(a.folder + name);
+    const auto of_b = read_evaluation(b.folder + name);
+    if (of_a && of_b && !same_samples(*of_a, *of_b)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void compare_folds(Comparison& comparison) {
+  const Run& a = comparison.a;
+  const Run& b = comparison.b;
+  comparison.basis = Basis::kFolds;
+  const bool paired = same_folds(a, b);
+  comparison.basis_text =
+      detail::concat(a.folds.size(),
+                     paired ? " folds, the same in both" : " folds, of different samples",
+                     "; folds share training data, so that the true uncertainty is larger");
+  if (!paired) {
+    comparison.notes.emplace_back(
+        "the folds hold different samples in A and B, so that they are compared as two independent "
+        "sets, which tells less");
+  }
+  std::vector<const std::map<std::string, double>*> all;
+  for (const Run* run : {&a, &b}) {
+    for (const auto& fold : run->folds) {
+      all.push_back(&fold);
+    }
+  }
+  for (const std::string& name : common_names(all)) {
+    std::vector<double> values_a;
+    std::vector<double> values_b;
+    for (std::size_t fold = 0; fold < a.folds.size(); ++fold) {
+      values_a.push_back(a.folds[fold].at(name));
+      values_b.push_back(b.folds[fold].at(name));
+    }
+    const Difference difference =
+        paired ? paired_t_test(values_a, values_b) : welch_t_test(values_a, values_b);
+    comparison.metrics.push_back({name,
+                                  mean_of(values_a).mean,
+                                  mean_of(values_b).mean,
+                                  difference,
+                                  verdict_on(name, difference)});
+  }
+}
+
+// One number of each run; with `evaluated`, a test on the samples where the metric follows from
+// them.
+void compare_numbers(Comparison& comparison,
+                     const std::optional<std::pair<Evaluation, Evaluation>>& evaluated) {
+  const Run& a = comparison.a;
+  const Run& b = comparison.b;
+  const bool classes = a.metrics.contains("accuracy") && b.metrics.contains("accuracy");
+  for (const std::string& name : common_names({&a.metrics, &b.metrics})) {
+    ComparedMetric metric{name, a.metrics.at(name), b.metrics.at(name), {}, {}};
+    const auto tested = evaluated
+                            ? compare_samples(name, evaluated->first, evaluated->second, classes)
+                            : std::nullopt;
+    if (tested) {
+      metric.a = tested->a;
+      metric.b = tested->b;
+      metric.difference = tested->difference;
+      metric.verdict = verdict_on(name, tested->difference);
+    } else {
+      metric.verdict.text =
+          detail::concat("nothing can be said about chance: there is one ", name, " of each run");
+    }
+    comparison.metrics.push_back(metric);
+  }
+}
+
+void compare_metrics(Comparison& comparison) {
+  const Run& a = comparison.a;
+  const Run& b = comparison.b;
+  if (!a.folds.empty() && a.folds.size() == b.folds.size()) {
+    compare_folds(comparison);
+    return;
+  }
+  if (a.folds.size() != b.folds.size()) {
+    comparison.notes.push_back(detail::concat("A has ",
+                                              a.folds.size(),
+                                              " folds and B ",
+                                              b.folds.size(),
+                                              ": folds can only be compared with as many others"));
+  }
+  const auto of_a = read_evaluation(a.folder);
+  const auto of_b = read_evaluation(b.folder);
+  const bool both = of_a && of_b && !of_a->samples.empty();
+  if (both && same_samples(*of_a, *of_b)) {
+    comparison.basis = Basis::kSamples;
+    comparison.basis_text = detail::concat(of_a->samples.size(),
+                                           of_a->text ? " windows of text" : " evaluated samples",
+                                           ", the same in both");
+    compare_numbers(comparison, std::pair(*of_a, *of_b));
+    return;
+  }
+  if (both) {
+    comparison.notes.push_back(detail::concat(
+        "the runs were not evaluated on the same samples: A on ",
+        of_a->samples.size(),
+        ", B on ",
+        of_b->samples.size(),
+        of_a->samples == of_b->samples ? ", with other targets" : ", with other sample numbers"));
+  }
+  comparison.basis_text = kHowToKnowMore;
+  compare_numbers(comparison, std::nullopt);
+}
+
+// The steps' speeds without the first tenth, in which memory is allocated and caches are cold.
+std::vector<double> speeds_of(const std::vector<RunLog>& logs, const std::string& name) {
+  std::vector<double> speeds;
+  for (const RunLog& log : logs) {
+    const auto found = log.training.find(name);
+    if (found == log.training.end()) {
+      continue;
+    }
+    const std::vector<double>& values = found->second.values;
+    for (std::size_t i = std::max<std::size_t>(1, values.size() / 10); i < values.size(); ++i) {
+      if (std::isfinite(values[i])) {
+        speeds.push_back(values[i]);
+      }
+    }
+  }
+  return speeds;
+}
+
+std::vector<RunLog> logs_of(const Run& run) {
+  std::vector<RunLog> logs;
+  for (const std::string& folder : log_folders(run.folder)) {
+    if (has_log(folder)) {
+      logs.push_back(read_log(folder));
+    }
+  }
+  return logs;
+}
+
+std::optional<ComparedSpeed> compare_speed(const Run& a, const Run& b) {
+  const auto logs_a = logs_of(a);
+  const auto logs_b = logs_of(b);
+  for (const char* unit : {"tokens", "samples"}) {
+    const std::string name = std::string(unit) + "_per_second";
+    const auto speeds_a = speeds_of(logs_a, name);
+    const auto speeds_b = speeds_of(logs_b, name);
+    if (!speeds_a.empty() && !speeds_b.empty()) {
+      return ComparedSpeed{
+          unit, mean_of(speeds_a), mean_of(speeds_b), welch_t_test(speeds_a, speeds_b)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Comparison compare_runs(const std::string& folder_a, const std::string& folder_b) {
+  Comparison comparison;
+  comparison.a = read_run(folder_a);
+  comparison.b = read_run(folder_b);
+  comparison.settings = differing_settings(comparison.a, comparison.b);
+  note_what_differs(comparison);
+  compare_metrics(comparison);
+  if (comparison.metrics.empty()) {
+    comparison.notes.emplace_back("the runs have no metric in common");
+  }
+  comparison.speed = compare_speed(comparison.a, comparison.b);
+  return comparison;
+}
+
+}  // namespace trireme::tools

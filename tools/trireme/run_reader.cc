@@ -1,0 +1,194 @@
+#include "run_reader.h"
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/error.h"
+
+namespace trireme::tools {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kRunFolder =
+    "expected the folder of a run, with the config.json and summary.json that trireme train writes";
+
+std::string shown(const std::string& text) {
+  constexpr std::size_t kLongest = 60;
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
+void check_folder(const std::string& folder) {
+  std::error_code ignored;
+  TRIREME_CHECK(std::filesystem::exists(folder, ignored),
+                folder,
+                ": ",
+                kRunFolder,
+                ", found nothing of this name");
+  TRIREME_CHECK(std::filesystem::is_directory(folder, ignored),
+                folder,
+                ": ",
+                kRunFolder,
+                ", found something that is not a folder");
+}
+
+Json read_object(const std::string& folder, const char* name, const char* hint) {
+  const std::string path = folder + "/" + name;
+  std::ifstream file(path);
+  TRIREME_CHECK(file.good(), folder, ": ", kRunFolder, ", found no ", name, hint);
+  Json content = Json::parse(file, nullptr, false);
+  TRIREME_CHECK(content.is_object(),
+                path,
+                ": expected one JSON object, found ",
+                content.is_discarded() ? "text that is not JSON" : content.type_name());
+  return content;
+}
+
+// A number; null stands for one that was not finite. Nothing for anything else.
+std::optional<double> number_in(const Json& value) {
+  if (value.is_null()) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
+std::map<std::string, double> numbers_in(const Json& object, const std::string& where) {
+  TRIREME_CHECK(
+      object.is_object(), where, ": expected an object of numbers, found ", object.type_name());
+  std::map<std::string, double> numbers;
+  for (const auto& [name, value] : object.items()) {
+    const auto number = number_in(value);
+    TRIREME_CHECK(
+        number, where, ": expected a number for \"", name, "\", found ", shown(value.dump()));
+    numbers[name] = *number;
+  }
+  return numbers;
+}
+
+std::optional<double> optional_number(const Json& summary, const Json::json_pointer& at) {
+  return summary.contains(at) && summary[at].is_number() ? std::optional(summary[at].get<double>())
+                                                         : std::nullopt;
+}
+
+void add_point(Series& series, double step, double value) {
+  while (!series.steps.empty() && series.steps.back() >= step) {
+    series.steps.pop_back();
+    series.values.pop_back();
+  }
+  series.steps.push_back(step);
+  series.values.push_back(value);
+}
+
+void add_numbers(std::map<std::string, Series>& all,
+                 const Json& object,
+                 double step,
+                 const std::string& where) {
+  for (const auto& [name, value] : object.items()) {
+    if (name == "step") {
+      continue;
+    }
+    const auto number = number_in(value);
+    TRIREME_CHECK(number,
+                  where,
+                  ": expected a number or null for \"",
+                  name,
+                  "\", found ",
+                  shown(value.dump()));
+    add_point(all[name], step, *number);
+  }
+}
+
+}  // namespace
+
+bool has_log(const std::string& folder) {
+  return std::filesystem::exists(folder + "/metrics.jsonl");
+}
+
+RunLog read_log(const std::string& folder) {
+  check_folder(folder);
+  const std::string path = folder + "/metrics.jsonl";
+  std::ifstream file(path);
+  TRIREME_CHECK(file.good(),
+                folder,
+                ": expected the folder of a run, with the metrics.jsonl that trireme train writes, "
+                "found no metrics.jsonl");
+  RunLog log;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(file, line); ++number) {
+    const bool complete = !file.eof();  // it ended with a newline, not with the file
+    if (line.empty()) {
+      continue;
+    }
+    const std::string where = detail::concat(path, ":", number);
+    const Json entry = Json::parse(line, nullptr, false);
+    if (entry.is_discarded() && !complete) {
+      break;
+    }
+    TRIREME_CHECK(entry.is_object() && entry.contains("step") && entry["step"].is_number(),
+                  where,
+                  ": expected a JSON object with a \"step\", found ",
+                  shown(line));
+    const auto step = entry["step"].get<double>();
+    if (entry.contains("eval")) {
+      TRIREME_CHECK(entry["eval"].is_object(),
+                    where,
+                    ": expected an object of numbers for \"eval\", found ",
+                    shown(entry["eval"].dump()));
+      add_numbers(log.evaluation, entry["eval"], step, where);
+    } else {
+      add_numbers(log.training, entry, step, where);
+    }
+  }
+  return log;
+}
+
+Run read_run(const std::string& folder) {
+  check_folder(folder);
+  Run run;
+  run.folder = folder;
+  const Json config = read_object(folder, "config.json", "");
+  for (const auto& [name, value] : config.items()) {
+    run.settings[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+  const Json summary = read_object(
+      folder, "summary.json", "; it is written when a run ends, resume one that was killed first");
+  const std::string where = folder + "/summary.json";
+  try {
+    run.status = summary.at("status").get<std::string>();
+    run.steps = summary.at("steps").get<std::int64_t>();
+    run.metrics = numbers_in(summary.value("metrics", Json::object()), where + ": metrics");
+    for (const Json& fold : summary.value("folds", Json::array())) {
+      run.folds.push_back(numbers_in(fold, where + ": folds"));
+    }
+  } catch (const Json::exception& error) {
+    throw ConfigError(detail::concat(
+        where, ": expected the summary of a run (status, steps, metrics), found: ", error.what()));
+  }
+  run.rank_bytes = optional_number(summary, Json::json_pointer("/memory/rank_bytes"));
+  run.communication_share = optional_number(summary, Json::json_pointer("/communication_share"));
+  return run;
+}
+
+std::vector<std::string> log_folders(const std::string& folder) {
+  check_folder(folder);
+  if (has_log(folder)) {
+    return {folder};
+  }
+  std::vector<std::string> folds;
+  for (int fold = 1;; ++fold) {
+    const std::string path = detail::concat(folder, "/fold-", fold);
+    if (!has_log(path)) {
+      break;
+    }
+    folds.push_back(path);
+  }
+  return folds.empty() ? std::vector{folder} : folds;
+}
+
+}  // namespace trireme::tools

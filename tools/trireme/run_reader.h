@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+// What `trireme train` leaves in the folder of a run: config.json, metrics.jsonl, evaluation.csv
+// and summary.json. Everything here throws ConfigError that names the file, the line where there is
+// one, what was expected and what was found.
+
+namespace trireme::tools {
+
+// One number over the steps; those that were not finite are NaN.
+struct Series {
+  std::vector<double> steps;
+  std::vector<double> values;
+};
+
+// metrics.jsonl by name. A run that was resumed goes back to its last checkpoint: what it had
+// logged after that is replaced. An incomplete last line, of a run that was killed, is left out.
+struct RunLog {
+  std::map<std::string, Series> training;
+  std::map<std::string, Series> evaluation;
+};
+RunLog read_log(const std::string& folder);
+bool has_log(const std::string& folder);
+
+// evaluation.csv, ordered by sample.
+struct Evaluation {
+  bool text = false;  // samples are windows of text
+  std::vector<std::int64_t> samples;
+  std::vector<double> targets;      // of text: tokens in the window
+  std::vector<double> predictions;  // of text: tokens that were right
+  std::vector<double> losses;
+};
+// Nothing where the run has not written one.
+std::optional<Evaluation> read_evaluation(const std::string& folder);
+
+// config.json and summary.json.
+struct Run {
+  std::string folder;
+  std::map<std::string, std::string> settings;
+  std::string status;
+  std::int64_t steps = 0;
+  std::map<std::string, double> metrics;
+  std::vector<std::map<std::string, double>> folds;  // of a cross-validated run
+  std::optional<double> rank_bytes;
+  std::optional<double> communication_share;
+};
+Run read_run(const std::string& folder);
+
+// The folders that hold a run's logs: its own, or those of its folds.
+std::vector<std::string> log_folders(const std::string& folder);
+
+}  // namespace trireme::tools

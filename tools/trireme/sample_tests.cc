@@ -1,0 +1,186 @@
+#include "sample_tests.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "trireme/metrics/confusion_matrix.h"
+
+namespace trireme::tools {
+namespace {
+
+using Order = std::span<const std::int64_t>;
+using Statistic = std::function<double(const Evaluation& run, Order order)>;
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+MeasuredDifference by_paired_t(const std::vector<double>& a, const std::vector<double>& b) {
+  return {mean(a), mean(b), paired_t_test(a, b)};
+}
+
+// What each sample adds to the mean: windows count by their tokens, the same in both runs, so that
+// the mean is that over all tokens.
+std::vector<double> weighted(const std::vector<double>& values, const Evaluation& run) {
+  if (!run.text) {
+    return values;
+  }
+  const double tokens = mean(run.targets);
+  std::vector<double> result(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result[i] = values[i] * run.targets[i] / tokens;
+  }
+  return result;
+}
+
+std::vector<double> window_accuracies(const Evaluation& run) {
+  std::vector<double> result(run.samples.size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = run.targets[i] > 0 ? run.predictions[i] / run.targets[i] : 0;
+  }
+  return weighted(result, run);
+}
+
+std::vector<std::uint8_t> hits(const Evaluation& run) {
+  std::vector<std::uint8_t> result(run.samples.size());
+  std::transform(run.targets.begin(),
+                 run.targets.end(),
+                 run.predictions.begin(),
+                 result.begin(),
+                 [](double target, double prediction) { return target == prediction ? 1 : 0; });
+  return result;
+}
+
+std::vector<double> errors(const Evaluation& run, const std::function<double(double)>& of) {
+  std::vector<double> result(run.samples.size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = of(run.predictions[i] - run.targets[i]);
+  }
+  return result;
+}
+
+MeasuredDifference by_bootstrap(const Evaluation& a,
+                                const Evaluation& b,
+                                const Statistic& statistic) {
+  std::vector<std::int64_t> all(a.samples.size());
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  const Difference difference = paired_bootstrap(
+      static_cast<std::int64_t>(all.size()),
+      [&](int which, Order order) { return statistic(which == 0 ? a : b, order); });
+  return {statistic(a, all), statistic(b, all), difference};
+}
+
+// Precision, recall or F1, averaged over the classes. Classes are numbered by what occurs in either
+// run, whatever their labels: the average leaves out those that a resample does not hold.
+MeasuredDifference by_classes(const Evaluation& a,
+                              const Evaluation& b,
+                              double ClassScores::*score) {
+  std::map<double, std::int64_t> numbers;
+  for (const Evaluation* run : {&a, &b}) {
+    for (const auto* labels : {&run->targets, &run->predictions}) {
+      for (const double label : *labels) {
+        numbers.emplace(label, 0);
+      }
+    }
+  }
+  std::int64_t classes = 0;
+  for (auto& [label, number] : numbers) {
+    number = classes++;
+  }
+  struct Pair {
+    std::int64_t target;
+    std::int64_t prediction;
+  };
+  std::array<std::vector<Pair>, 2> pairs;
+  for (const int which : {0, 1}) {
+    const Evaluation& run = which == 0 ? a : b;
+    for (std::size_t i = 0; i < run.samples.size(); ++i) {
+      pairs[static_cast<std::size_t>(which)].push_back(
+          {numbers.at(run.targets[i]), numbers.at(run.predictions[i])});
+    }
+  }
+  ConfusionMatrix matrix(classes);
+  return by_bootstrap(a, b, [&](const Evaluation& run, Order order) {
+    const std::vector<Pair>& of_run = pairs[&run == &a ? 0 : 1];
+    std::fill(matrix.counts().begin(), matrix.counts().end(), 0);
+    for (const std::int64_t i : order) {
+      const Pair& pair = of_run[static_cast<std::size_t>(i)];
+      matrix.add(pair.target, pair.prediction);
+    }
+    return matrix.macro().*score;
+  });
+}
+
+double root_mean_square(const Evaluation& run, Order order) {
+  double sum = 0;
+  for (const std::int64_t i : order) {
+    const auto at = static_cast<std::size_t>(i);
+    sum += std::pow(run.predictions[at] - run.targets[at], 2);
+  }
+  return std::sqrt(sum / static_cast<double>(order.size()));
+}
+
+// Perplexity is exp(loss), so that an interval of the loss is one of the perplexity.
+MeasuredDifference perplexity_of(const MeasuredDifference& loss) {
+  const double a = std::exp(loss.a);
+  const auto change = [&](double difference) { return a * std::expm1(difference); };
+  return {a,
+          std::exp(loss.b),
+          {change(loss.difference.mean),
+           {change(loss.difference.interval95.low), change(loss.difference.interval95.high)},
+           loss.difference.p_value,
+           "paired t-test of the loss"}};
+}
+
+}  // namespace
+
+bool same_samples(const Evaluation& a, const Evaluation& b) {
+  return a.text == b.text && a.samples == b.samples && a.targets == b.targets;
+}
+
+std::optional<MeasuredDifference> compare_samples(const std::string& metric,
+                                                  const Evaluation& a,
+                                                  const Evaluation& b,
+                                                  bool classes) {
+  const auto loss = [&] { return by_paired_t(weighted(a.losses, a), weighted(b.losses, b)); };
+  if (metric == "loss") {
+    return loss();
+  }
+  if (metric == "perplexity") {
+    return perplexity_of(loss());
+  }
+  if (a.text) {
+    return metric == "accuracy"
+               ? std::optional(by_paired_t(window_accuracies(a), window_accuracies(b)))
+               : std::nullopt;
+  }
+  if (classes) {
+    if (metric == "accuracy") {
+      const auto hits_a = hits(a);
+      const auto hits_b = hits(b);
+      const Difference difference = mcnemar_test(hits_a, hits_b);
+      const double value_a = static_cast<double>(std::count(hits_a.begin(), hits_a.end(), 1)) /
+                             static_cast<double>(hits_a.size());
+      return MeasuredDifference{value_a, value_a + difference.mean, difference};
+    }
+    const std::map<std::string, double ClassScores::*> scores = {
+        {"precision", &ClassScores::precision},
+        {"recall", &ClassScores::recall},
+        {"f1", &ClassScores::f1}};
+    const auto score = scores.find(metric);
+    return score == scores.end() ? std::nullopt : std::optional(by_classes(a, b, score->second));
+  }
+  if (metric == "mae" || metric == "mse") {
+    const auto of = [&](double error) {
+      return metric == "mae" ? std::fabs(error) : error * error;
+    };
+    return by_paired_t(errors(a, of), errors(b, of));
+  }
+  return metric == "rmse" ? std::optional(by_bootstrap(a, b, root_mean_square)) : std::nullopt;
+}
+
+}  // namespace trireme::tools

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "run_reader.h"
+#include "trireme/metrics/significance.h"
+
+// Tests on what two runs made of each single sample, the same samples in both.
+
+namespace trireme::tools {
+
+struct MeasuredDifference {
+  double a = 0;
+  double b = 0;
+  Difference difference;
+};
+
+// True when both have the same samples with the same targets: only then are they pairs.
+bool same_samples(const Evaluation& a, const Evaluation& b);
+
+// The metric in both, and how sure its difference is; nothing for a metric that does not follow
+// from the samples. `classes` says that targets and predictions are classes, not quantities.
+std::optional<MeasuredDifference> compare_samples(const std::string& metric,
+                                                  const Evaluation& a,
+                                                  const Evaluation& b,
+                                                  bool classes);
+
+}  // namespace trireme::tools

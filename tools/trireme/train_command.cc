@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include <unistd.h>
+
+#include "commands.h"
+#include "sibling.h"
+#include "trireme/core/error.h"
+#include "trireme/launch/launcher.h"
+#include "trireme/observe/line_file.h"
+#include "trireme/settings/settings_table.h"
+
+namespace trireme::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+
+// After Ctrl-C: for the step at hand, and for writing the weights.
+constexpr double kTimeToEnd = 60;
+
+struct TrainCommand {
+  std::string config;
+  bool print_config = false;
+  bool page = false;
+  // Flags in the order given, applied after the file.
+  std::vector<std::pair<const Setting*, std::string>> flags;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  TRIREME_CHECK(file.good() && !text.fail(),
+                "--config: expected a JSON file, found \"",
+                path,
+                "\": ",
+                detail::errno_text(errno != 0 ? errno : EIO));
+  return text.str();
+}
+
+TrainSettings settings_of(const TrainCommand& command) {
+  TrainSettings settings;
+  if (!command.config.empty()) {
+    apply_json(settings, text_of(command.config), command.config);
+  }
+  for (const auto& [setting, value] : command.flags) {
+    setting->set_text(settings, value);
+  }
+  return resolve(settings);
+}
+
+// "runs/2026-01-31_12-00-00_gpt", with a number behind it where that is taken.
+std::string dated_folder(const std::string& model) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char date[32];
+  std::strftime(date, sizeof(date), "%Y-%m-%d_%H-%M-%S", &parts);
+  std::string folder = concat("runs/", date, "_", model);
+  for (int number = 2; fs::exists(folder); ++number) {
+    folder = concat("runs/", date, "_", model, "_", number);
+  }
+  return folder;
+}
+
+void make_run_folder(const std::string& folder) {
+  std::error_code error;
+  TRIREME_CHECK(!fs::exists(fs::path(folder) / "metrics.jsonl", error),
+                "--run: \"",
+                folder,
+                "\" already holds a run: choose another folder, or remove it");
+  fs::create_directories(folder, error);
+  TRIREME_CHECK(!error && fs::is_directory(folder),
+                "--run: the folder \"",
+                folder,
+                "\" could not be created: ",
+                error ? error.message() : "there is a file of this name");
+}
+
+int run_training(const TrainCommand& command) {
+  if (command.page) {
+    std::cout << settings_page();
+    return kExitOk;
+  }
+  TrainSettings settings = settings_of(command);
+  if (command.print_config) {
+    std::cout << to_json(settings) << "\n";
+    return kExitOk;
+  }
+  if (settings.run.empty()) {
+    settings.run = dated_folder(settings.model);
+  }
+  make_run_folder(settings.run);
+  write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
+
+  LaunchOptions options;
+  options.command = {sibling_path("trireme-worker"), "train", settings.run};
+  options.ranks = static_cast<int>(settings.ranks);
+  if (settings.threads > 0) {
+    options.threads = static_cast<int>(settings.threads);
+  }
+  options.timeout_seconds = settings.timeout;
+  options.log_dir = (fs::path(settings.run) / "logs").string();
+  options.rank0_speaks = true;
+  options.end_seconds = kTimeToEnd;
+  options.name = "trireme train";
+  return launch(options);
+}
+
+}  // namespace
+
+std::string suggestion_for(const std::vector<std::string>& words) {
+  if (words.empty() || words[0] != "train") {
+    return {};
+  }
+  std::vector<std::string> flags = {"--config", "--print-config", "--help", "--settings-page"};
+  for (const Setting& setting : settings_table()) {
+    flags.push_back(setting.flag());
+  }
+  for (const std::string& word : words) {
+    const std::string flag = word.substr(0, word.find('='));
+    if (flag.starts_with("--") && std::find(flags.begin(), flags.end(), flag) == flags.end()) {
+      const std::string near = nearest_name(flag, flags);
+      return near.empty() ? "" : concat("; did you mean ", near, "?");
+    }
+  }
+  return {};
+}
+
+void add_train_command(CLI::App& program, Action& action) {
+  auto command = std::make_shared<TrainCommand>();
+  CLI::App* train = program.add_subcommand(
+      "train", "Train a built-in model on this machine: trireme train [-n N] [SETTINGS]");
+  train->add_option("--config", command->config, "Settings from a JSON file; flags count more")
+      ->type_name("FILE");
+  train->add_flag(
+      "--print-config", command->print_config, "Show the settings in force, as JSON, and end");
+  train->add_flag("--settings-page", command->page, "")->group("");  // for docs/train.md
+  for (const Setting& setting : settings_table()) {
+    const std::string names = (setting.name == "ranks" ? "-n," : "") + setting.flag();
+    CLI::Option* option = train->add_option_function<std::vector<std::string>>(
+        names,
+        [command, &setting](const std::vector<std::string>& values) {
+          const bool alone = setting.kind == "on/off" && (values.empty() || values.back().empty());
+          command->flags.emplace_back(&setting, alone ? "true" : values.back());
+        },
+        setting.meaning);
+    option->group("");  // --help shows the table itself, by groups
+    if (setting.kind == "on/off") {
+      option->expected(0, 1);  // --flip is --flip true
+    } else {
+      option->expected(1);
+    }
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+  train->footer([] {
+    return "SETTINGS, as flags or as names of one JSON object (--config):\n" + settings_help() +
+           "\nDeepSpeed's names are understood in the file (docs/train.md).\n"
+           "Exit codes: 0 trained, 2 wrong usage, 3 a rank failed, 130 ended by Ctrl-C (the run "
+           "folder is valid).";
+  });
+  train->callback([&action, command] { action = [command] { return run_training(*command); }; });
+}
+
+void add_sample_command(CLI::App& program, Action& action) {
+  CLI::App* sample = program.add_subcommand(
+      "sample", "Write text with a trained gpt: trireme sample --run RUN --prompt TEXT");
+  sample->allow_extras();
+  sample->set_help_flag();  // its program has one
+  sample->callback([&action, sample] {
+    action = [sample] {
+      std::vector<std::string> words = sample->remaining();
+      words.insert(words.begin(), "sample");
+      return run_sibling("trireme-worker", std::move(words));
+    };
+  });
+}
+
+}  // namespace trireme::tools

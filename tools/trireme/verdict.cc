@@ -1,0 +1,125 @@
+#include "verdict.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <string_view>
+
+#include "trireme/core/error.h"
+
+namespace trireme::tools {
+namespace {
+
+constexpr double kSureEnough = 0.05;  // the p-value that belongs to the 95 % interval
+
+template <class... Numbers>
+std::string format(const char* pattern, Numbers... numbers) {
+  char text[64];
+  std::snprintf(text, sizeof(text), pattern, numbers...);
+  return text;
+}
+
+template <std::size_t N>
+bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// In units that are shown: percent for shares.
+std::string plain_text(const std::string& metric, double value) {
+  return is_share(metric) ? format("%.2f", 100 * value) : format("%.4g", value);
+}
+
+std::string chance_text(double p_value) {
+  if (p_value < 0.001) {
+    return "less than 1 of 1000";
+  }
+  const bool rare = p_value < 0.0995;
+  const double of = rare ? 1000 : 100;
+  return format("about %.0f of %.0f", std::min(of, std::round(p_value * of)), of);
+}
+
+// "1.20 points higher (95 % interval 0.80 to 1.60)", seen in the direction of the difference.
+std::string size_text(const std::string& metric, const Difference& difference) {
+  const bool higher = difference.mean > 0;
+  const Interval& found = difference.interval95;
+  const Interval interval = higher ? found : Interval{-found.high, -found.low};
+  return detail::concat(difference_text(metric, std::fabs(difference.mean)),
+                        higher ? " higher" : " lower",
+                        " (95 % interval ",
+                        interval_text(metric, interval),
+                        ")");
+}
+
+}  // namespace
+
+bool lower_is_better(const std::string& metric) {
+  constexpr std::array<std::string_view, 6> kNames = {
+      "loss", "perplexity", "mae", "mse", "rmse", "error"};
+  return is_one_of(kNames, metric);
+}
+
+bool is_share(const std::string& metric) {
+  constexpr std::array<std::string_view, 6> kNames = {
+      "accuracy", "precision", "recall", "f1", "error", "top5"};
+  return is_one_of(kNames, metric);
+}
+
+std::string value_text(const std::string& metric, double value) {
+  return is_share(metric) ? format("%.2f %%", 100 * value) : format("%.5g", value);
+}
+
+std::string difference_text(const std::string& metric, double difference) {
+  return plain_text(metric, difference) + (is_share(metric) ? " points" : "");
+}
+
+std::string interval_text(const std::string& metric, const Interval& interval) {
+  return plain_text(metric, interval.low) + " to " + plain_text(metric, interval.high);
+}
+
+std::string p_text(double p_value) {
+  return std::isnan(p_value) ? "-" : p_value < 0.001 ? "< 0.001" : format("%.3f", p_value);
+}
+
+Verdict verdict_on(const std::string& metric, const Difference& difference) {
+  if (!std::isfinite(difference.mean) || std::isnan(difference.p_value)) {
+    return {Better::kNeither,
+            metric + " cannot be compared: not all of its values are finite numbers"};
+  }
+  if (difference.mean == 0) {
+    return {Better::kNeither, "no difference can be told: " + metric + " is the same in both"};
+  }
+  if (!std::isfinite(difference.interval95.low)) {
+    return {Better::kNeither,
+            "no difference can be told: there is one pair of values of " + metric +
+                ", and a single difference shows nothing of its own chance"};
+  }
+  const std::string chance = "chance alone would give a difference this large in " +
+                             chance_text(difference.p_value) + " comparisons";
+  if (difference.p_value >= kSureEnough) {
+    return {Better::kNeither,
+            detail::concat("no difference can be told: ",
+                           metric,
+                           " of B is ",
+                           size_text(metric, difference),
+                           ", and ",
+                           chance)};
+  }
+  const bool b_is_better = (difference.mean > 0) != lower_is_better(metric);
+  // Said of the better one, so that "better" and "higher" are about the same run.
+  Difference of_better = difference;
+  if (!b_is_better) {
+    of_better.mean = -difference.mean;
+    of_better.interval95 = {-difference.interval95.high, -difference.interval95.low};
+  }
+  return {b_is_better ? Better::kB : Better::kA,
+          detail::concat(b_is_better ? "B" : "A",
+                         " is better: ",
+                         metric,
+                         " is ",
+                         size_text(metric, of_better),
+                         "; ",
+                         chance)};
+}
+
+}  // namespace trireme::tools

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+
+#include "trireme/metrics/significance.h"
+
+// Differences in words that a person can use.
+
+namespace trireme::tools {
+
+enum class Better { kNeither, kA, kB };
+
+struct Verdict {
+  Better better = Better::kNeither;  // kNeither also where no difference can be told
+  std::string text;
+};
+
+// Losses and errors; everything else is better when it is higher.
+bool lower_is_better(const std::string& metric);
+// Shares of a whole, which people say in percent and compare in points.
+bool is_share(const std::string& metric);
+// "91.20 %", "0.4211".
+std::string value_text(const std::string& metric, double value);
+// "1.20 points" where the metric is a share, "0.0199".
+std::string difference_text(const std::string& metric, double difference);
+// "0.80 to 1.60", in the units of difference_text.
+std::string interval_text(const std::string& metric, const Interval& interval);
+// "< 0.001", "0.043".
+std::string p_text(double p_value);
+
+// "B is better: accuracy is 1.20 points higher (95 % interval 0.80 to 1.60); chance alone ...".
+Verdict verdict_on(const std::string& metric, const Difference& difference);
+
+}  // namespace trireme::tools

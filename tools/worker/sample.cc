@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include <torch/torch.h>
+
+#include "trireme/checkpoint/safetensors.h"
+#include "trireme/core/error.h"
+#include "trireme/launch/launcher.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/train/task.h"
+#include "trireme/train/weights.h"
+#include "worker.h"
+
+namespace trireme::worker {
+namespace {
+
+struct SampleOptions {
+  std::string run;
+  std::string weights = "model";
+  std::string prompt;
+  std::int64_t length = 300;
+  double temperature = 0.8;
+  std::int64_t top = 40;
+  std::uint64_t seed = 1;
+};
+
+TrainSettings settings_of(const std::string& run) {
+  const std::string path = run + "/config.json";
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  TRIREME_CHECK(file.good(),
+                "--run: expected the folder of a run, with config.json in it, found \"",
+                run,
+                "\"");
+  TrainSettings settings;
+  apply_json(settings, text.str(), path);
+  TRIREME_CHECK(settings.model == "gpt",
+                "--run: only a gpt writes text, found the model ",
+                settings.model,
+                " in ",
+                path);
+  return settings;
+}
+
+// The shape that the weights were trained with: tables have a row for each token and each place.
+SampleShape shape_of(const SafetensorsFile& file) {
+  SampleShape shape;
+  shape.kind = SampleKind::kTokens;
+  for (const TensorEntry& entry : file.entries()) {
+    if (entry.name == "tokens.weight") {
+      shape.classes = entry.shape.at(0);
+    } else if (entry.name == "places.weight") {
+      shape.length = entry.shape.at(0) + 1;
+    }
+  }
+  TRIREME_CHECK(shape.classes > 0 && shape.length > 1,
+                "the weights have no tokens.weight and places.weight: they are not those of a gpt");
+  return shape;
+}
+
+std::int64_t next_token(const torch::Tensor& scores, const SampleOptions& options) {
+  if (options.temperature == 0) {
+    return scores.argmax().item<std::int64_t>();
+  }
+  torch::Tensor logits = scores / options.temperature;
+  if (options.top > 0 && options.top < logits.numel()) {
+    const torch::Tensor least = std::get<0>(logits.topk(options.top))[-1];
+    logits = logits.masked_fill(logits.lt(least), -INFINITY);
+  }
+  return torch::multinomial(torch::softmax(logits, 0), 1).item<std::int64_t>();
+}
+
+int write_text(const SampleOptions& options) {
+  TrainSettings settings = settings_of(options.run);
+  settings.recompute = false;
+  settings.dropout = 0;
+  const std::string path = options.run + "/" + options.weights + ".safetensors";
+  TRIREME_CHECK(std::filesystem::exists(path),
+                "expected weights in \"",
+                path,
+                "\", found none: the run has not finished, or was told not to save them");
+  const SampleShape shape = shape_of(SafetensorsFile(path));
+  const Trainable model = make_model(settings, shape);
+  load_weights(path, *model.module);
+  model.module->eval();
+  torch::manual_seed(options.seed);
+  const torch::NoGradGuard no_grad;
+  const bool bytes = shape.classes == 256;
+  std::vector<std::int64_t> tokens;
+  if (bytes) {
+    for (const char letter : options.prompt) {
+      tokens.push_back(static_cast<unsigned char>(letter));
+    }
+    std::cout << options.prompt << std::flush;
+  } else {
+    // A vocabulary of its own: the prompt and the result are numbers.
+    std::istringstream words(options.prompt);
+    for (std::string word; words >> word;) {
+      const auto number = std::strtoll(word.c_str(), nullptr, 10);
+      TRIREME_CHECK(number >= 0 && number < shape.classes && std::to_string(number) == word,
+                    "--prompt: this gpt was trained on token numbers below ",
+                    shape.classes,
+                    ", found \"",
+                    word,
+                    "\"");
+      tokens.push_back(number);
+    }
+    std::cout << options.prompt;
+  }
+  if (tokens.empty()) {
+    tokens.push_back(bytes ? '\n' : 0);
+  }
+  for (std::int64_t i = 0; i < options.length; ++i) {
+    const auto seen = static_cast<std::ptrdiff_t>(
+        std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(shape.length - 1)));
+    std::vector<std::int64_t> window(tokens.end() - seen, tokens.end());
+    window.push_back(0);  // where a target would be
+    TensorBatch batch;
+    batch.samples = 1;
+    batch.tokens = torch::tensor(window).unsqueeze(0);
+    const torch::Tensor scores = model.scores(batch)[0][-1].to(torch::kFloat);
+    tokens.push_back(next_token(scores, options));
+    if (bytes) {
+      std::cout << static_cast<char>(tokens.back()) << std::flush;
+    } else {
+      std::cout << ' ' << tokens.back() << std::flush;
+    }
+  }
+  std::cout << "\n";
+  return std::cout.good() ? kExitOk : 1;
+}
+
+}  // namespace
+
+int sample(const std::vector<std::string>& arguments) {
+  SampleOptions options;
+  CLI::App app("Writes text with a trained gpt.", "trireme sample");
+  app.add_option("--run", options.run, "The folder of the run")->required()->type_name("RUN");
+  app.add_option("--prompt",
+                 options.prompt,
+                 "How the text begins; token numbers for a gpt that was trained on tokens")
+      ->type_name("TEXT");
+  app.add_option("--length", options.length, "Tokens to write (default: 300)")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("N");
+  app.add_option("--temperature",
+                 options.temperature,
+                 "0: always the likeliest token; 1: as predicted (default: 0.8)")
+      ->check(CLI::Range(0.0, 100.0))
+      ->type_name("T");
+  app.add_option("--top",
+                 options.top,
+                 "Choose among this many likeliest tokens; 0: among all (default: 40)")
+      ->check(CLI::Range(0, 1 << 30))
+      ->type_name("K");
+  app.add_option(
+         "--weights", options.weights, "model (the last ones), best or average (default: model)")
+      ->type_name("WHICH");
+  app.add_option("--seed", options.seed, "Of the choices (default: 1)")->type_name("N");
+  std::vector<std::string> words(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      app.exit(error);
+      return kExitOk;
+    }
+    std::fprintf(stderr,
+                 "trireme sample: %s\nRun \"trireme sample --help\" for what it takes.\n",
+                 error.what());
+    return kExitUsage;
+  }
+  return write_text(options);
+}
+
+}  // namespace trireme::worker

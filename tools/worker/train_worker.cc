@@ -1,0 +1,210 @@
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include "trireme/comm/world.h"
+#include "trireme/core/error.h"
+#include "trireme/data/source.h"
+#include "trireme/launch/launcher.h"
+#include "trireme/observe/line_file.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/train/run_recorder.h"
+#include "trireme/train/training_report.h"
+#include "worker.h"
+
+namespace trireme::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+
+volatile std::sig_atomic_t g_stop = 0;
+
+// The first signal asks for an orderly end, between steps; the launcher kills where that takes too
+// long.
+void watch_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { g_stop = number; };
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    sigaction(number, &action, nullptr);
+  }
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  TRIREME_CHECK(file.good(), "\"", path.string(), "\" could not be read");
+  return text.str();
+}
+
+DataSource source_of(const TrainSettings& s) {
+  DataSource source;
+  source.path = s.data;
+  source.evaluation = s.eval_data;
+  source.format = s.format;
+  source.evaluation_fraction = s.folds > 0 ? 0 : s.eval_fraction;
+  source.seed = s.seed;
+  source.sequence = s.sequence > 0 ? s.sequence : 64;
+  source.stride = s.stride;
+  source.vocabulary = s.vocabulary;
+  source.csv.target = s.target;
+  source.csv.regression = s.regression;
+  return source;
+}
+
+// LibTorch's errors come with a stack trace that helps nobody here.
+std::string readable(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  return torch != nullptr ? torch->what_without_backtrace() : error.what();
+}
+
+class Job {
+ public:
+  explicit Job(const std::string& run)
+      : run_(run),
+        settings_([&] {
+          TrainSettings settings;
+          apply_json(settings, text_of(fs::path(run) / "config.json"), run + "/config.json");
+          return settings;
+        }()),
+        world_(init()) {}
+
+  int run() {
+    try {
+      return settings_.folds > 0 ? validate() : train_once();
+    } catch (const std::exception& error) {
+      if (recorder_) {
+        recorder_->fail(readable(error));
+      }
+      throw;
+    }
+  }
+
+  int rank() const { return world_->rank(); }
+  // Lets the other ranks know at once why this one leaves.
+  void abandon(const std::string& reason) { world_->abort(reason); }
+
+ private:
+  bool leads() const { return world_->rank() == 0; }
+  static bool wants_stop() { return g_stop != 0; }
+
+  OpenedData open() {
+    OpenedData opened = open_data(source_of(settings_));
+    if (leads()) {
+      print(opened.description);
+    }
+    return opened;
+  }
+
+  void print(const std::string& text) const { std::cout << text << "\n" << std::flush; }
+
+  void describe(const Trainable& model) const {
+    std::int64_t numel = 0;
+    for (const auto& parameter : model.module->parameters()) {
+      numel += parameter.numel();
+    }
+    print(concat(settings_.model,
+                 " with ",
+                 count_text(static_cast<double>(numel)),
+                 " parameters, ",
+                 settings_.ranks,
+                 settings_.ranks == 1 ? " rank, " : " ranks, ",
+                 settings_.zero == 0 ? "DDP" : concat("ZeRO-", settings_.zero),
+                 ", ",
+                 at::get_num_threads(),
+                 at::get_num_threads() == 1 ? " thread" : " threads",
+                 " each; run folder ",
+                 run_));
+  }
+
+  int train_once() {
+    const OpenedData opened = open();
+    const Parts data = prepared(settings_, opened.parts, *world_);
+    const Trainable model = make_model(settings_, data.train->shape());
+    if (leads()) {
+      describe(model);
+      recorder_ = std::make_shared<RunRecorder>(run_, settings_, stdout);
+    }
+    const TrainResult result = train(settings_, model, data, world_, recorder_.get(), wants_stop);
+    if (leads()) {
+      recorder_->finish(result);
+      print("\n" + summary_table(settings_, result));
+      if (settings_.save_weights) {
+        print(concat("weights: ", run_, "/model.safetensors"));
+      }
+    }
+    world_->barrier().wait();  // nobody leaves before the folder is complete
+    return exit_code(result.status == TrainResult::Status::kInterrupted);
+  }
+
+  int validate() {
+    const OpenedData opened = open();
+    std::vector<std::shared_ptr<RunRecorder>> recorders;
+    const auto observer_of = [&](int fold,
+                                 const Trainable& model) -> std::shared_ptr<TrainObserver> {
+      if (!leads()) {
+        return nullptr;
+      }
+      if (fold == 0) {
+        describe(model);
+      }
+      const std::string folder = concat(run_, "/fold-", fold + 1);
+      fs::create_directories(folder);
+      print(concat("fold ", fold + 1, " of ", settings_.folds));
+      recorder_ = std::make_shared<RunRecorder>(folder, settings_, stdout);
+      recorders.push_back(recorder_);
+      return recorder_;
+    };
+    const std::vector<TrainResult> results =
+        cross_validate(settings_, opened.parts.train, observer_of, world_, wants_stop);
+    if (leads()) {
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        recorders[i]->finish(results[i]);
+      }
+      write_whole_file(run_ + "/summary.json", folds_json(settings_, results));
+      print("\n" + folds_table(results));
+    }
+    world_->barrier().wait();
+    return exit_code(results.back().status == TrainResult::Status::kInterrupted);
+  }
+
+  static int exit_code(bool interrupted) {
+    return interrupted ? 128 + static_cast<int>(g_stop) : 0;
+  }
+
+  std::string run_;
+  TrainSettings settings_;
+  std::shared_ptr<World> world_;
+  std::shared_ptr<RunRecorder> recorder_;
+};
+
+}  // namespace
+
+int train_in(const std::string& run) {
+  watch_signals();
+  Job job(run);
+  try {
+    return job.run();
+  } catch (const CommError&) {
+    throw;  // the others know
+  } catch (const std::exception& error) {
+    // Most failures are seen by all ranks alike; one says so. What only this rank has seen reaches
+    // rank 0 as the reason why it was left alone.
+    const std::string reason = readable(error);
+    job.abandon(concat("rank ", job.rank(), ": ", reason));
+    if (job.rank() == 0) {
+      std::fprintf(stderr, "trireme: %s\n", reason.c_str());
+    }
+    return dynamic_cast<const ConfigError*>(&error) != nullptr ? kExitUsage : 1;
+  }
+}
+
+}  // namespace trireme::worker
