@@ -81,9 +81,11 @@ Peer step_peer(const std::string& name,
   return peer;
 }
 
-Peer train_peer_command(const std::string& run, const std::string& output) {
+Peer train_peer_command(const std::string& run,
+                        const std::string& output,
+                        const std::string& layout) {
   const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
-  Peer peer{"PyTorch", "", {python, TRIREME_PEERS_SOURCE "/torch_train.py", run, output}};
+  Peer peer{"PyTorch", "", {python, TRIREME_PEERS_SOURCE "/torch_train.py", run, output, layout}};
   if (!exists(python)) {
     peer.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
   }

@@ -23,8 +23,11 @@ Peer step_peer(const std::string& name,
                const std::string& torch_version,
                const std::string& output);
 
-// PyTorch repeating a run of `trireme train`, from its folder.
-Peer train_peer_command(const std::string& run, const std::string& output);
+// PyTorch repeating a run of `trireme train`, from its folder; `layout` of images is "plain" or
+// "channels_last".
+Peer train_peer_command(const std::string& run,
+                        const std::string& output,
+                        const std::string& layout);
 
 // Runs a command with this process's output and one thread per rank; returns its exit code.
 int run_command(const std::vector<std::string>& command);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -62,8 +63,9 @@ Trained train_ours(const std::string& model, double epochs, const std::string& r
           .record_share = record_share};
 }
 
-Trained train_peer(const std::string& run, const std::string& output) {
-  const Peer peer = train_peer_command(run, output);
+Trained train_peer(const std::string& run, const std::string& layout) {
+  const std::string output = run + "-" + layout + ".json";
+  const Peer peer = train_peer_command(run, output, layout);
   TRIREME_CHECK(peer.missing.empty(), peer.name, " cannot be measured here: ", peer.missing);
   const int code = run_command(peer.command);
   TRIREME_CHECK(code == 0, peer.name, " ended with ", code);
@@ -88,6 +90,7 @@ int run_train_bench(const TrainBenchOptions& options) {
   Json all = Json::array();
   Table table({"model",
                "epochs",
+               "PyTorch's layout",
                "ours s",
                "accuracy",
                "PyTorch s",
@@ -100,36 +103,50 @@ int run_train_bench(const TrainBenchOptions& options) {
       continue;
     }
     const double epochs = options.epochs > 0 ? options.epochs : model == "mlp" ? 5 : 2;
+    // A convnet of ours keeps channels last; people who know PyTorch well do, too.
+    const std::vector<std::string> layouts =
+        !options.peers   ? std::vector<std::string>{}
+        : model == "mlp" ? std::vector<std::string>{"plain"}
+                         : std::vector<std::string>{"plain", "channels_last"};
     std::vector<double> ours;
-    std::vector<double> theirs;
+    std::map<std::string, std::vector<double>> theirs;
+    std::map<std::string, double> their_accuracy;
     Trained last;
-    Trained peer;
     for (int round = 0; round < options.rounds; ++round) {
       const std::string run = folder.file(model + std::to_string(round));
       last = train_ours(model, epochs, run);
       ours.push_back(last.seconds);
-      if (options.peers) {
-        peer = train_peer(run, run + ".json");
-        theirs.push_back(peer.seconds);
+      for (const std::string& layout : layouts) {
+        const Trained peer = train_peer(run, layout);
+        theirs[layout].push_back(peer.seconds);
+        their_accuracy[layout] = peer.accuracy;
       }
     }
-    const double own = median(ours);
-    const double other = options.peers ? median(theirs) : 0;
-    table.add({model,
-               number_text(epochs),
-               number_text(own),
-               percent(last.accuracy),
-               options.peers ? number_text(other) : "-",
-               options.peers ? percent(peer.accuracy) : "-",
-               options.peers ? number_text(own / other) : "-",
-               percent(last.data_share),
-               percent(last.record_share)});
+    const std::vector<std::string> own = {number_text(median(ours)), percent(last.accuracy)};
+    const std::vector<std::string> shares = {percent(last.data_share), percent(last.record_share)};
+    if (layouts.empty()) {
+      table.add(
+          {model, number_text(epochs), "-", own[0], own[1], "-", "-", "-", shares[0], shares[1]});
+    }
+    for (const std::string& layout : layouts) {
+      const double other = median(theirs[layout]);
+      table.add({model,
+                 number_text(epochs),
+                 layout,
+                 own[0],
+                 own[1],
+                 number_text(other),
+                 percent(their_accuracy[layout]),
+                 number_text(median(ours) / other),
+                 shares[0],
+                 shares[1]});
+    }
     all.push_back({{"model", model},
                    {"epochs", epochs},
                    {"seconds", ours},
                    {"accuracy", last.accuracy},
                    {"peer_seconds", theirs},
-                   {"peer_accuracy", peer.accuracy},
+                   {"peer_accuracy", their_accuracy},
                    {"data_share", last.data_share},
                    {"record_share", last.record_share}});
   }

@@ -1,7 +1,9 @@
 """The peer of `trireme bench train`: repeats a run of Trireme with PyTorch.
 
 The same network, initial weights, batches (by sample numbers) and learning rates, read from the run's
-folder; one process, one thread, AdamW with its fused kernel.
+folder; one process, one thread, AdamW with its fused kernel. LAYOUT is "plain" or "channels_last".
+
+    torch_train.py RUN OUTPUT LAYOUT
 """
 
 import gzip
@@ -42,7 +44,7 @@ class Stage(nn.Module):
         self.norm = nn.BatchNorm2d(after)
 
     def forward(self, x):
-        return F.max_pool2d(F.relu(self.norm(self.convolution(x))), 2)
+        return F.relu(F.max_pool2d(self.norm(self.convolution(x)), 2))
 
 
 class Convnet(nn.Module):
@@ -74,7 +76,7 @@ def images(which):
 
 
 def main():
-    run, output = sys.argv[1:]
+    run, output, layout = sys.argv[1:]
     torch.set_num_threads(1)
     config = json.load(open(f"{run}/config.json"))
     steps = [json.loads(line) for line in open(f"{run}/metrics.jsonl")]
@@ -86,6 +88,8 @@ def main():
     else:
         model = Convnet(config["stages"], config["hidden"][0], config["dropout"])
     model.load_state_dict(load_file(f"{run}/initial.safetensors"))
+    if layout == "channels_last":
+        model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config["lr"],
@@ -112,7 +116,7 @@ def main():
         right = sum((model(a).argmax(1) == b).sum().item() for a, b in zip(x.split(256), y.split(256)))
     result = {"seconds": seconds, "accuracy": right / len(y), "first_loss": losses[0], "last_loss": losses[-1]}
     json.dump(result, open(output, "w"))
-    print(f"PyTorch {torch.__version__}: {len(losses)} steps in {seconds:.1f} s, accuracy {100 * right / len(y):.2f} %")
+    print(f"PyTorch {torch.__version__}, {layout}: {len(losses)} steps in {seconds:.1f} s, accuracy {100 * right / len(y):.2f} %")
 
 
 main()

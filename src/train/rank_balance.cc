@@ -19,7 +19,17 @@ RankBalance::RankBalance(const TrainSettings& settings, int world)
       seconds_each_(speeds_.size(), 0) {}
 
 std::vector<std::int64_t> RankBalance::deal(std::int64_t micro_batches) const {
-  return deal_micro_batches(micro_batches, speeds_);
+  std::vector<std::int64_t> counts = deal_micro_batches(micro_batches, speeds_);
+  if (follows_ && micro_batches >= static_cast<std::int64_t>(counts.size())) {
+    // A rank that computes nothing is not measured, and would never get anything again.
+    for (std::int64_t& count : counts) {
+      if (count == 0) {
+        --*std::max_element(counts.begin(), counts.end());
+        count = 1;
+      }
+    }
+  }
+  return counts;
 }
 
 void RankBalance::observe(const std::vector<double>& seconds,

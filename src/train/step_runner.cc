@@ -32,7 +32,9 @@ double seconds_since(Time::time_point begin) {
 // allocations that are not tensors, need some, too.
 constexpr double kShareOfFreeMemory = 0.9;
 
-SamplerOptions sampler_options(const TrainSettings& s, std::int64_t micro_batches) {
+SamplerOptions sampler_options(const TrainSettings& s,
+                               std::int64_t micro_batches,
+                               const SampleShape& shape) {
   SamplerOptions options;
   options.seed = mix(s.seed, 0x73616d706c6572u);  // "sampler"
   options.sampling = s.sampling == "balanced"     ? Sampling::kBalanced
@@ -40,6 +42,12 @@ SamplerOptions sampler_options(const TrainSettings& s, std::int64_t micro_batche
                      : s.sampling == "sequential" ? Sampling::kSequential
                                                   : Sampling::kShuffled;
   options.class_weights = s.class_weights;
+  TRIREME_CHECK(s.sampling != "weighted" ||
+                    static_cast<std::int64_t>(s.class_weights.size()) == shape.classes,
+                "class_weights: expected one for each of the ",
+                shape.classes,
+                " classes, found ",
+                s.class_weights.size());
   if (s.partition == "hash") {
     TRIREME_CHECK(
         s.micro_batch != "auto",
@@ -90,7 +98,9 @@ StepRunner::StepRunner(const TrainSettings& settings,
       world_(std::move(world)),
       say_(std::move(say)),
       batch_changes_(batch_changes(settings)),
-      sampler_(data_, sampler_options(settings, settings.batch / first_micro_batch(settings))),
+      sampler_(
+          data_,
+          sampler_options(settings, settings.batch / first_micro_batch(settings), task.shape())),
       micro_batch_(first_micro_batch(settings)),
       statistics_(*model.module, world_),
       balance_(settings, world_->size()),

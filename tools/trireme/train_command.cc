@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <sstream>
 
 #include <unistd.h>
 
@@ -27,6 +26,7 @@ constexpr double kTimeToEnd = 60;
 
 struct TrainCommand {
   std::string config;
+  bool help = false;
   bool print_config = false;
   bool page = false;
   // Flags in the order given, applied after the file.
@@ -34,15 +34,14 @@ struct TrainCommand {
 };
 
 std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  TRIREME_CHECK(file.good() && !text.fail(),
+  std::ifstream file(path, std::ios::binary);
+  const bool folder = fs::is_directory(path);
+  TRIREME_CHECK(file.is_open() && !folder,
                 "--config: expected a JSON file, found \"",
                 path,
                 "\": ",
-                detail::errno_text(errno != 0 ? errno : EIO));
-  return text.str();
+                folder ? "it is a folder" : detail::errno_text(errno));
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TrainSettings settings_of(const TrainCommand& command) {
@@ -72,10 +71,15 @@ std::string dated_folder(const std::string& model) {
 
 void make_run_folder(const std::string& folder) {
   std::error_code error;
-  TRIREME_CHECK(!fs::exists(fs::path(folder) / "metrics.jsonl", error),
-                "--run: \"",
-                folder,
-                "\" already holds a run: choose another folder, or remove it");
+  // What every run leaves that got as far as its first step; one that did not can be repeated.
+  for (const char* name : {"metrics.jsonl", "summary.json", "fold-1"}) {
+    TRIREME_CHECK(!fs::exists(fs::path(folder) / name, error),
+                  "--run: \"",
+                  folder,
+                  "\" already holds a run (",
+                  name,
+                  "): choose another folder, or remove it");
+  }
   fs::create_directories(folder, error);
   TRIREME_CHECK(!error && fs::is_directory(folder),
                 "--run: the folder \"",
@@ -84,7 +88,24 @@ void make_run_folder(const std::string& folder) {
                 error ? error.message() : "there is a file of this name");
 }
 
+// Our own, by groups and with all words: CLI11's would be one long list.
+std::string help_text() {
+  return "Train a built-in model on this machine.\n\n"
+         "Usage: trireme train [-n N] [SETTINGS] [--config FILE] [--print-config]\n\n"
+         "  --config FILE       settings from a JSON file, DeepSpeed's names too; flags count "
+         "more\n"
+         "  --print-config      show the settings in force, as JSON, and end\n\n"
+         "SETTINGS, as flags or as names of one JSON object:\n" +
+         settings_help() +
+         "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed, 130 ended by Ctrl-C (the run "
+         "folder is valid).\n";
+}
+
 int run_training(const TrainCommand& command) {
+  if (command.help) {
+    std::cout << help_text();
+    return kExitOk;
+  }
   if (command.page) {
     std::cout << settings_page();
     return kExitOk;
@@ -138,34 +159,24 @@ void add_train_command(CLI::App& program, Action& action) {
   auto command = std::make_shared<TrainCommand>();
   CLI::App* train = program.add_subcommand(
       "train", "Train a built-in model on this machine: trireme train [-n N] [SETTINGS]");
-  train->add_option("--config", command->config, "Settings from a JSON file; flags count more")
-      ->type_name("FILE");
-  train->add_flag(
-      "--print-config", command->print_config, "Show the settings in force, as JSON, and end");
-  train->add_flag("--settings-page", command->page, "")->group("");  // for docs/train.md
+  train->set_help_flag();
+  train->add_flag("-h,--help", command->help, "Show all settings");
+  train->add_option("--config", command->config, "Settings from a JSON file")->type_name("FILE");
+  train->add_flag("--print-config", command->print_config, "Show the settings in force");
+  train->add_flag("--settings-page", command->page, "");  // for docs/train.md
   for (const Setting& setting : settings_table()) {
     const std::string names = (setting.name == "ranks" ? "-n," : "") + setting.flag();
-    CLI::Option* option = train->add_option_function<std::vector<std::string>>(
+    const bool switches = setting.kind == "on/off";
+    CLI::Option* option = train->add_option_function<std::string>(
         names,
-        [command, &setting](const std::vector<std::string>& values) {
-          const bool alone = setting.kind == "on/off" && (values.empty() || values.back().empty());
-          command->flags.emplace_back(&setting, alone ? "true" : values.back());
+        [command, &setting, switches](const std::string& value) {
+          // --flip is --flip true
+          command->flags.emplace_back(&setting, switches && value.empty() ? "true" : value);
         },
         setting.meaning);
-    option->group("");  // --help shows the table itself, by groups
-    if (setting.kind == "on/off") {
-      option->expected(0, 1);  // --flip is --flip true
-    } else {
-      option->expected(1);
-    }
+    option->expected(switches ? 0 : 1, 1);
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-  train->footer([] {
-    return "SETTINGS, as flags or as names of one JSON object (--config):\n" + settings_help() +
-           "\nDeepSpeed's names are understood in the file (docs/train.md).\n"
-           "Exit codes: 0 trained, 2 wrong usage, 3 a rank failed, 130 ended by Ctrl-C (the run "
-           "folder is valid).";
-  });
   train->callback([&action, command] { action = [command] { return run_training(*command); }; });
 }
 

@@ -1,8 +1,8 @@
 // trireme-worker: what `trireme train` starts as ranks, and `trireme sample` becomes. A program of
 // its own, because it needs LibTorch.
 
+#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "worker.h"
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
     if (words.size() == 2 && words[0] == "train") {

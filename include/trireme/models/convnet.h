@@ -26,7 +26,7 @@ struct ConvnetOptions {
   Initialisation initialisation = Initialisation::kHe;
 };
 
-// A stage: convolution 3x3, batch normalisation, ReLU, maximum over 2x2.
+// A stage: convolution 3x3, batch normalisation, maximum over 2x2, ReLU.
 class ConvnetStageImpl : public torch::nn::Module {
  public:
   ConvnetStageImpl(std::int64_t from, std::int64_t to);

@@ -67,7 +67,8 @@ class EngineBase {
   bool step();
 
   // For a rank whose forward or backward failed (out of memory) and who wants to try again: tells
-  // the others, drops the step's gradients and throws StepGivenUp; they throw it at the step's end.
+  // the others, drops the step's gradients and throws StepGivenUp; they throw it at the step's end,
+  // or where they ask for its sums before (clip_grad_norm, grad). One that has joined joins again.
   [[noreturn]] void give_up(const std::string& reason);
 
   // How many of a step's micro-batches each rank computes, from the next step on; between steps.

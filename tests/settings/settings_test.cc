@@ -1,0 +1,642 @@
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/settings/values.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::json;
+
+TrainSettings from(const std::string& json) {
+  TrainSettings settings;
+  apply_json(settings, json, "a.json");
+  return settings;
+}
+
+const Setting& setting(const std::string& name) {
+  for (const Setting& each : settings_table()) {
+    if (each.name == name) {
+      return each;
+    }
+  }
+  throw InternalError("no setting " + name);
+}
+
+// What a call refuses, in its words; empty where it refuses nothing.
+template <class Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+std::string refusal_of_json(const std::string& json) {
+  return refusal([&] { from(json); });
+}
+
+std::string refusal_of_text(const std::string& name, const std::string& text) {
+  return refusal([&] {
+    TrainSettings settings;
+    setting(name).set_text(settings, text);
+  });
+}
+
+std::string refusal_of(const TrainSettings& settings) {
+  return refusal([&] { resolve(settings); });
+}
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+  }
+}
+
+// A text that a setting of this kind takes and that is not its default, with what it is in JSON.
+std::pair<std::string, Json> another_value(const Setting& of) {
+  std::vector<std::pair<std::string, Json>> candidates;
+  if (of.kind == "on/off") {
+    candidates = {{"true", true}, {"off", false}};
+  } else if (of.kind == "integer") {
+    candidates = {{"2", 2}, {"3", 3}, {"64", 64}};
+  } else if (of.kind == "number") {
+    candidates = {{"0.5", 0.5}, {"2.5", 2.5}};
+  } else if (of.kind == "list of integers") {
+    candidates = {{"2,3,5", {2, 3, 5}}};
+  } else if (of.kind == "list of numbers") {
+    candidates = {{"0.5,2", {0.5, 2.0}}};
+  } else if (of.kind == "list of STEP:BATCH") {
+    candidates = {{"5:8,9:16", {"5:8", "9:16"}}};
+  } else if (of.kind == "integer, share or auto") {
+    candidates = {{"4", "4"}};
+  } else if (of.kind == "bytes or auto") {
+    candidates = {{"512MB", "512MB"}};
+  } else if (of.kind == "text") {
+    candidates = {{"some words", "some words"}};
+  } else {
+    const std::string last = of.kind.substr(of.kind.rfind('|') + 1);
+    candidates = {{last, last}};
+  }
+  for (auto& candidate : candidates) {
+    if (candidate.second.dump() != of.default_text &&
+        refusal_of_text(of.name, candidate.first).empty()) {
+      return candidate;
+    }
+  }
+  ADD_FAILURE() << of.name << ": the test knows no value for \"" << of.kind << "\"";
+  return {};
+}
+
+TEST(SettingsTable, HasEveryMemberOnceWithAMeaning) {
+  std::set<std::string> names;
+  for (const Setting& each : settings_table()) {
+    EXPECT_TRUE(names.insert(each.name).second) << each.name << " is there twice";
+    EXPECT_FALSE(each.meaning.empty()) << each.name;
+    EXPECT_FALSE(each.group.empty()) << each.name;
+    EXPECT_EQ(each.default_text, each.to_json(TrainSettings{})) << each.name;
+  }
+}
+
+TEST(SettingsTable, TakesEverySettingAsText) {
+  for (const Setting& each : settings_table()) {
+    const auto [text, value] = another_value(each);
+    TrainSettings settings;
+    each.set_text(settings, text);
+    Json expected = Json::parse(to_json(TrainSettings{}));
+    expected[each.name] = value;
+    EXPECT_EQ(Json::parse(to_json(settings)), expected)
+        << each.name << " changes itself, and nothing else";
+  }
+}
+
+TEST(SettingsTable, TakesEverySettingAsJson) {
+  for (const Setting& each : settings_table()) {
+    const auto [text, value] = another_value(each);
+    TrainSettings by_text;
+    each.set_text(by_text, text);
+    TrainSettings by_setter;
+    each.set_json(by_setter, value.dump());
+    EXPECT_EQ(to_json(by_setter), to_json(by_text)) << each.name;
+    EXPECT_EQ(to_json(from(Json{{each.name, value}}.dump())), to_json(by_text)) << each.name;
+  }
+}
+
+TEST(SettingsTable, ReadsBackWhatItWrote) {
+  TrainSettings settings;
+  for (const Setting& each : settings_table()) {
+    each.set_text(settings, another_value(each).first);
+  }
+  EXPECT_EQ(to_json(from(to_json(settings))), to_json(settings));
+  EXPECT_EQ(to_json(from(to_json(TrainSettings{}))), to_json(TrainSettings{}));
+}
+
+TEST(SettingsTable, KeepsEveryDigitOfANumber) {
+  TrainSettings settings;
+  settings.lr = 0.1 + 0.2;
+  settings.seed = 18446744073709551615U;
+  settings.steps = 9007199254740993;  // 2^53 + 1, which is no double
+  const TrainSettings read = from(to_json(settings));
+  EXPECT_EQ(read.lr, settings.lr);
+  EXPECT_EQ(read.seed, settings.seed);
+  EXPECT_EQ(read.steps, settings.steps);
+  setting("seed").set_text(settings, "18446744073709551615");
+  EXPECT_EQ(settings.seed, 18446744073709551615U);
+}
+
+TEST(SettingsTable, ResolvedSettingsResolveToThemselves) {
+  for (const char* model : {"gpt", "mlp", "convnet"}) {
+    TrainSettings settings;
+    settings.model = model;
+    settings.ranks = 3;
+    const TrainSettings once = resolve(settings);
+    EXPECT_EQ(to_json(resolve(from(to_json(once)))), to_json(once));
+  }
+}
+
+TEST(SettingsTable, IsWholeInHelpAndPage) {
+  for (const Setting& each : settings_table()) {
+    expect_parts(settings_help(), {"  " + each.flag() + " <" + each.kind + ">"});
+    expect_parts(settings_page(), {"| `" + each.flag() + "` | `" + each.name + "` |"});
+    EXPECT_EQ(each.flag().find('_'), std::string::npos);
+  }
+}
+
+TEST(NearestName, ForgivesFewLettersAndFindsWhatIsContained) {
+  const std::vector<std::string> names = {"batch", "micro_batch", "schedule", "steps"};
+  EXPECT_EQ(nearest_name("bacth", names), "batch");
+  EXPECT_EQ(nearest_name("microbatch", names), "micro_batch");
+  EXPECT_EQ(nearest_name("step", names), "steps");
+  EXPECT_EQ(nearest_name("learning_rate_schedule", names), "schedule");
+  EXPECT_EQ(nearest_name("xyzzyxyzzy", names), "");
+  EXPECT_EQ(nearest_name("anything", {}), "");
+}
+
+TEST(Configuration, RefusesUnknownNamesWithTheNearest) {
+  expect_parts(refusal_of_json(R"({"bacth": 3})"),
+               {"a.json", "\"bacth\"", "did you mean \"batch\""});
+  expect_parts(refusal_of_json(R"({"train_batchsize": 3})"), {"did you mean \"train_batch_size\""});
+  expect_parts(refusal_of_json(R"({"qqqqqqqqqqqq": 3})"), {"\"qqqqqqqqqqqq\"", "--help"});
+  const std::vector<std::pair<std::string, std::string>> nested = {
+      {R"({"zero_optimization": {"stages": 1}})", "stage"},
+      {R"({"optimizer": {"typ": "Adam"}})", "type"},
+      {R"({"optimizer": {"type": "Adam", "params": {"wieght_decay": 0}}})", "weight_decay"},
+      {R"({"scheduler": {"type": "WarmupLR", "param": {}}})", "params"},
+      {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_step": 1}}})",
+       "warmup_num_steps"},
+      {R"({"fp16": {"enabld": true}})", "enabled"},
+      {R"({"tensorboard": {"enabeld": true}})", "enabled"},
+  };
+  for (const auto& [json, name] : nested) {
+    expect_parts(refusal_of_json(json), {"a.json", "did you mean \"" + name + "\""});
+  }
+}
+
+TEST(Configuration, NamesFileAndByteOfBrokenJson) {
+  expect_parts(refusal_of_json(R"({"batch": 3,})"), {"a.json", "byte 13"});
+  expect_parts(refusal_of_json(""), {"a.json", "expected JSON"});
+  expect_parts(refusal_of_json("{\"data\": \"\xff\"}"), {"a.json", "byte 11"});
+  expect_parts(refusal_of_json("[1, 2]"), {"a.json", "object", "array"});
+  expect_parts(refusal_of_json("3"), {"a.json", "object", "number"});
+  expect_parts(refusal_of_json(R"({"lr": 1e999})"), {"a.json"});
+}
+
+TEST(Configuration, ChecksTypes) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"steps": "3"})", "a whole number"},
+      {R"({"steps": 2.5})", "a whole number"},
+      {R"({"steps": true})", "a whole number"},
+      {R"({"steps": null})", "a whole number"},
+      {R"({"steps": {}})", "steps"},
+      {R"({"seed": -1})", "a whole number from 0"},
+      {R"({"lr": "fast"})", "a number"},
+      {R"({"lr": [1]})", "a number"},
+      {R"({"flip": 1})", "true or false"},
+      {R"({"flip": "true"})", "true or false"},
+      {R"({"hidden": 3})", "list of integers"},
+      {R"({"hidden": [3, "x"]})", "a whole number"},
+      {R"({"data": [1]})", "text"},
+      {R"({"data": 1.5})", "text"},
+      {R"({"model": "gtp"})", "did you mean gpt"},
+      {R"({"batch_schedule": "3:4"})", "list"},
+  };
+  for (const auto& [json, part] : cases) {
+    expect_parts(refusal_of_json(json), {"a.json", part});
+  }
+  EXPECT_EQ(from(R"({"steps": 1e5})").steps, 100000);
+  EXPECT_EQ(from(R"({"micro_batch": 8})").micro_batch, "8");
+}
+
+TEST(Configuration, ChecksTypesOfText) {
+  const std::vector<std::pair<std::string, std::string>> cases = {{"steps", ""},
+                                                                  {"steps", "3x"},
+                                                                  {"steps", " 3"},
+                                                                  {"steps", "1.5"},
+                                                                  {"steps", "0x10"},
+                                                                  {"lr", "nan"},
+                                                                  {"lr", "inf"},
+                                                                  {"lr", "1e999"},
+                                                                  {"lr", "1,5"},
+                                                                  {"seed", "-1"},
+                                                                  {"flip", "maybe"},
+                                                                  {"flip", ""},
+                                                                  {"hidden", "1,,2"},
+                                                                  {"hidden", "1;2"},
+                                                                  {"optimizer", "Adam"},
+                                                                  {"data", "\xff"}};
+  for (const auto& [name, text] : cases) {
+    expect_parts(refusal_of_text(name, text), {name, "expected", "found"});
+  }
+  TrainSettings settings;
+  setting("steps").set_text(settings, "1e5");
+  EXPECT_EQ(settings.steps, 100000);
+  setting("hidden").set_text(settings, "");
+  EXPECT_TRUE(settings.hidden.empty());
+}
+
+TEST(Configuration, ChecksRanges) {
+  const std::vector<std::pair<std::string, std::string>> cases = {{"zero", "4"},
+                                                                  {"zero", "-1"},
+                                                                  {"ranks", "0"},
+                                                                  {"ranks", "5000"},
+                                                                  {"dropout", "1"},
+                                                                  {"dropout", "-2"},
+                                                                  {"eval_fraction", "1"},
+                                                                  {"beta1", "1.5"},
+                                                                  {"log_every", "0"},
+                                                                  {"hidden", "8,0"},
+                                                                  {"stages", "-4"},
+                                                                  {"speeds", "1,-1"},
+                                                                  {"timeout", "0"},
+                                                                  {"gamma", "2"},
+                                                                  {"folds", "1001"},
+                                                                  {"bucket_bytes", "1"},
+                                                                  {"steps", "-1"},
+                                                                  {"steps", "1e30"},
+                                                                  {"steps", "9223372036854775808"},
+                                                                  {"seed", "1e30"},
+                                                                  {"seed", "18446744073709551616"}};
+  for (const auto& [name, text] : cases) {
+    expect_parts(refusal_of_text(name, text), {name, "expected", "found"});
+    expect_parts(refusal_of_json("{\"" + name + "\": [" + text + "]}") +
+                     refusal_of_json("{\"" + name + "\": " + text + "}"),
+                 {name, "expected", "found"});
+  }
+  EXPECT_EQ(refusal_of_text("steps", "9223372036854775807"), "");
+  expect_parts(refusal_of_json(R"({"steps": 18446744073709551615})"), {"steps", "expected"});
+}
+
+// --- DeepSpeed
+
+TEST(DeepspeedNames, SetBatchesClippingAndOutput) {
+  const TrainSettings s = from(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 8, "gradient_clipping": 0.5, "steps_per_print": 7, "seed": 9,
+    "tensorboard": {"enabled": false, "output_path": "x", "job_name": "y"}, "wall_clock_breakdown": true})");
+  EXPECT_EQ(s.batch, 64);
+  EXPECT_EQ(s.micro_batch, "4");
+  EXPECT_EQ(s.accumulate, 8);
+  EXPECT_EQ(s.clip_norm, 0.5);
+  EXPECT_EQ(s.log_every, 7);
+  EXPECT_EQ(s.seed, 9U);
+  EXPECT_FALSE(s.tensorboard);
+  EXPECT_TRUE(from(R"({"tensorboard": {"enabled": true}})").tensorboard);
+  EXPECT_FALSE(from(R"({"tensorboard": false})").tensorboard);
+}
+
+TEST(DeepspeedNames, SetTheOptimizer) {
+  const TrainSettings s = from(R"({"optimizer": {"type": "AdamW", "params":
+    {"lr": 3e-4, "betas": [0.8, 0.95], "eps": 1e-7, "weight_decay": 0.1}}})");
+  EXPECT_EQ(s.optimizer, "adamw");
+  EXPECT_EQ(s.lr, 3e-4);
+  EXPECT_EQ(s.beta1, 0.8);
+  EXPECT_EQ(s.beta2, 0.95);
+  EXPECT_EQ(s.eps, 1e-7);
+  EXPECT_EQ(s.weight_decay, 0.1);
+  const TrainSettings sgd = from(
+      R"({"optimizer": {"type": "SGD", "params": {"lr": 1, "momentum": 0.5, "nesterov": true}}})");
+  EXPECT_EQ(sgd.optimizer, "sgd");
+  EXPECT_EQ(sgd.momentum, 0.5);
+  EXPECT_TRUE(sgd.nesterov);
+  const std::vector<std::pair<std::string, std::string>> rules = {
+      {"Adam", "adamw"}, {"Lamb", "lamb"}, {"Lion", "lion"}, {"Adagrad", "adagrad"}};
+  for (const auto& [theirs, ours] : rules) {
+    EXPECT_EQ(from(R"({"optimizer": {"type": ")" + theirs + R"("}})").optimizer, ours);
+  }
+  EXPECT_EQ(from(R"({"optimizer": "lion"})").optimizer, "lion");
+}
+
+TEST(DeepspeedNames, KnowThatTheirAdamDecouplesTheDecayUnlessToldNotTo) {
+  EXPECT_EQ(from(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})").optimizer,
+            "adam");
+  EXPECT_EQ(from(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": true}}})").optimizer,
+            "adamw");
+  expect_parts(
+      refusal_of_json(R"({"optimizer": {"type": "SGD", "params": {"adam_w_mode": true}}})"),
+      {"adam_w_mode"});
+}
+
+TEST(DeepspeedNames, TakeWhatOnlyTunesTheOptimizerEitherWay) {
+  for (const char* value : {"true", "false"}) {
+    const std::string json = R"({"optimizer": {"type": "Adam", "params": {"torch_adam": )" +
+                             std::string(value) + R"(, "fused": )" + value + "}}}";
+    EXPECT_EQ(refusal_of_json(json), "");
+  }
+  EXPECT_EQ(
+      refusal_of_json(R"({"optimizer": {"type": "Lamb", "params": {"bias_correction": true}}})"),
+      "");
+  expect_parts(
+      refusal_of_json(R"({"optimizer": {"type": "Lamb", "params": {"bias_correction": false}}})"),
+      {"bias_correction", "expected true"});
+}
+
+TEST(DeepspeedNames, SetTheScheduleOfEachType) {
+  TrainSettings s = from(R"({"scheduler": {"type": "WarmupLR", "params":
+    {"warmup_min_lr": 0, "warmup_max_lr": 0.01, "warmup_num_steps": 50, "warmup_type": "linear"}}})");
+  EXPECT_EQ(s.schedule, "constant");
+  EXPECT_EQ(s.lr, 0.01);
+  EXPECT_EQ(s.warm_up, 50);
+  s = from(R"({"scheduler": {"type": "WarmupDecayLR", "params":
+    {"total_num_steps": 900, "warmup_num_steps": 30, "warmup_type": "linear"}}})");
+  EXPECT_EQ(s.schedule, "linear");
+  EXPECT_EQ(s.schedule_steps, 900);
+  EXPECT_EQ(s.warm_up, 30);
+  EXPECT_EQ(s.final_factor, 0);
+  s = from(R"({"scheduler": {"type": "WarmupCosineLR", "params":
+    {"total_num_steps": 800, "warmup_num_steps": 20, "cos_min_ratio": 0.25, "warmup_type": "linear"}}})");
+  EXPECT_EQ(s.schedule, "cosine");
+  EXPECT_EQ(s.schedule_steps, 800);
+  EXPECT_EQ(s.warm_up, 20);
+  EXPECT_EQ(s.final_factor, 0.25);
+  s = from(R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.001,
+    "cycle_max_lr": 0.004, "cycle_first_step_size": 100, "cycle_second_step_size": 300}}})");
+  EXPECT_EQ(s.schedule, "one_cycle");
+  EXPECT_EQ(s.lr, 0.004);
+  EXPECT_DOUBLE_EQ(s.start_factor, 0.001 / 0.004);
+  EXPECT_DOUBLE_EQ(s.rise, 100.0 / 400);
+  EXPECT_EQ(s.schedule_steps, 400);
+}
+
+TEST(DeepspeedNames, WarmUpAsLongAsDeepspeedWhereNothingIsSaid) {
+  EXPECT_EQ(from(R"({"scheduler": {"type": "WarmupLR"}})").warm_up, 1000);
+  const std::string automatic =
+      R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}})";
+  EXPECT_EQ(from(automatic).warm_up, TrainSettings{}.warm_up);
+}
+
+TEST(DeepspeedNames, SetTheStageAndItsBuckets) {
+  const TrainSettings s = from(R"({"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e5,
+    "overlap_comm": true, "contiguous_gradients": true, "allgather_bucket_size": 5e8,
+    "offload_optimizer": {"device": "none"}, "offload_param": null}})");
+  EXPECT_EQ(s.zero, 2);
+  EXPECT_EQ(s.bucket_bytes, 4 * 500000);
+}
+
+TEST(DeepspeedNames, SetThePrecision) {
+  EXPECT_EQ(from(R"({"bf16": {"enabled": true}})").precision, "bfloat16");
+  EXPECT_EQ(from(R"({"bf16": {"enabled": false}, "fp16": {"enabled": false}})").precision,
+            "float32");
+  const TrainSettings s =
+      from(R"({"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 10,
+    "loss_scale_window": 77, "hysteresis": 2, "min_loss_scale": 1}, "bf16": {"enabled": false}})");
+  EXPECT_EQ(s.precision, "float16");
+  EXPECT_EQ(s.loss_scale_initial, 1024);
+  EXPECT_EQ(s.loss_scale_window, 77);
+}
+
+TEST(DeepspeedNames, LeaveAutomaticValuesAlone) {
+  const TrainSettings s =
+      from(R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+    "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 1, "reduce_bucket_size": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
+      "warmup_num_steps": "auto", "total_num_steps": "auto"}}})");
+  TrainSettings expected;
+  expected.zero = 1;
+  expected.schedule = "linear";
+  EXPECT_EQ(to_json(s), to_json(expected));
+}
+
+TEST(DeepspeedNames, RefuseWhatCannotBeHonoured) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})", "offload"},
+      {R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})", "offload"},
+      {R"({"zero_optimization": {"stage": 3, "offload_param": {"device": 3}}})", "offload"},
+      {R"({"scheduler": {"type": "LRRangeTest"}})", "LRRangeTest"},
+      {R"({"scheduler": {"type": 3}})", "scheduler.type"},
+      {R"({"scheduler": {"params": {}}})", "scheduler.type"},
+      {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}})", "linear"},
+      {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.1}}})", "begins at 0"},
+      {R"({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_min_ratio": 0.1}}})",
+       "begins at 0"},
+      {R"({"scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 2}}})",
+       "cos_min_ratio"},
+      {R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}}})", "cycle_max_lr"},
+      {R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 2, "cycle_max_lr": 1}}})",
+       "cycle_min_lr"},
+      {R"({"optimizer": {"type": "OneBitAdam"}})", "OneBitAdam"},
+      {R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})", "two numbers"},
+      {R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9, 7]}}})", "betas"},
+      {R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})", "both"},
+      {R"({"fp16": {"enabled": true, "loss_scale": 128}})", "dynamic"},
+      {R"({"fp16": {"enabled": true, "initial_scale_power": -3}})", "initial_scale_power"},
+      {R"({"zero_optimization": {"stage": 4}})", "zero_optimization.stage"},
+      {R"({"zero_optimization": {"reduce_bucket_size": 1e30}})", "reduce_bucket_size"},
+      {R"({"zero_optimization": {"reduce_bucket_size": -1}})", "reduce_bucket_size"},
+      {R"({"zero_optimization": true})", "object"},
+      {R"({"bf16": true})", "object"},
+      {R"({"bf16": {"enabled": 1}})", "true or false"},
+      {R"({"tensorboard": {"enabled": 1}})", "true or false"},
+      {R"({"optimizer": {"type": "Adam", "params": 3}})", "object"},
+      {R"({"train_batch_size": "many"})", "train_batch_size"},
+  };
+  for (const auto& [json, part] : cases) {
+    expect_parts(refusal_of_json(json), {"a.json", part});
+  }
+}
+
+// --- resolve
+
+struct BatchCase {
+  std::int64_t batch;
+  std::string micro_batch;
+  std::int64_t accumulate;
+  std::int64_t ranks;
+};
+
+TrainSettings with(const BatchCase& given) {
+  TrainSettings settings;
+  settings.batch = given.batch;
+  settings.micro_batch = given.micro_batch;
+  settings.accumulate = given.accumulate;
+  settings.ranks = given.ranks;
+  return settings;
+}
+
+TEST(Resolve, KeepsDeepspeedsEquationWhicheverOfTheThreeIsLeftOut) {
+  for (const std::int64_t ranks : {1, 2, 3, 4, 7}) {
+    for (const std::int64_t micro : {1, 2, 5}) {
+      for (const std::int64_t accumulate : {1, 2, 6}) {
+        const std::int64_t batch = micro * accumulate * ranks;
+        const std::string size = std::to_string(micro);
+        for (const BatchCase& given : {BatchCase{batch, size, accumulate, ranks},
+                                       BatchCase{0, size, accumulate, ranks},
+                                       BatchCase{batch, "share", accumulate, ranks},
+                                       BatchCase{batch, "auto", accumulate, ranks},
+                                       BatchCase{batch, size, 0, ranks}}) {
+          const TrainSettings resolved = resolve(with(given));
+          EXPECT_EQ(resolved.batch, batch);
+          EXPECT_EQ(resolved.micro_batch, size);
+        }
+      }
+    }
+  }
+}
+
+TEST(Resolve, SharesTheBatchAmongTheRanksOrTakesTheNextSmallerDivisor) {
+  for (std::int64_t batch = 1; batch <= 40; ++batch) {
+    for (std::int64_t ranks = 1; ranks <= 9; ++ranks) {
+      const std::int64_t size = std::stoll(resolve(with({batch, "share", 0, ranks})).micro_batch);
+      ASSERT_EQ(batch % size, 0);
+      EXPECT_TRUE(size <= batch / ranks || size == 1);
+      for (std::int64_t larger = size + 1; larger <= batch / ranks; ++larger) {
+        EXPECT_NE(batch % larger, 0) << larger << " divides " << batch << " and was not taken";
+      }
+    }
+  }
+}
+
+TEST(Resolve, RefusesBatchesThatDoNotAddUp) {
+  expect_parts(refusal_of(with({10, "share", 2, 3})), {"batch", "2 x 3", "10"});
+  expect_parts(refusal_of(with({24, "3", 2, 2})), {"3 x 2 x 2", "24"});
+  expect_parts(refusal_of(with({10, "3", 0, 1})), {"micro_batch", "divisor", "10", "3"});
+  expect_parts(refusal_of(with({10, "0", 0, 1})), {"micro_batch"});
+  expect_parts(refusal_of(with({10, "-5", 0, 1})), {"micro_batch"});
+  expect_parts(refusal_of(with({10, "some", 0, 1})), {"micro_batch", "\"some\""});
+  expect_parts(refusal_of(with({10, "", 0, 1})), {"micro_batch"});
+}
+
+TEST(Resolve, RefusesBatchesThatAreTooLargeToCount) {
+  const std::int64_t huge = std::int64_t{1} << 62;
+  expect_parts(refusal_of(with({8, "share", huge, 4})), {"accumulate"});
+  expect_parts(refusal_of(with({0, std::to_string(huge), 4, 1})), {"micro_batch"});
+  expect_parts(refusal_of(with({0, "4", huge, 2})), {"accumulate"});
+  expect_parts(refusal_of_text("batch", std::to_string(huge - 1)), {"batch", "at most"});
+  // A large prime has no divisor to share, which must not take for ever to find out.
+  EXPECT_EQ(resolve(with({999999999989, "share", 0, 2})).micro_batch, "1");
+}
+
+TEST(Resolve, LeavesAnAutomaticMicroBatchToTheRun) {
+  const TrainSettings resolved = resolve(with({12, "auto", 0, 2}));
+  EXPECT_EQ(resolved.micro_batch, "auto");
+  EXPECT_EQ(resolved.batch, 12);
+}
+
+TEST(Resolve, ReadsMemoryLimits) {
+  EXPECT_EQ(memory_limit_bytes("auto"), std::nullopt);
+  EXPECT_EQ(memory_limit_bytes("4096"), 4096U);
+  EXPECT_EQ(memory_limit_bytes("512MB"), 512'000'000U);
+  EXPECT_EQ(memory_limit_bytes("1.5GiB"), 3U * (1U << 29));
+  EXPECT_EQ(memory_limit_bytes("3kB"), 3000U);
+  EXPECT_EQ(memory_limit_bytes("2KiB"), 2048U);
+  EXPECT_EQ(memory_limit_bytes("1TB"), 1'000'000'000'000U);
+  for (const char* text : {"",
+                           "MB",
+                           "-1MB",
+                           "0",
+                           "0MB",
+                           "0.5",
+                           "12 MB",
+                           "12mb",
+                           "12XB",
+                           "nan",
+                           "inf",
+                           "infGB",
+                           "1e30GB",
+                           "1e999"}) {
+    expect_parts(refusal([&] { memory_limit_bytes(text); }), {"memory_limit", "512MB"});
+    TrainSettings settings;
+    settings.memory_limit = text;
+    expect_parts(refusal_of(settings), {"memory_limit"});
+  }
+}
+
+TEST(Resolve, ReadsTheScheduleOfBatches) {
+  TrainSettings settings = with({8, "4", 0, 2});
+  settings.batch_schedule = {"10:16", "20:32"};
+  const auto changes = batch_changes(resolve(settings));
+  ASSERT_EQ(changes.size(), 2U);
+  EXPECT_EQ(changes[0].step, 10);
+  EXPECT_EQ(changes[0].batch, 16);
+  EXPECT_EQ(changes[1].step, 20);
+  EXPECT_EQ(changes[1].batch, 32);
+  using Schedule = std::vector<std::string>;
+  for (const Schedule& wrong : {Schedule{"10"},
+                                Schedule{"10:"},
+                                Schedule{":16"},
+                                Schedule{"0:16"},
+                                Schedule{"10:0"},
+                                Schedule{"a:b"},
+                                Schedule{"10:16:3"},
+                                Schedule{"10:16", "10:32"},
+                                Schedule{"20:16", "10:32"},
+                                Schedule{"10:18"}}) {
+    settings.batch_schedule = wrong;
+    expect_parts(refusal_of(settings), {"batch_schedule"});
+  }
+}
+
+TEST(Resolve, PutsInWhatTheModelSays) {
+  TrainSettings settings;
+  TrainSettings resolved = resolve(settings);
+  EXPECT_EQ(resolved.data, "licenses");
+  EXPECT_EQ(resolved.schedule, "cosine");
+  EXPECT_EQ(resolved.clip_norm, 1);
+  EXPECT_EQ(resolved.sequence, 64);
+  EXPECT_EQ(resolved.lr, 1e-3);
+  settings.model = "convnet";
+  settings.optimizer = "sgd";
+  resolved = resolve(settings);
+  EXPECT_EQ(resolved.data, "fashion-mnist");
+  EXPECT_EQ(resolved.schedule, "one_cycle");
+  EXPECT_EQ(resolved.clip_norm, 0);
+  EXPECT_EQ(resolved.dropout, 0.25);
+  EXPECT_EQ(resolved.lr, 0.1);
+  EXPECT_EQ(resolved.weight_decay, 0);
+  settings.dropout = 0;
+  settings.lr = 7;
+  settings.clip_norm = 3;
+  resolved = resolve(settings);
+  EXPECT_EQ(resolved.dropout, 0) << "what was given stays";
+  EXPECT_EQ(resolved.lr, 7);
+  EXPECT_EQ(resolved.clip_norm, 3);
+}
+
+TEST(Resolve, RefusesSettingsThatContradictEachOther) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {R"({"placement": "mapped", "zero": 1})", {"placement", "zero = 1"}},
+      {R"({"balance": "speeds", "ranks": 2, "speeds": [1]})", {"speeds", "2 ranks", "found 1"}},
+      {R"({"balance": "speeds", "ranks": 2, "speeds": [0, 0]})", {"speeds"}},
+      {R"({"speeds": [1]})", {"speeds", "balance = equal"}},
+      {R"({"folds": 1})", {"folds", "at least 2"}},
+      {R"({"class_weights": [1, 2]})", {"class_weights", "sampling = shuffled"}},
+      {R"({"schedule": "multi_step"})", {"milestones"}},
+      {R"({"schedule": "multi_step", "milestones": [5, 3]})", {"milestones", "rising"}},
+      {R"({"model": "wide"})", {"data", "libsvm"}},
+      {R"({"model": "convnet", "hidden": [8, 8]})", {"hidden", "found 2"}},
+  };
+  for (const auto& [json, parts] : cases) {
+    expect_parts(refusal_of(from(json)), parts);
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,389 @@
+// What trireme train leaves behind, and how it is told what to do.
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "tools/train_runs.h"
+#include "trireme/checkpoint/safetensors.h"
+#include "trireme/settings/settings_table.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::expect_parts;
+using testing::Finished;
+using testing::Json;
+using testing::read_file;
+using testing::read_json;
+using testing::run_program;
+using testing::trireme_binary;
+using testing::Words;
+
+class TrainCommand : public testing::TrainRuns {
+ protected:
+  Json metric(const std::string& run, const char* name) const {
+    return summary(run).at("metrics").at(name);
+  }
+
+  std::size_t files_like(const std::string& run, const std::string& beginning) const {
+    std::size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(path(run))) {
+      count += entry.path().filename().string().starts_with(beginning) ? 1 : 0;
+    }
+    return count;
+  }
+};
+
+// --- evaluation
+
+TEST_F(TrainCommand, EvaluatesEachSampleOnceAndCountsRight) {
+  // 37 samples in batches of 8 on 3 ranks: nothing divides.
+  train_well("run", mlp() + "-n 3 --zero 3 --steps 4 --eval-batch 8");
+  const auto rows = testing::read_rows(path("run") + "/evaluation.csv");
+  ASSERT_EQ(rows.size(), 37U);
+  std::map<int, double> hits;
+  std::map<int, double> predicted;
+  std::map<int, double> support;
+  double loss = 0;
+  double right = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_EQ(rows[i].size(), 4U);
+    EXPECT_EQ(rows[i][0], static_cast<double>(i));
+    EXPECT_EQ(rows[i][1], label_of(static_cast<int>(i)));
+    const int target = static_cast<int>(rows[i][1]);
+    const int prediction = static_cast<int>(rows[i][2]);
+    predicted[prediction] += 1;
+    support[target] += 1;
+    hits[target] += target == prediction ? 1 : 0;
+    right += target == prediction ? 1 : 0;
+    loss += rows[i][3];
+  }
+  double f1 = 0;
+  for (const auto& [target, count] : support) {
+    f1 += 2 * hits[target] / (predicted[target] + count) / static_cast<double>(support.size());
+  }
+  EXPECT_DOUBLE_EQ(metric("run", "accuracy").get<double>(), right / 37);
+  EXPECT_NEAR(metric("run", "f1").get<double>(), f1, 1e-12);
+  EXPECT_NEAR(metric("run", "loss").get<double>(), loss / 37, 1e-12);
+  double confused = 0;
+  const Json summary = this->summary("run");
+  for (const Json& count : summary.at("confusion")) {
+    confused += count.get<double>();
+  }
+  EXPECT_EQ(confused, 37);
+}
+
+TEST_F(TrainCommand, EvaluatesEveryTokenOfAGpt) {
+  train_well("run", gpt() + "-n 2 --steps 4 --eval-batch 4");
+  double tokens = 0;
+  double correct = 0;
+  double loss = 0;
+  for (const auto& row : testing::read_rows(path("run") + "/evaluation.csv")) {
+    EXPECT_EQ(row[1], 16);
+    tokens += row[1];
+    correct += row[2];
+    loss += row[1] * row[3];
+  }
+  ASSERT_GT(tokens, 0);
+  EXPECT_DOUBLE_EQ(metric("run", "accuracy").get<double>(), correct / tokens);
+  EXPECT_NEAR(metric("run", "loss").get<double>(), loss / tokens, 1e-12);
+  EXPECT_NEAR(metric("run", "perplexity").get<double>(), std::exp(loss / tokens), 1e-9);
+}
+
+// --- the run folder
+
+TEST_F(TrainCommand, LeavesAFolderWhoseFilesAgree) {
+  const Words lines =
+      train_well("run", mlp() + "-n 2 --zero 2 --steps 6 --eval-every 2 --save-initial --lr 0.05");
+  const std::string run = path("run");
+  const Json summary = this->summary("run");
+  EXPECT_EQ(summary.at("status"), "finished");
+  EXPECT_EQ(summary.at("steps"), 6);
+  const auto metrics = testing::read_json_lines(run + "/metrics.jsonl");
+  std::vector<double> losses;
+  Json last_evaluation;
+  Json best;
+  for (const Json& line : metrics) {
+    if (!line.contains("eval")) {
+      losses.push_back(line.at("loss").get<double>());
+      EXPECT_EQ(line.at("step"), losses.size());
+      continue;
+    }
+    last_evaluation = line.at("eval");
+    if (best.is_null() || line["eval"]["loss"] < best["metrics"]["loss"]) {
+      best = {{"step", line["step"]}, {"metrics", line["eval"]}};
+    }
+  }
+  EXPECT_EQ(losses.size(), 6U);
+  EXPECT_EQ(summary.at("training_loss"), losses.back());
+  EXPECT_EQ(summary.at("metrics"), last_evaluation);
+  EXPECT_EQ(summary.at("best"), best);
+  EXPECT_EQ(read_json(run + "/config.json").at("zero"), 2);
+  EXPECT_EQ(files_like("run", "events.out.tfevents."), 1U);
+  EXPECT_EQ(files_like("run", "metrics.jsonl.partial"), 0U);
+  const SafetensorsFile model(run + "/model.safetensors");
+  const SafetensorsFile initial(run + "/initial.safetensors");
+  const SafetensorsFile kept(run + "/best.safetensors");
+  ASSERT_EQ(model.entries().size(), 4U);  // two layers, each with weights and a bias
+  for (std::size_t i = 0; i < model.entries().size(); ++i) {
+    EXPECT_EQ(model.entries()[i].name, initial.entries()[i].name);
+    EXPECT_EQ(model.entries()[i].shape, kept.entries()[i].shape);
+  }
+  EXPECT_EQ(model.entries()[0].shape, (std::vector<std::int64_t>{16, 64}));
+  EXPECT_NE(read_file(run + "/model.safetensors"), read_file(run + "/initial.safetensors"));
+  const bool last_is_best = best["step"] == 6;
+  EXPECT_EQ(read_file(run + "/model.safetensors") == read_file(run + "/best.safetensors"),
+            last_is_best);
+}
+
+TEST_F(TrainCommand, WritesNoMoreThanItIsAskedTo) {
+  train_well("run", mlp() + "--steps 2 --save-weights off --tensorboard false");
+  EXPECT_EQ(files_like("run", "events."), 0U);
+  EXPECT_FALSE(fs::exists(path("run") + "/model.safetensors"));
+  EXPECT_FALSE(fs::exists(path("run") + "/best.safetensors"));
+}
+
+TEST_F(TrainCommand, RepeatsARunFromItsConfiguration) {
+  // 20 steps, so that a gpt's own warm-up has one.
+  const std::string model = gpt() + "--dropout 0.1 --steps 20 -n 2 --zero 1";
+  const Words expected = train_well("first", model);
+  EXPECT_EQ(train_well("second", "--config " + path("first") + "/config.json"), expected);
+  Json first = read_json(path("first") + "/config.json");
+  Json second = read_json(path("second") + "/config.json");
+  first.erase("run");
+  second.erase("run");
+  EXPECT_EQ(first, second);
+}
+
+TEST_F(TrainCommand, RefusesAFolderThatHoldsARunAndLeavesItAsItIs) {
+  const auto contents = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(path("run"))) {
+      files[entry.path().string()] =
+          entry.is_regular_file() ? read_file(entry.path().string()) : "";
+    }
+    return files;
+  };
+  for (const std::string& settings : {mlp() + "--steps 2", mlp() + "--steps 2 --folds 2"}) {
+    train_well("run", settings);
+    const auto before = contents();
+    const Finished again = train("run", settings + " --lr 0.5");
+    EXPECT_EQ(again.code, 2);
+    expect_parts(again.err, {path("run"), "already holds a run"});
+    EXPECT_TRUE(contents() == before) << "something in the folder has changed";
+    fs::remove_all(path("run"));
+  }
+}
+
+TEST_F(TrainCommand, NamesAFolderThatCannotBeMade) {
+  data_.write("file", "");
+  for (const std::string& folder :
+       {std::string("/proc/nothing/here"), path("file"), path("file") + "/below"}) {
+    Words command = testing::words(mlp() + "--steps 1 --run " + folder);
+    command.insert(command.begin(), {trireme_binary(), "train"});
+    const Finished finished = run_program(command);
+    EXPECT_EQ(finished.code, 2);
+    expect_parts(finished.err, {"\"" + folder + "\""});
+  }
+}
+
+TEST_F(TrainCommand, MakesADatedFolderWhereNoneIsNamed) {
+  Words command = testing::words(mlp() + "--steps 1");
+  command.insert(
+      command.begin(),
+      {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", data_.path(), trireme_binary(), "train"});
+  EXPECT_EQ(run_program(command).code, 0);
+  EXPECT_EQ(run_program(command).code, 0);
+  std::size_t runs = 0;
+  for (const auto& entry : fs::directory_iterator(path("runs"))) {
+    runs += fs::exists(entry.path() / "summary.json") ? 1 : 0;
+  }
+  EXPECT_EQ(runs, 2U);
+}
+
+// --- settings
+
+TEST_F(TrainCommand, ShowsTheSettingsInForce) {
+  const std::string file =
+      data_.write("config.json", R"({"batch": 24, "lr": 0.25, "zero": 1, "hidden": [5]})");
+  const Finished shown = run_program({trireme_binary(),
+                                      "train",
+                                      "--config",
+                                      file,
+                                      "--print-config",
+                                      "--model",
+                                      "mlp",
+                                      "--lr",
+                                      "0.5",
+                                      "-n",
+                                      "2",
+                                      "--flip",
+                                      "--seed=7",
+                                      "--seed",
+                                      "8"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  const Json config = Json::parse(shown.out);
+  EXPECT_EQ(config.at("lr"), 0.5) << "flag over file";
+  EXPECT_EQ(config.at("batch"), 24) << "file over default";
+  EXPECT_EQ(config.at("zero"), 1);
+  EXPECT_EQ(config.at("beta1"), TrainSettings{}.beta1) << "default";
+  EXPECT_EQ(config.at("micro_batch"), "12") << "24 samples on 2 ranks";
+  EXPECT_EQ(config.at("flip"), true);
+  EXPECT_EQ(config.at("seed"), 8) << "the last one counts";
+  TrainSettings expected;
+  apply_json(expected, read_file(file), file);
+  expected.model = "mlp";
+  expected.lr = 0.5;
+  expected.ranks = 2;
+  expected.flip = true;
+  expected.seed = 8;
+  EXPECT_EQ(config, Json::parse(to_json(resolve(expected))));
+}
+
+TEST_F(TrainCommand, TakesEverySettingAsAFlagAndShowsItInHelp) {
+  const Finished help = run_program({trireme_binary(), "train", "--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const Setting& setting : settings_table()) {
+    expect_parts(help.out, {"\n  " + setting.flag() + " <"});
+    const std::string wrong = setting.flag() + "x";
+    const Finished finished = run_program({trireme_binary(), "train", wrong, "1"});
+    EXPECT_EQ(finished.code, 2);
+    expect_parts(finished.err, {wrong});
+  }
+}
+
+TEST_F(TrainCommand, IsDocumentedAsItIs) {
+  const Finished page = run_program({trireme_binary(), "train", "--settings-page"});
+  ASSERT_EQ(page.code, 0);
+  EXPECT_EQ(page.out, settings_page());
+  const std::string file = std::string(TRIREME_SOURCE) + "/docs/train.md";
+  EXPECT_NE(read_file(file).find(page.out), std::string::npos)
+      << file << " is to hold what \"trireme train --settings-page\" prints";
+}
+
+// --- stopping early, cross-validation
+
+TEST_F(TrainCommand, StopsWhenNothingImproves) {
+  train_well("run", mlp() + "--steps 50 --lr 1e-30 --weight-decay 0 --eval-every 2 --early-stop 3");
+  const Json summary = this->summary("run");
+  // The first evaluation is the best, three more are not better.
+  EXPECT_EQ(summary.at("steps"), 2 * (1 + 3));
+  EXPECT_EQ(summary.at("stopped_early"), true);
+  EXPECT_EQ(summary.at("status"), "finished");
+  EXPECT_EQ(summary.at("best").at("step"), 2);
+}
+
+TEST_F(TrainCommand, ValidatesWithEveryFoldOnce) {
+  const Finished finished = train("run", mlp() + "--steps 3 --folds 4 -n 2 --zero 1");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Json summary = this->summary("run");
+  ASSERT_EQ(summary.at("folds").size(), 4U);
+  std::map<std::string, double> sums;
+  std::size_t evaluated = 0;
+  for (int fold = 1; fold <= 4; ++fold) {
+    const std::string folder = "run/fold-" + std::to_string(fold);
+    const Json of_fold = this->summary(folder);
+    EXPECT_EQ(of_fold.at("status"), "finished");
+    EXPECT_EQ(of_fold.at("metrics"), summary["folds"][static_cast<std::size_t>(fold - 1)]);
+    for (const auto& [name, value] : of_fold.at("metrics").items()) {
+      sums[name] += value.get<double>();
+    }
+    EXPECT_EQ(testing::history(path(folder)).size(), 3U + 1);
+    evaluated += testing::read_rows(path(folder) + "/evaluation.csv").size();
+  }
+  EXPECT_FALSE(fs::exists(path("run") + "/fold-5"));
+  EXPECT_EQ(evaluated, 60U) << "each sample in one fold";
+  for (const auto& [name, sum] : sums) {
+    EXPECT_NEAR(summary.at("metrics").at(name).get<double>(), sum / 4, 1e-12) << name;
+  }
+}
+
+// --- memory
+
+TEST_F(TrainCommand, GoesOnWithSmallerMicroBatchesWhereMemoryEnds) {
+  const std::string model = mlp() + "--steps 3 --batch 48 --hidden 256 ";
+  train_well("free", model + "--micro-batch 48");
+  const auto needed = summary("free").at("memory").at("tensor_bytes").get<std::int64_t>();
+  const std::string limit = " --memory-limit " + std::to_string(needed * 6 / 10);
+  const Words history = train_well("limited", model + "--micro-batch 48" + limit);
+  const auto size = summary("limited").at("micro_batch").get<int>();
+  EXPECT_LT(size, 48);
+  EXPECT_EQ(48 % size, 0);
+  EXPECT_LE(summary("limited").at("memory").at("tensor_bytes").get<std::int64_t>(),
+            needed * 6 / 10);
+  EXPECT_EQ(train_well("smaller", model + "--micro-batch " + std::to_string(size)), history)
+      << "as if they had been small from the start";
+}
+
+TEST_F(TrainCommand, SaysWhatToDoWhenNotEvenOneSampleFits) {
+  for (const char* micro_batch : {"4", "auto"}) {
+    const Finished finished =
+        train(std::string("run-") + micro_batch,
+              mlp() + "-n 2 --steps 3 --memory-limit 600 --micro-batch " + micro_batch);
+    EXPECT_EQ(finished.code, 3);
+    expect_parts(finished.err,
+                 {"not even one sample fits", "--zero 3", "--recompute", "memory_limit"});
+  }
+}
+
+TEST_F(TrainCommand, FindsTheLargestMicroBatchThatFits) {
+  // A batch whose activations are much larger than the weights.
+  const std::string model = mlp() + "--steps 1 --batch 240 --micro-batch auto ";
+  train_well("free", model);
+  EXPECT_EQ(summary("free").at("micro_batch"), 240) << "all of the batch";
+  const auto needed = summary("free").at("memory").at("tensor_bytes").get<std::int64_t>();
+  int before = 240;
+  for (const int percent : {60, 30}) {
+    const std::string run = std::to_string(percent);
+    train_well(run, model + "--memory-limit " + std::to_string(needed * percent / 100));
+    const int size = summary(run).at("micro_batch").get<int>();
+    EXPECT_EQ(240 % size, 0);
+    EXPECT_LT(size, before) << percent << " % of the memory";
+    before = size;
+  }
+  train_well("two", model + "-n 2 --memory-limit " + std::to_string(needed * 30 / 100));
+  EXPECT_EQ(summary("two").at("micro_batch"), before) << "two ranks, each with as much";
+}
+
+// --- sample
+
+TEST_F(TrainCommand, SamplesTextFromARun) {
+  train_well("run", gpt() + "--steps 4 -n 2 --zero 3");
+  const auto sample = [&](const Words& more) {
+    Words command = {trireme_binary(), "sample", "--run", path("run"), "--prompt", "abc "};
+    command.insert(command.end(), more.begin(), more.end());
+    const Finished finished = run_program(command);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return finished.out;
+  };
+  const std::string text = sample({"--length", "40"});
+  EXPECT_EQ(text.size(), 4U + 40 + 1) << "the prompt, 40 bytes, the end of the line";
+  EXPECT_EQ(text.substr(0, 4), "abc ");
+  EXPECT_NE(sample({"--length", "40", "--seed", "2"}), text);
+  EXPECT_EQ(sample({"--length", "5"}), text.substr(0, 9) + "\n");
+  EXPECT_EQ(sample({"--length", "5", "--weights", "best", "--temperature", "0"}).size(), 10U);
+}
+
+TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {
+  train_well("run", mlp() + "--steps 1");
+  const std::vector<std::pair<Words, std::string>> cases = {
+      {{"--run", path("run")}, "only a gpt writes text"},
+      {{"--run", path("nowhere")}, path("nowhere")},
+      {{}, "--run"},
+      {{"--run", path("run"), "--length", "0"}, "--length"},
+      {{"--run", path("run"), "--bogus"}, "--bogus"},
+  };
+  for (const auto& [arguments, part] : cases) {
+    Words command = {trireme_binary(), "sample"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const Finished finished = run_program(command);
+    EXPECT_EQ(finished.code, 2) << finished.out;
+    expect_parts(finished.err, {part});
+  }
+}
+
+}  // namespace
+}  // namespace trireme

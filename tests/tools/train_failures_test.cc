@@ -1,0 +1,251 @@
+// How trireme train ends when it cannot go on.
+
+#include <signal.h>
+
+#include "tools/train_runs.h"
+#include "trireme/checkpoint/safetensors.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::big_endian;
+using testing::expect_parts;
+using testing::Finished;
+using testing::Json;
+using testing::processes_with;
+using testing::Program;
+using testing::run_program;
+using testing::trireme_binary;
+using testing::Words;
+
+class TrainFailures : public testing::TrainRuns {
+ protected:
+  // A failure with this code that names these things, shows no insides and leaves nothing running.
+  void expect_failure(const std::string& settings, int code, const Words& parts) {
+    const std::string mark = testing::unique_mark();
+    const Finished finished =
+        run_program(command("run-" + std::to_string(++runs_), settings), {mark});
+    EXPECT_EQ(finished.code, code) << settings << "\n" << finished.out << finished.err;
+    expect_parts(finished.err, parts);
+    for (const char* inside :
+         {"Exception raised from", "frame #", "terminate called", ".cc:", "json.exception"}) {
+      EXPECT_EQ(finished.err.find(inside), std::string::npos) << finished.err;
+    }
+    EXPECT_TRUE(processes_with(mark).empty());
+  }
+
+  void interrupt(int number, const std::string& settings) {
+    const std::string mark = testing::unique_mark();
+    signal(SIGINT, SIG_DFL);  // a shell may have had it ignored
+    Program program(command("run", settings), {mark});
+    ASSERT_TRUE(program.wait_for_output("step 10/"));
+    kill(program.pid(), number);
+    const Finished finished = program.wait();
+    EXPECT_EQ(finished.code, 128 + number) << finished.out << finished.err;
+    EXPECT_TRUE(processes_with(mark).empty());
+  }
+
+  void expect_valid_folder(const std::string& run) {
+    const auto lines = testing::read_json_lines(path(run) + "/metrics.jsonl");
+    ASSERT_GE(lines.size(), 10U);
+    const Json summary = this->summary(run);
+    EXPECT_EQ(summary.at("status"), "interrupted");
+    EXPECT_EQ(summary.at("steps"), lines.back().at("step"));
+    EXPECT_FALSE(SafetensorsFile(path(run) + "/model.safetensors").entries().empty());
+    for (const auto& entry : fs::directory_iterator(path(run))) {
+      EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
+    }
+  }
+
+  int runs_ = 0;
+};
+
+TEST_F(TrainFailures, StopAtAGradientThatIsNoNumber) {
+  const Finished finished =
+      train("run", gpt() + "-n 2 --zero 2 --steps 10 --lr 1e30 --clip-norm 0");
+  EXPECT_EQ(finished.code, 3);
+  expect_parts(finished.err, {"parameter ", "not finite", "on rank ", "in step 2"});
+  const Json summary = this->summary("run");
+  EXPECT_EQ(summary.at("status"), "failed");
+  // The parameter that is named is one of the model's.
+  const std::string reason = summary.at("reason");
+  const std::string after = reason.substr(reason.find("parameter ") + 10);
+  const std::string name = after.substr(0, after.find(' '));
+  train_well("good", gpt() + "--steps 1");
+  const SafetensorsFile weights(path("good") + "/model.safetensors");
+  EXPECT_NO_THROW(weights.tensor(name)) << name;
+  EXPECT_EQ(testing::history(path("run")).size(), 1U) << "the step before";
+}
+
+TEST_F(TrainFailures, EndInGoodOrderAfterCtrlC) {
+  interrupt(SIGINT, gpt() + "-n 2 --zero 3 --steps 1000000");
+  expect_valid_folder("run");
+}
+
+TEST_F(TrainFailures, EndInGoodOrderWhenTerminated) {
+  interrupt(SIGTERM, mlp() + "-n 3 --steps 1000000 --eval-every 3");
+  expect_valid_folder("run");
+}
+
+TEST_F(TrainFailures, EndCrossValidationInGoodOrder) {
+  interrupt(SIGINT, mlp() + "-n 2 --steps 1000000 --folds 3");
+  expect_valid_folder("run/fold-1");
+  EXPECT_EQ(summary("run").at("status"), "interrupted");
+}
+
+TEST_F(TrainFailures, CountOnlyTheFoldsThatWereEvaluated) {
+  Program program(command("run", mlp() + "--steps 1500 --eval-every 100000 --folds 3"));
+  ASSERT_TRUE(program.wait_for_output("fold 2 of 3"));
+  kill(program.pid(), SIGTERM);
+  program.wait();
+  const Json summary = this->summary("run");
+  for (const auto& [name, mean] : summary.at("metrics").items()) {
+    double sum = 0;
+    int count = 0;
+    for (const Json& fold : summary.at("folds")) {
+      sum += fold.value(name, 0.0);
+      count += fold.contains(name) ? 1 : 0;
+    }
+    EXPECT_NEAR(mean.get<double>(), sum / count, 1e-12) << name << " of " << count << " folds";
+  }
+}
+
+TEST_F(TrainFailures, EndWhenInterruptedBeforeTheFirstStep) {
+  const std::string mark = testing::unique_mark();
+  signal(SIGINT, SIG_DFL);
+  for (const int milliseconds : {1, 100, 300}) {
+    fs::remove_all(path("run"));
+    Program program(command("run", gpt() + "-n 2 --steps 1000000"), {mark});
+    run_program({"sleep", std::to_string(milliseconds / 1000.0)});
+    kill(program.pid(), SIGINT);
+    EXPECT_EQ(program.wait().code, 128 + SIGINT) << milliseconds;
+    EXPECT_TRUE(processes_with(mark).empty());
+  }
+}
+
+TEST_F(TrainFailures, NameTheRankThatWasKilled) {
+  const std::string mark = testing::unique_mark();
+  Program program(command("run", gpt() + "-n 3 --zero 3 --steps 1000000"), {mark});
+  ASSERT_TRUE(program.wait_for_output("step 10/"));
+  const auto ranks = program.children();
+  ASSERT_EQ(ranks.size(), 3U);
+  kill(ranks[1], SIGKILL);
+  const Finished finished = program.wait();
+  EXPECT_EQ(finished.code, 3);
+  expect_parts(finished.err, {"rank 1"});
+  EXPECT_TRUE(processes_with(mark).empty());
+  EXPECT_EQ(summary("run").at("status"), "failed");
+}
+
+// Files may not grow beyond a limit, which the system says as it says that a disk is full.
+TEST_F(TrainFailures, NameTheFileThatCouldNotBeWritten) {
+  const std::string settings = gpt() + "--width 256 --layers 2 --steps 2";
+  for (const std::string& limit : {std::string("ulimit -f 1"),
+                                   std::string("ulimit -f 4096"),
+                                   std::string("trap '' XFSZ; ulimit -f 1"),
+                                   std::string("trap '' XFSZ; ulimit -f 4096")}) {
+    fs::remove_all(path("run"));
+    const std::string mark = testing::unique_mark();
+    Words shell = command("run", settings);
+    shell.insert(shell.begin(), {"bash", "-c", limit + "; exec \"$0\" \"$@\""});
+    const Finished finished = run_program(shell, {mark});
+    EXPECT_TRUE(finished.code == 1 || finished.code == 3) << limit << ": " << finished.code;
+    expect_parts(finished.err, {path("run") + "/", "could not be written", "File too large"});
+    for (const auto& entry : fs::directory_iterator(path("run"))) {
+      EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
+    }
+    EXPECT_TRUE(processes_with(mark).empty());
+  }
+}
+
+TEST_F(TrainFailures, NameDataThatIsNotThere) {
+  const std::string nothing = path("nothing.txt");
+  expect_failure(gpt() + "--steps 1 --data " + nothing, 3, {nothing});
+  expect_failure(gpt() + "--steps 1 -n 3 --data " + nothing, 3, {nothing});
+  expect_failure(gpt() + "--steps 1 --eval-data " + nothing, 3, {nothing});
+}
+
+TEST_F(TrainFailures, NameTheByteAtWhichDataIsBroken) {
+  const std::string empty = data_.write("empty.txt", "");
+  expect_failure(gpt() + "--steps 1 -n 2 --data " + empty, 3, {empty, "byte 0"});
+  const std::string short_text = data_.write("short.txt", "abc");
+  expect_failure(gpt() + "--steps 1 --data " + short_text, 3, {short_text});
+  const std::string model = convnet();
+  const std::string images = path("train-images-idx3-ubyte");
+  const std::string whole = testing::read_file(images);
+  data_.write("train-images-idx3-ubyte", whole.substr(0, whole.size() - 1));
+  expect_failure(model + "--steps 1 -n 2", 3, {images, "byte"});
+  data_.write("train-images-idx3-ubyte", whole.substr(0, 10));
+  expect_failure(model + "--steps 1", 3, {images, "byte"});
+  data_.write("train-images-idx3-ubyte", big_endian(0x801) + whole.substr(4));
+  expect_failure(model + "--steps 1 -n 2", 3, {images, "byte 0"});
+  const std::string rows = data_.write("bad.libsvm", "1 1:1\n0 1:x\n");
+  expect_failure("--model wide --steps 1 --data " + rows, 3, {rows});
+}
+
+TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
+  const std::string text = data_.write("some.txt", std::string(3000, 'a'));
+  expect_failure(
+      "--model convnet --steps 1 -n 2 --data " + text, 2, {"convnet", text, "--model gpt"});
+  expect_failure("--model wide --steps 1 --data " + text, 2, {"wide", text});
+  expect_failure(mlp() + "--steps 1 --model gpt", 2, {"gpt", data_.path()});
+  expect_failure(convnet() + "--steps 1 --stages 4,4,4,4,4", 2, {"stages"});
+  expect_failure(gpt() + "--steps 1 --width 30 --heads 4", 2, {"heads"});
+  expect_failure(mlp() + "--steps 1 --loss-weights 1,2", 2, {"loss_weights", "3"});
+  expect_failure(
+      mlp() + "--steps 1 --sampling weighted --class-weights 1,2", 2, {"class_weights", "3"});
+  expect_failure(gpt() + "--steps 1 --best f1", 2, {"best", "f1"});
+  expect_failure(
+      gpt() + "--steps 1 --early-stop 2 --eval-fraction 0", 2, {"early_stop", "eval_fraction"});
+  expect_failure(mlp() + "--steps 1 --folds 100", 2, {"folds"});
+}
+
+TEST_F(TrainFailures, RefuseWrongUsage) {
+  const std::vector<std::pair<std::string, Words>> cases = {
+      {"--stepz 3", {"--stepz", "did you mean --steps?"}},
+      {"--lern-rate 3", {"--lern-rate"}},
+      {"--steps three", {"steps", "\"three\""}},
+      {"--steps", {"--steps"}},
+      {"--steps 1.5", {"steps", "1.5"}},
+      {"--zero 4", {"zero", "4"}},
+      {"-n 0", {"ranks", "0"}},
+      {"-n -2", {"ranks", "-2"}},
+      {"--optimizer adan", {"optimizer", "did you mean adam"}},
+      {"--batch 10 --micro-batch 3", {"micro_batch", "10"}},
+      {"--memory-limit lots", {"memory_limit", "lots"}},
+      {"--flip perhaps", {"flip", "perhaps"}},
+      {"--steps 3 stray", {"stray"}},
+      {"--steps 1 --data a.txt b.txt", {"b.txt"}},
+      {"--config /no/such.json", {"/no/such.json", "No such file"}},
+      {"--config /tmp", {"/tmp", "folder"}},
+  };
+  for (const auto& [settings, parts] : cases) {
+    Words all = parts;
+    all.emplace_back("trireme: ");
+    expect_failure(settings, 2, all);
+    EXPECT_FALSE(fs::exists(path("run-" + std::to_string(runs_))))
+        << settings << " has made a folder";
+  }
+}
+
+TEST_F(TrainFailures, RefuseConfigurationsThatAreNone) {
+  const std::vector<std::pair<std::string, Words>> cases = {
+      {"", {"expected JSON"}},
+      {"{\"batch\": 3,}", {"byte 13"}},
+      {"[]", {"object"}},
+      {R"({"bacth": 3})", {"did you mean \"batch\""}},
+      {R"({"zero_optimization": {"offload_param": {"device": "cpu"}}})", {"does not offload"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    const std::string file = data_.write("config.json", text);
+    Words all = parts;
+    all.push_back(file);
+    const Finished finished = train("run", "--config " + file);
+    EXPECT_EQ(finished.code, 2) << text;
+    expect_parts(finished.err, all);
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,103 @@
+// What trireme train computes does not depend on how it is divided.
+
+#include "tools/train_runs.h"
+
+namespace trireme {
+namespace {
+
+using testing::Words;
+
+class TrainParity : public testing::TrainRuns {
+ protected:
+  // Runs one rank with DDP, then each of these, and expects the same losses, the same evaluations
+  // and the same weights.
+  void expect_equal(const std::string& settings,
+                    const std::vector<std::pair<int, int>>& ranks_and_stages) {
+    const Words expected = train_well("alone", settings + " -n 1 --zero 0");
+    ASSERT_GE(expected.size(), 6U) << "steps and evaluations";
+    for (const auto& [ranks, stage] : ranks_and_stages) {
+      const std::string run = std::to_string(ranks) + "-" + std::to_string(stage);
+      EXPECT_EQ(
+          train_well(
+              run, settings + " -n " + std::to_string(ranks) + " --zero " + std::to_string(stage)),
+          expected)
+          << ranks << " ranks, stage " << stage;
+      expect_same_file("alone", run, "model.safetensors");
+      expect_same_file("alone", run, "evaluation.csv");
+    }
+  }
+
+  void expect_same_file(const std::string& a, const std::string& b, const std::string& name) const {
+    const std::string file = testing::read_file(path(a) + "/" + name);
+    EXPECT_FALSE(file.empty());
+    EXPECT_TRUE(file == testing::read_file(path(b) + "/" + name))
+        << name << " of " << a << " and " << b;
+  }
+};
+
+constexpr const char* kSteps = " --steps 5 --eval-every 2 --eval-batch 8";
+
+TEST_F(TrainParity, OfAConvnetWithDropoutAndAugmentation) {
+  expect_equal(
+      convnet() + "--dropout 0.3 --shift 1 --flip --noise 0.1 --normalise standard" + kSteps,
+      {{1, 3}, {2, 0}, {2, 1}, {2, 2}, {2, 3}, {3, 0}, {3, 1}, {3, 2}, {3, 3}, {4, 0}, {4, 3}});
+}
+
+TEST_F(TrainParity, OfAGptWithDropout) {
+  expect_equal(gpt() + "--dropout 0.2" + kSteps, {{1, 1}, {2, 3}, {3, 2}, {4, 1}, {4, 3}});
+}
+
+TEST_F(TrainParity, OfAWideModelWithSparseGradients) {
+  expect_equal(wide() + kSteps, {{1, 2}, {2, 1}, {3, 3}, {4, 2}});
+}
+
+TEST_F(TrainParity, OfPackedAndPlainData) {
+  const Words plain = train_well("plain", convnet() + kSteps);
+  EXPECT_EQ(testing::run_program({"/bin/sh", "-c", "rm " + data_.path() + "/*-ubyte"}).code, 0);
+  EXPECT_EQ(train_well("packed", convnet(/*packed=*/true) + "-n 2" + kSteps), plain);
+}
+
+TEST_F(TrainParity, OfActivationsComputedTwice) {
+  for (const std::string& model : {gpt() + "--dropout 0.2", convnet() + "--dropout 0.3"}) {
+    const std::string run = std::to_string(model.size());
+    EXPECT_EQ(train_well(run + "-again", model + " --recompute -n 2 --zero 3" + kSteps),
+              train_well(run, model + kSteps));
+  }
+}
+
+TEST_F(TrainParity, OfMicroBatchesDealtUnevenly) {
+  const Words expected = train_well("even", convnet() + "-n 2" + kSteps);
+  for (const char* speeds : {"3,1", "1,5", "1,0"}) {
+    EXPECT_EQ(train_well(std::string("uneven-") + speeds,
+                         convnet() + "-n 2 --zero 2 --balance speeds --speeds " + speeds + kSteps),
+              expected)
+        << speeds;
+  }
+}
+
+TEST_F(TrainParity, OfThreadsThatPrepareData) {
+  const std::string settings = convnet() + "--shift 2 --noise 0.2" + kSteps;
+  const Words expected = train_well("none", settings + " --data-threads 0");
+  EXPECT_EQ(train_well("three", settings + " --data-threads 3"), expected);
+}
+
+TEST_F(TrainParity, OfBatchesThatGrow) {
+  const std::string settings = mlp() + "--batch-schedule 2:24,4:36 --record-samples" + kSteps;
+  const Words expected = train_well("one", settings);
+  EXPECT_EQ(train_well("three", settings + " -n 3 --zero 1"), expected);
+  expect_same_file("one", "three", "samples.jsonl");
+  const std::vector<std::size_t> batches = {12, 12, 24, 24, 36};
+  const auto samples = testing::read_json_lines(path("one") + "/samples.jsonl");
+  ASSERT_EQ(samples.size(), batches.size());
+  for (std::size_t step = 0; step < batches.size(); ++step) {
+    EXPECT_EQ(samples[step].size(), batches[step]);
+  }
+}
+
+TEST_F(TrainParity, EndsWithAnotherSeed) {
+  EXPECT_NE(train_well("one", mlp() + "--seed 1" + kSteps),
+            train_well("two", mlp() + "--seed 2" + kSteps));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,170 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "data/data_files.h"
+#include "support/processes.h"
+#include "trireme/core/random.h"
+
+// `trireme train` on small data that the test makes itself.
+
+namespace trireme::testing {
+
+using Json = nlohmann::json;
+using Words = std::vector<std::string>;
+
+inline Words words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+inline void expect_parts(const std::string& text, const Words& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+  }
+}
+
+inline Json read_json(const std::string& path) {
+  return Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+}
+
+inline std::vector<Json> read_json_lines(const std::string& path) {
+  std::vector<Json> lines;
+  std::istringstream in(read_file(path));
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
+    EXPECT_FALSE(lines.back().is_discarded()) << path << ": " << line;
+  }
+  return lines;
+}
+
+// What training has computed, to the last digit, and nothing of how long it took.
+inline Words history(const std::string& run) {
+  Words all;
+  for (Json line : read_json_lines(run + "/metrics.jsonl")) {
+    for (const char* name : {"seconds",
+                             "samples_per_second",
+                             "tokens_per_second",
+                             "comm_seconds",
+                             "data_seconds",
+                             "rank_bytes"}) {
+      line.erase(name);
+    }
+    all.push_back(line.dump());
+  }
+  return all;
+}
+
+// The rows of a CSV file of numbers, below its header.
+inline std::vector<std::vector<double>> read_rows(const std::string& path) {
+  std::vector<std::vector<double>> rows;
+  std::istringstream in(read_file(path));
+  std::string line;
+  std::getline(in, line);
+  while (std::getline(in, line)) {
+    rows.emplace_back();
+    std::istringstream cells(line);
+    for (std::string cell; std::getline(cells, cell, ',');) {
+      rows.back().push_back(std::stod(cell));
+    }
+  }
+  return rows;
+}
+
+class TrainRuns : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return data_.path() + "/" + name; }
+
+  Words command(const std::string& run, const std::string& settings) const {
+    Words all = words(settings);
+    all.insert(all.begin(), {trireme_binary(), "train", "--run", path(run)});
+    return all;
+  }
+  Finished train(const std::string& run, const std::string& settings) const {
+    return run_program(command(run, settings));
+  }
+  // A run that has to succeed; returns what it computed.
+  Words train_well(const std::string& run, const std::string& settings) const {
+    const Finished finished = train(run, settings);
+    EXPECT_EQ(finished.code, 0) << settings << "\n" << finished.out << finished.err;
+    return history(path(run));
+  }
+  Json summary(const std::string& run) const { return read_json(path(run) + "/summary.json"); }
+
+  // --- data, and the settings of a small model on it
+
+  std::string gpt() const {
+    RandomStream random(1);
+    std::string text;
+    for (int i = 0; i < 3000; ++i) {
+      text += "abcd efgh\n"[random.below(10)];
+    }
+    return "--model gpt --layers 1 --width 32 --heads 2 --sequence 16 --batch 12 --micro-batch 2 "
+           "--threads 1 --data " +
+           data_.write("text.txt", text) + " ";
+  }
+
+  // Stripes, lying or standing or none, with noise; `packed`: as gzip makes it.
+  std::string images(int train, int test, bool packed = false) const {
+    write_images("train", train, packed);
+    write_images("t10k", test, packed);
+    return "--batch 12 --micro-batch 2 --threads 1 --data " + data_.path() + " ";
+  }
+  std::string convnet(bool packed = false) const {
+    return "--model convnet --stages 4,8 --hidden 16 " + images(60, 37, packed);
+  }
+  std::string mlp() const { return "--model mlp --hidden 16 " + images(60, 37); }
+
+  std::string wide() const {
+    RandomStream random(3);
+    std::string text;
+    for (int row = 0; row < 80; ++row) {
+      const std::uint64_t label = random.below(2);
+      text += std::to_string(label);
+      for (std::uint64_t feature = 1 + random.below(5); feature < 40;
+           feature += 1 + random.below(9)) {
+        text += " " + std::to_string(feature) + ":" + std::to_string(label) + "." +
+                std::to_string(random.below(90) + 10);
+      }
+      text += "\n";
+    }
+    return "--model wide --width 4 --batch 12 --micro-batch 2 --threads 1 --data " +
+           data_.write("rows.libsvm", text) + " ";
+  }
+
+  static int label_of(int image) { return (image * 7 + image / 5) % 3; }
+
+  DataFolder data_;
+
+ private:
+  void write_images(const std::string& name, int images, bool packed) const {
+    constexpr std::uint32_t kSide = 8;
+    RandomStream random(static_cast<std::uint64_t>(images));
+    std::string bytes = big_endian(0x803) + big_endian(static_cast<std::uint32_t>(images)) +
+                        big_endian(kSide) + big_endian(kSide);
+    std::vector<int> labels;
+    for (int image = 0; image < images; ++image) {
+      labels.push_back(label_of(image));
+      for (std::uint32_t pixel = 0; pixel < kSide * kSide; ++pixel) {
+        const std::uint32_t along = labels.back() == 0 ? pixel / kSide : pixel % kSide;
+        const bool lit = labels.back() < 2 && along % 2 == 0;
+        bytes += static_cast<char>(random.below(120) + (lit ? 120U : 0U));
+      }
+    }
+    const std::string images_path = data_.write(name + "-images-idx3-ubyte", bytes);
+    const std::string labels_path = data_.write(name + "-labels-idx1-ubyte", idx_labels(labels));
+    if (packed) {
+      EXPECT_EQ(run_program({"gzip", "-f", images_path, labels_path}).code, 0);
+    }
+  }
+};
+
+}  // namespace trireme::testing

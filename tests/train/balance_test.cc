@@ -1,0 +1,180 @@
+// Dealing micro-batches to ranks of different speed, and finding their size.
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "train/micro_batch_search.h"
+#include "train/rank_balance.h"
+#include "trireme/core/error.h"
+#include "trireme/core/random.h"
+#include "trireme/shard/dealing.h"
+
+namespace trireme {
+namespace {
+
+using Counts64 = std::vector<std::int64_t>;
+
+double slowest(const Counts64& counts, const std::vector<double>& speeds) {
+  double time = 0;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    if (counts[rank] > 0) {
+      time = speeds[rank] > 0 ? std::max(time, static_cast<double>(counts[rank]) / speeds[rank])
+                              : std::numeric_limits<double>::infinity();
+    }
+  }
+  return time;
+}
+
+double best_time(std::int64_t left,
+                 std::size_t rank,
+                 Counts64& counts,
+                 const std::vector<double>& speeds) {
+  if (rank + 1 == speeds.size()) {
+    counts.at(rank) = left;
+    return slowest(counts, speeds);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (std::int64_t mine = 0; mine <= left; ++mine) {
+    counts.at(rank) = mine;
+    best = std::min(best, best_time(left - mine, rank + 1, counts, speeds));
+  }
+  return best;
+}
+
+TEST(DealMicroBatches, IsAsGoodAsTryingEverything) {
+  RandomStream random(7);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t ranks = 1 + random.below(4);
+    const auto micro_batches = static_cast<std::int64_t>(1 + random.below(9));
+    std::vector<double> speeds;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      speeds.push_back(random.below(5) == 0 ? 0 : 0.1 + random.uniform() * 3);
+    }
+    speeds[random.below(ranks)] = 1;
+    const Counts64 counts = deal_micro_batches(micro_batches, speeds);
+    EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), micro_batches);
+    Counts64 tried(ranks);
+    EXPECT_LE(slowest(counts, speeds), best_time(micro_batches, 0, tried, speeds) * (1 + 1e-12));
+  }
+}
+
+TEST(DealMicroBatches, EqualRanksGetEqualCounts) {
+  EXPECT_EQ(deal_micro_batches(7, {1, 1, 1}), (Counts64{3, 2, 2}));
+  EXPECT_EQ(deal_micro_batches(6, {2, 2, 2}), (Counts64{2, 2, 2}));
+  EXPECT_EQ(deal_micro_batches(2, {1, 1, 1, 1}), (Counts64{1, 1, 0, 0}));
+  EXPECT_EQ(deal_micro_batches(6, {2, 1}), (Counts64{4, 2}));
+  EXPECT_EQ(deal_micro_batches(3, {0, 5, 0}), (Counts64{0, 3, 0}));
+  // Whatever the unit.
+  EXPECT_EQ(deal_micro_batches(9, {2e-9, 1e-9}), deal_micro_batches(9, {2e9, 1e9}));
+  EXPECT_THROW(deal_micro_batches(0, {1}), ConfigError);
+  EXPECT_THROW(deal_micro_batches(3, {}), ConfigError);
+  EXPECT_THROW(deal_micro_batches(3, {0, 0}), ConfigError);
+  EXPECT_THROW(deal_micro_batches(3, {1, -1}), ConfigError);
+  EXPECT_THROW(deal_micro_batches(3, {1, std::numeric_limits<double>::quiet_NaN()}), ConfigError);
+}
+
+constexpr int kWindow = 20;
+
+TEST(RankBalance, FollowsMeasuredTimes) {
+  TrainSettings settings;
+  settings.balance = "measured";
+  detail::RankBalance balance(settings, 2);
+  EXPECT_EQ(balance.deal(6), (Counts64{3, 3}));
+  EXPECT_FALSE(balance.wants_new_deal());
+  for (int step = 0; step < kWindow; ++step) {
+    EXPECT_EQ(balance.deal(6), (Counts64{3, 3})) << "within a window";
+    balance.observe({0.3, 0.6}, {3, 3});  // the second takes twice as long for each
+    EXPECT_EQ(balance.news().empty(), step + 1 < kWindow);
+  }
+  EXPECT_TRUE(balance.wants_new_deal());
+  EXPECT_EQ(balance.deal(6), (Counts64{4, 2}));
+  EXPECT_EQ(balance.stragglers(), Counts64{1});
+  // Times are of a micro-batch, not of a step: with fewer it is as slow as before.
+  for (int step = 0; step < kWindow; ++step) {
+    balance.observe({0.4, 0.4}, {4, 2});
+    EXPECT_EQ(balance.news(), "");
+  }
+  EXPECT_EQ(balance.deal(6), (Counts64{4, 2}));
+  std::string news;
+  for (int step = 0; step < kWindow; ++step) {
+    balance.observe({0.4, 0.2}, {4, 2});
+    news += balance.news();
+  }
+  EXPECT_EQ(news, "no rank is slow any more");
+  EXPECT_EQ(balance.deal(6), (Counts64{3, 3}));
+  EXPECT_TRUE(balance.stragglers().empty());
+}
+
+TEST(RankBalance, OthersStayAsTheyAre) {
+  TrainSettings settings;
+  settings.balance = "speeds";
+  settings.speeds = {1, 3};
+  detail::RankBalance given(settings, 2);
+  settings.balance = "equal";
+  settings.speeds = {};
+  detail::RankBalance equal(settings, 3);
+  std::string news;
+  for (int step = 0; step < kWindow; ++step) {
+    given.observe({1, 1}, {1, 3});
+    equal.observe({0.1, 0.1, 0.5}, {1, 1, 1});
+    news += equal.news();
+  }
+  EXPECT_EQ(given.deal(4), (Counts64{1, 3}));
+  EXPECT_FALSE(given.wants_new_deal());
+  EXPECT_EQ(equal.deal(3), (Counts64{1, 1, 1}));
+  EXPECT_EQ(equal.stragglers(), Counts64{2});
+  EXPECT_NE(news.find("rank 2 takes 5.0 times the median (500.0 ms per micro-batch)"),
+            std::string::npos)
+      << news;
+}
+
+TEST(MicroBatchSearch, KnowsDivisors) {
+  for (std::int64_t batch = 1; batch <= 200; ++batch) {
+    Counts64 expected;
+    for (std::int64_t size = 1; size <= batch; ++size) {
+      if (batch % size == 0) {
+        expected.push_back(size);
+      }
+    }
+    EXPECT_EQ(detail::divisors_of(batch), expected);
+    for (std::int64_t size = 1; size <= batch; ++size) {
+      std::int64_t smaller = 0;
+      for (const std::int64_t each : expected) {
+        smaller = each < size ? each : smaller;
+      }
+      EXPECT_EQ(detail::smaller_micro_batch(batch, size), smaller);
+    }
+  }
+}
+
+TEST(MicroBatchSearch, FindsWhatFitsEverywhere) {
+  testing::spawn_world(3, [](World& world) {
+    std::vector<std::int64_t> tried;
+    const auto found = [&](std::int64_t batch, std::int64_t most, std::int64_t room) {
+      tried.clear();
+      return detail::largest_micro_batch(
+          batch,
+          most,
+          [&](std::int64_t size) {
+            tried.push_back(size);
+            return size <= room;
+          },
+          world);
+    };
+    // Rank 1 has the least room.
+    EXPECT_EQ(found(12, 12, world.rank() == 1 ? 5 : 100), 4);
+    EXPECT_EQ(tried, (Counts64{1, 2, 3, 4, 6}));  // the same on all
+    EXPECT_EQ(found(12, 4, 100), 4);
+    EXPECT_EQ(found(7, 6, 100), 1);
+    EXPECT_EQ(found(8, 8, world.rank() == 2 ? 0 : 8), 0);
+    EXPECT_EQ(tried, Counts64{1});
+  });
+}
+
+}  // namespace
+}  // namespace trireme

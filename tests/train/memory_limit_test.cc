@@ -1,0 +1,123 @@
+// Counting and bounding what tensors take.
+
+#include "trireme/train/memory_limit.h"
+
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "train/out_of_memory.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kMebibyte = 1 << 20;
+
+// Tensors that are older than the first use, which must do no harm when they go.
+at::Tensor* const g_before = new at::Tensor(at::ones({1 << 20}));
+
+at::Tensor bytes(std::int64_t count) {
+  return at::empty({count}, at::kByte);
+}
+
+class Limit : public ::testing::Test {
+ protected:
+  void SetUp() override { MemoryLimit::set(0); }
+  void TearDown() override { MemoryLimit::set(0); }
+};
+
+TEST_F(Limit, CountsWhatComesAndGoes) {
+  const auto before = static_cast<std::int64_t>(MemoryLimit::used_bytes());
+  {
+    const at::Tensor some = bytes(3 * kMebibyte);
+    const at::Tensor view = some.slice(0, 5, 10);
+    const auto with = static_cast<std::int64_t>(MemoryLimit::used_bytes()) - before;
+    EXPECT_GE(with, 3 * kMebibyte);
+    EXPECT_LT(with, 3 * kMebibyte + 8192);
+  }
+  EXPECT_EQ(static_cast<std::int64_t>(MemoryLimit::used_bytes()), before);
+  *g_before = at::Tensor();  // was never counted
+  EXPECT_EQ(static_cast<std::int64_t>(MemoryLimit::used_bytes()), before);
+  at::Tensor grows = bytes(10);
+  grows.resize_({2 * kMebibyte});
+  EXPECT_GE(static_cast<std::int64_t>(MemoryLimit::used_bytes()), before + 2 * kMebibyte);
+  grows = at::Tensor();
+  EXPECT_EQ(static_cast<std::int64_t>(MemoryLimit::used_bytes()), before);
+  EXPECT_EQ(bytes(0).numel(), 0);
+}
+
+TEST_F(Limit, KnowsThePeak) {
+  MemoryLimit::reset_peak();
+  const std::uint64_t before = MemoryLimit::used_bytes();
+  EXPECT_EQ(MemoryLimit::peak_bytes(), before);
+  { const at::Tensor some = bytes(4 * kMebibyte); }
+  { const at::Tensor less = bytes(2 * kMebibyte); }
+  EXPECT_GE(MemoryLimit::peak_bytes(), before + 4 * kMebibyte);
+  EXPECT_LT(MemoryLimit::peak_bytes(), before + 5 * kMebibyte);
+  EXPECT_EQ(MemoryLimit::used_bytes(), before);
+  MemoryLimit::reset_peak();
+  EXPECT_EQ(MemoryLimit::peak_bytes(), before);
+}
+
+TEST_F(Limit, RefusesWhatDoesNotFit) {
+  EXPECT_EQ(MemoryLimit::limit_bytes(), 0U);
+  const std::uint64_t limit = MemoryLimit::used_bytes() + 8 * kMebibyte;
+  MemoryLimit::set(limit);
+  EXPECT_EQ(MemoryLimit::limit_bytes(), limit);
+  const at::Tensor fits = bytes(5 * kMebibyte);
+  const std::uint64_t used = MemoryLimit::used_bytes();
+  try {
+    bytes(4 * kMebibyte);
+    ADD_FAILURE() << "more than the limit";
+  } catch (const MemoryError& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("4194304 bytes does not fit"), std::string::npos) << message;
+    EXPECT_NE(message.find(std::to_string(limit)), std::string::npos) << message;
+    EXPECT_TRUE(detail::is_out_of_memory(error));
+  }
+  EXPECT_EQ(MemoryLimit::used_bytes(), used);
+  // What an operator makes inside counts, too; a smaller one still fits.
+  EXPECT_THROW(fits.to(at::kFloat), MemoryError);
+  EXPECT_NO_THROW(bytes(2 * kMebibyte));
+  MemoryLimit::set(0);
+  EXPECT_NO_THROW(bytes(16 * kMebibyte));
+}
+
+TEST_F(Limit, CountsOnAllThreads) {
+  const std::uint64_t before = MemoryLimit::used_bytes();
+  std::vector<at::Tensor> made(4);
+  std::vector<std::thread> threads;
+  for (at::Tensor& each : made) {
+    threads.emplace_back([&each] {
+      for (int i = 0; i < 200; ++i) {
+        each = bytes(1000 + i);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_GE(MemoryLimit::used_bytes(), before + 4000);
+  made.clear();  // on another thread than they were made
+  EXPECT_EQ(MemoryLimit::used_bytes(), before);
+}
+
+TEST(OutOfMemory, IsToldFromOtherErrors) {
+  EXPECT_TRUE(detail::is_out_of_memory(std::bad_alloc()));
+  EXPECT_TRUE(detail::is_out_of_memory(MemoryError("x")));
+  EXPECT_FALSE(detail::is_out_of_memory(ConfigError("x")));
+  // LibTorch's own, for what no machine has.
+  try {
+    at::empty({std::int64_t{1} << 60}, at::kByte);
+    ADD_FAILURE() << "an exabyte";
+  } catch (const std::exception& error) {
+    EXPECT_TRUE(detail::is_out_of_memory(error)) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace trireme
