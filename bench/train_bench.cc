@@ -102,7 +102,7 @@ int run_train_bench(const TrainBenchOptions& options) {
     if (!options.model.empty() && model != options.model) {
       continue;
     }
-    const double epochs = options.epochs > 0 ? options.epochs : model == "mlp" ? 5 : 2;
+    const double epochs = options.epochs > 0 ? options.epochs : model == "mlp" ? 10 : 6;
     // A convnet of ours keeps channels last; people who know PyTorch well do, too.
     const std::vector<std::string> layouts =
         !options.peers   ? std::vector<std::string>{}

@@ -8,7 +8,7 @@ struct TrainBenchOptions {
   bool peers = false;
   int rounds = 3;
   std::string model;  // mlp or convnet; empty: both
-  double epochs = 0;  // 0: 5 for the mlp, 2 for the convnet
+  double epochs = 0;  // 0: 10 for the mlp, 6 for the convnet
   std::string json_path;
 };
 

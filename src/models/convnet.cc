@@ -16,9 +16,12 @@ ConvnetStageImpl::ConvnetStageImpl(std::int64_t from, std::int64_t to) {
   // No bias: the norm's takes its place.
   convolution_ = register_module("convolution",
                                  nn::Conv2d(nn::Conv2dOptions(from, to, 3).padding(1).bias(false)));
-  // Channels last in memory, weights and images alike: LibTorch's pooling and norms then work on
-  // vectors of channels, which halves the time of a step.
-  convolution_->weight.set_data(convolution_->weight.contiguous(at::MemoryFormat::ChannelsLast));
+  // Channels last in memory: the convolution's output follows its weights, and LibTorch's norms and
+  // pooling then work on vectors of channels, which takes a third off the time of a step.
+  // (A copy, since contiguous() leaves a single channel as it is.)
+  const Tensor weight = convolution_->weight.detach();
+  convolution_->weight.set_data(
+      at::empty_like(weight, weight.options(), at::MemoryFormat::ChannelsLast).copy_(weight));
   norm_ = register_module("norm", nn::BatchNorm2d(to));
 }
 

@@ -51,6 +51,7 @@ void choose_optimizer(TrainSettings& s) {
     s.lr = s.optimizer == "sgd"       ? 0.1
            : s.optimizer == "lion"    ? 1e-4
            : s.optimizer == "adagrad" ? 1e-2
+           : s.model == "convnet"     ? 4e-3
                                       : 1e-3;
   }
   if (s.weight_decay < 0) {
@@ -244,6 +245,13 @@ std::optional<Goal> goal_of(const TrainSettings& settings) {
 
 TrainSettings resolve(TrainSettings settings) {
   choose_model(settings);
+  if (settings.steps == 0 && settings.epochs == 0) {
+    settings.steps = settings.model == "gpt" ? 500 : 0;
+    settings.epochs = settings.model == "gpt"       ? 0
+                      : settings.model == "convnet" ? 6
+                      : settings.model == "mlp"     ? 10
+                                                    : 5;
+  }
   choose_optimizer(settings);
   choose_batch(settings);
   check_ranks(settings);

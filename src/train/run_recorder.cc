@@ -1,5 +1,6 @@
 #include "trireme/train/run_recorder.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -29,6 +30,35 @@ std::string exact(double value) {
   return text;
 }
 
+// Before steps are written to their files.
+constexpr auto kLongestWait = std::chrono::milliseconds(150);
+
+// One flat JSON object, written as it is built: a step of a small model takes a millisecond, of
+// which a JSON library would take one in a hundred. Numbers have all their digits; what is not
+// finite is null.
+class JsonLine {
+ public:
+  template <class T>
+  void add(std::string_view name, T value) {
+    text_ += text_.empty() ? "{\"" : ",\"";
+    text_ += name;
+    text_ += "\":";
+    if constexpr (std::is_same_v<T, bool>) {
+      text_ += value ? "true" : "false";
+    } else if (!std::isfinite(static_cast<double>(value))) {
+      text_ += "null";
+    } else {
+      char digits[32];
+      const auto end = std::to_chars(digits, digits + sizeof(digits), value);
+      text_.append(digits, end.ptr);
+    }
+  }
+  std::string text() const { return text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
 }  // namespace
 
 RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& settings, std::FILE* out)
@@ -47,41 +77,17 @@ RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& setting
 }
 
 void RunRecorder::step(const StepReport& report) {
-  const double per_second = static_cast<double>(report.samples) / report.seconds;
-  Json line;
-  line["step"] = report.step;
-  line["epoch"] = report.epoch;
-  line["loss"] = report.loss;
-  line["lr"] = report.learning_rate;
-  if (std::isfinite(report.gradient_norm)) {
-    line["grad_norm"] = report.gradient_norm;
-  }
-  line["seconds"] = report.seconds;
-  line["samples"] = report.samples;
-  line["samples_per_second"] = per_second;
-  if (report.tokens > 0) {
-    line["tokens_per_second"] = static_cast<double>(report.tokens) / report.seconds;
-  }
-  line["comm_seconds"] = report.comm_seconds;
-  line["data_seconds"] = report.data_seconds;
-  line["rank_bytes"] = report.rank_bytes;
-  if (report.skipped) {
-    line["skipped"] = true;
-  }
-  metrics_.add(line.dump());
-  if (events_) {
-    events_->add_scalar("train/loss", report.step, report.loss);
-    events_->add_scalar("train/lr", report.step, report.learning_rate);
-    events_->add_scalar("train/samples_per_second", report.step, per_second);
-    if (std::isfinite(report.gradient_norm)) {
-      events_->add_scalar("train/grad_norm", report.step, report.gradient_norm);
-    }
-  }
+  waiting_.push_back(report);
   seconds_ += report.seconds;
   units_ += report.tokens > 0 ? report.tokens : report.samples;
-  const bool shown = progress_.live() || report.step % settings_.log_every == 0 ||
-                     report.step == 1 || report.step == report.steps;
-  if (!shown) {
+  const bool line =
+      report.step % settings_.log_every == 0 || report.step == 1 || report.step == report.steps;
+  const bool late = std::chrono::steady_clock::now() - written_ > kLongestWait;
+  if (!line && !late) {
+    return;
+  }
+  write_waiting();
+  if (!line && !progress_.live()) {
     return;
   }
   const Progress progress{.step = report.step,
@@ -94,14 +100,56 @@ void RunRecorder::step(const StepReport& report) {
                           .seconds_left = report.seconds_left,
                           .note = progress_.live() ? note_ : ""};
   progress_.show(progress);
-  if (report.step % settings_.log_every == 0 || report.step == 1 || report.step == report.steps) {
+  if (line) {
     log_.add(progress_text(progress));
     seconds_ = 0;
     units_ = 0;
   }
 }
 
+void RunRecorder::write_waiting() {
+  for (const StepReport& report : waiting_) {
+    write(report);
+  }
+  waiting_.clear();
+  written_ = std::chrono::steady_clock::now();
+}
+
+void RunRecorder::write(const StepReport& report) {
+  const double per_second = static_cast<double>(report.samples) / report.seconds;
+  JsonLine line;
+  line.add("step", report.step);
+  line.add("epoch", report.epoch);
+  line.add("loss", report.loss);
+  line.add("lr", report.learning_rate);
+  if (std::isfinite(report.gradient_norm)) {
+    line.add("grad_norm", report.gradient_norm);
+  }
+  line.add("seconds", report.seconds);
+  line.add("samples", report.samples);
+  line.add("samples_per_second", per_second);
+  if (report.tokens > 0) {
+    line.add("tokens_per_second", static_cast<double>(report.tokens) / report.seconds);
+  }
+  line.add("comm_seconds", report.comm_seconds);
+  line.add("data_seconds", report.data_seconds);
+  line.add("rank_bytes", report.rank_bytes);
+  if (report.skipped) {
+    line.add("skipped", true);
+  }
+  metrics_.add(line.text());
+  if (events_) {
+    events_->add_scalar("train/loss", report.step, report.loss);
+    events_->add_scalar("train/lr", report.step, report.learning_rate);
+    events_->add_scalar("train/samples_per_second", report.step, per_second);
+    if (std::isfinite(report.gradient_norm)) {
+      events_->add_scalar("train/grad_norm", report.step, report.gradient_norm);
+    }
+  }
+}
+
 void RunRecorder::evaluated(std::int64_t step, const Evaluation& evaluation, bool best) {
+  write_waiting();
   Json line;
   line["step"] = step;
   line["eval"] = evaluation.metrics;
@@ -139,6 +187,7 @@ void RunRecorder::samples(const std::vector<std::int64_t>& samples) {
 }
 
 void RunRecorder::finish(const TrainResult& result) {
+  write_waiting();
   progress_.finish();
   if (!result.evaluation.samples.empty()) {
     std::string text =
@@ -166,6 +215,7 @@ void RunRecorder::finish(const TrainResult& result) {
 }
 
 void RunRecorder::fail(const std::string& reason) {
+  write_waiting();
   progress_.finish();
   log_.add("failed: " + reason);
   log_.flush();

@@ -112,6 +112,7 @@ StepRunner::StepRunner(const TrainSettings& settings,
   engine_ = std::make_unique<EngineBase>(
       model_.module, *optimizer_of(settings_, world_->size()), options, world_);
   limit_memory();
+  watch_classes();
   if (settings_.micro_batch == "auto") {
     find_micro_batch();
   }
@@ -129,11 +130,8 @@ std::int64_t StepRunner::count_steps() const {
   if (settings_.steps > 0) {
     return settings_.steps;
   }
-  if (settings_.epochs == 0 && settings_.model == "gpt") {
-    return 500;
-  }
-  const double epochs = settings_.epochs > 0 ? settings_.epochs : 5;
-  const double samples = epochs * static_cast<double>(sampler_.epoch_samples());
+  TRIREME_CHECK(settings_.epochs > 0, "steps: expected a number of steps or epochs, found none");
+  const double samples = settings_.epochs * static_cast<double>(sampler_.epoch_samples());
   std::int64_t steps = 0;
   for (double taken = 0; taken < samples; ++steps) {
     taken += static_cast<double>(batch_at(steps));
@@ -146,6 +144,41 @@ void StepRunner::limit_memory() const {
   const double free = static_cast<double>(available_memory_bytes()) / world_->local_size();
   MemoryLimit::set(limit ? *limit : static_cast<std::uint64_t>(kShareOfFreeMemory * free));
   MemoryLimit::reset_peak();
+}
+
+// Says where the shares of the data are not alike: what a class has in a share, beside what it
+// would have if classes were spread evenly.
+void StepRunner::watch_classes() const {
+  constexpr double kNotable = 2;    // times more or fewer
+  constexpr double kExpected = 10;  // fewer say nothing
+  const auto content = sampler_.class_content();
+  std::vector<double> of_class(content.empty() ? 0 : content[0].size(), 0);
+  double total = 0;
+  for (const auto& share : content) {
+    for (std::size_t c = 0; c < share.size(); ++c) {
+      of_class[c] += static_cast<double>(share[c]);
+      total += static_cast<double>(share[c]);
+    }
+  }
+  for (std::size_t s = 0; s < content.size() && content.size() > 1; ++s) {
+    const double size = std::accumulate(content[s].begin(), content[s].end(), 0.0);
+    for (std::size_t c = 0; c < of_class.size(); ++c) {
+      const double even = of_class[c] * size / total;
+      const auto found = static_cast<double>(content[s][c]);
+      if (even >= kExpected && (found * kNotable < even || found > even * kNotable)) {
+        say_(concat("share ",
+                    s,
+                    " of the data has ",
+                    content[s][c],
+                    " samples of class ",
+                    c,
+                    " where ",
+                    std::llround(even),
+                    " would be even; --sampling balanced draws classes equally often"));
+        return;
+      }
+    }
+  }
 }
 
 at::Tensor StepRunner::scores(const TensorBatch& batch) const {

@@ -44,7 +44,7 @@ void add_bench_command(CLI::App& program, Action& action) {
   add_count(*train, "--rounds", train_options->rounds, "How often they take turns (default: 3)");
   train->add_option("--model", train_options->model, "mlp or convnet (default: both)")
       ->type_name("NAME");
-  train->add_option("--epochs", train_options->epochs, "Default: 5 for the mlp, 2 for the convnet")
+  train->add_option("--epochs", train_options->epochs, "Default: 10 for the mlp, 6 for the convnet")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
   train->add_option("--json", train_options->json_path, "Write the table as JSON too")

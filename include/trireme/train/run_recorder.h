@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -41,6 +42,9 @@ class RunRecorder final : public TrainObserver {
   void fail(const std::string& reason);
 
  private:
+  void write(const StepReport& report);
+  void write_waiting();
+
   std::string file(const std::string& name) const { return folder_ + "/" + name; }
 
   std::string folder_;
@@ -50,6 +54,10 @@ class RunRecorder final : public TrainObserver {
   LineFile log_;
   std::unique_ptr<EventFile> events_;
   std::unique_ptr<LineFile> samples_;
+  // Steps that are still to be written: many at a time cost a fraction of one at a time, between
+  // two steps that fill every cache.
+  std::vector<StepReport> waiting_;
+  std::chrono::steady_clock::time_point written_ = std::chrono::steady_clock::now();
   std::string note_;  // the last evaluation, for the live line
   // Since the last line: a step alone says little about speed.
   double seconds_ = 0;
