@@ -85,7 +85,8 @@ Peer train_peer_command(const std::string& run,
                         const std::string& output,
                         const std::string& layout) {
   const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
-  Peer peer{"PyTorch", "", {python, TRIREME_PEERS_SOURCE "/torch_train.py", run, output, layout}};
+  const std::string script = TRIREME_PEERS_SOURCE "/torch_train.py";
+  Peer peer{"PyTorch", "", {python, script, run, output, layout}};
   if (!exists(python)) {
     peer.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
   }

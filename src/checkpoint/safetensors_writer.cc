@@ -20,7 +20,6 @@ using detail::DtypeName;
 using detail::errno_text;
 using detail::kAlignment;
 using detail::kDtypeNames;
-using detail::kLargestNumel;
 using detail::kLengthBytes;
 using detail::kMetadata;
 

@@ -51,15 +51,15 @@ void require_object(const std::string& name, const Json& value) {
 
 void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_effect) {
   require_object("optimizer", value);
-  static const std::map<std::string, std::string> kRules = {{"adam", "adamw"},
-                                                            {"adamw", "adamw"},
-                                                            {"sgd", "sgd"},
-                                                            {"lamb", "lamb"},
-                                                            {"lion", "lion"},
-                                                            {"adagrad", "adagrad"}};
-  static const Names kParams = {
+  static const std::map<std::string, std::string> rules = {{"adam", "adamw"},
+                                                           {"adamw", "adamw"},
+                                                           {"sgd", "sgd"},
+                                                           {"lamb", "lamb"},
+                                                           {"lion", "lion"},
+                                                           {"adagrad", "adagrad"}};
+  static const Names known_params = {
       "lr", "betas", "eps", "weight_decay", "momentum", "nesterov", "adam_w_mode"};
-  static const Names kTuning = {"torch_adam", "fused"};
+  static const Names tuning = {"torch_adam", "fused"};
   for (const auto& [name, item] : value.items()) {
     if (name == "type") {
       TRIREME_CHECK(item.is_string(), "optimizer.type: expected a name, found ", item.dump());
@@ -67,8 +67,8 @@ void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_
       std::transform(type.begin(), type.end(), type.begin(), [](unsigned char letter) {
         return static_cast<char>(std::tolower(letter));
       });
-      const auto rule = kRules.find(type);
-      TRIREME_CHECK(rule != kRules.end(),
+      const auto rule = rules.find(type);
+      TRIREME_CHECK(rule != rules.end(),
                     "optimizer.type: expected Adam, AdamW, SGD, Lamb, Lion or Adagrad, found ",
                     item.dump());
       settings.optimizer = rule->second;
@@ -99,17 +99,17 @@ void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_
                     ": it is about Adam, found the optimizer ",
                     settings.optimizer);
       settings.optimizer = item.get<bool>() ? "adamw" : "adam";
-    } else if (contains(kParams, name)) {
+    } else if (contains(known_params, name)) {
       set(settings, name.c_str(), whole, item);
     } else if (name == "bias_correction") {
       TRIREME_CHECK(item == Json(true),
                     whole,
                     ": expected true, which it always is here, found ",
                     item.dump());
-    } else if (contains(kTuning, name)) {
+    } else if (contains(tuning, name)) {
       without_effect.push_back(whole);
     } else {
-      refuse_unknown("optimizer.params", name, kParams);
+      refuse_unknown("optimizer.params", name, known_params);
     }
   }
 }
@@ -211,22 +211,22 @@ void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_
 void apply_zero(TrainSettings& settings, const Json& value, Names& without_effect) {
   require_object("zero_optimization", value);
   // They tune how DeepSpeed moves data; what is computed does not depend on them.
-  static const Names kTuning = {"allgather_partitions",
-                                "allgather_bucket_size",
-                                "overlap_comm",
-                                "reduce_scatter",
-                                "contiguous_gradients",
-                                "round_robin_gradients",
-                                "sub_group_size",
-                                "stage3_max_live_parameters",
-                                "stage3_max_reuse_distance",
-                                "stage3_prefetch_bucket_size",
-                                "stage3_param_persistence_threshold",
-                                "stage3_gather_16bit_weights_on_model_save",
-                                "load_from_fp32_weights",
-                                "elastic_checkpoint",
-                                "ignore_unused_parameters",
-                                "memory_efficient_linear"};
+  static const Names tuning = {"allgather_partitions",
+                               "allgather_bucket_size",
+                               "overlap_comm",
+                               "reduce_scatter",
+                               "contiguous_gradients",
+                               "round_robin_gradients",
+                               "sub_group_size",
+                               "stage3_max_live_parameters",
+                               "stage3_max_reuse_distance",
+                               "stage3_prefetch_bucket_size",
+                               "stage3_param_persistence_threshold",
+                               "stage3_gather_16bit_weights_on_model_save",
+                               "load_from_fp32_weights",
+                               "elastic_checkpoint",
+                               "ignore_unused_parameters",
+                               "memory_efficient_linear"};
   for (const auto& [name, item] : value.items()) {
     const std::string whole = "zero_optimization." + name;
     if (name == "stage") {
@@ -241,10 +241,10 @@ void apply_zero(TrainSettings& settings, const Json& value, Names& without_effec
                        (item.is_object() && item.value("device", Json("none")) == Json("none"));
       TRIREME_CHECK(
           off, whole, ": Trireme does not offload; leave it out, or set its device to \"none\"");
-    } else if (contains(kTuning, name)) {
+    } else if (contains(tuning, name)) {
       without_effect.push_back(whole);
     } else {
-      Names known = kTuning;
+      Names known = tuning;
       known.insert(known.end(), {"stage", "reduce_bucket_size"});
       refuse_unknown("zero_optimization", name, known);
     }
@@ -264,7 +264,7 @@ void apply_half(TrainSettings& settings,
     settings.precision = precision;
   }
   for (const auto& [name, item] : value.items()) {
-    const std::string whole = which + "." + name;
+    const std::string whole = concat(which, ".", name);
     if (name == "enabled") {
       TRIREME_CHECK(item.is_boolean() || item == Json("auto"),
                     whole,
@@ -307,7 +307,7 @@ const std::map<std::string, Apply>& handlers() {
       apply_half(settings, which, value, without_effect);
     };
   };
-  static const std::map<std::string, Apply> kHandlers = {
+  static const std::map<std::string, Apply> handlers_by_name = {
       {"train_batch_size", same("batch", "train_batch_size")},
       {"train_micro_batch_size_per_gpu", same("micro_batch", "train_micro_batch_size_per_gpu")},
       {"gradient_accumulation_steps", same("accumulate", "gradient_accumulation_steps")},
@@ -336,7 +336,7 @@ const std::map<std::string, Apply>& handlers() {
       {"zero_force_ds_cpu_optimizer", tuning("zero_force_ds_cpu_optimizer")},
       {"prescale_gradients", tuning("prescale_gradients")},
   };
-  return kHandlers;
+  return handlers_by_name;
 }
 
 }  // namespace

@@ -182,18 +182,18 @@ std::optional<std::uint64_t> memory_limit_bytes(const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string unit(end, text.data() + text.size());
-  static const std::pair<const char*, double> kUnits[] = {{"", 1},
-                                                          {"B", 1},
-                                                          {"kB", 1e3},
-                                                          {"KB", 1e3},
-                                                          {"MB", 1e6},
-                                                          {"GB", 1e9},
-                                                          {"TB", 1e12},
-                                                          {"KiB", 0x1p10},
-                                                          {"MiB", 0x1p20},
-                                                          {"GiB", 0x1p30},
-                                                          {"TiB", 0x1p40}};
-  for (const auto& [name, factor] : kUnits) {
+  static const std::pair<const char*, double> units[] = {{"", 1},
+                                                         {"B", 1},
+                                                         {"kB", 1e3},
+                                                         {"KB", 1e3},
+                                                         {"MB", 1e6},
+                                                         {"GB", 1e9},
+                                                         {"TB", 1e12},
+                                                         {"KiB", 0x1p10},
+                                                         {"MiB", 0x1p20},
+                                                         {"GiB", 0x1p30},
+                                                         {"TiB", 0x1p40}};
+  for (const auto& [name, factor] : units) {
     const bool sensible = number * factor >= 1 && number * factor < 0x1p62;
     if (error == std::errc() && sensible && unit == name) {
       return static_cast<std::uint64_t>(number * factor);

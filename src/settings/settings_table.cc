@@ -7,7 +7,6 @@
 namespace trireme {
 namespace {
 
-using detail::Bounds;
 using detail::field;
 using S = TrainSettings;
 
@@ -415,7 +414,7 @@ std::vector<Setting> output_settings() {
 }  // namespace
 
 const std::vector<Setting>& settings_table() {
-  static const std::vector<Setting> kTable = [] {
+  static const std::vector<Setting> table = [] {
     std::vector<Setting> all;
     const auto add = [&](const char* group, std::vector<Setting> settings) {
       for (Setting& setting : settings) {
@@ -432,7 +431,7 @@ const std::vector<Setting>& settings_table() {
     add("output", output_settings());
     return all;
   }();
-  return kTable;
+  return table;
 }
 
 std::string Setting::flag() const {

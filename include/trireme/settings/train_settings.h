@@ -10,6 +10,7 @@ namespace trireme {
 // in the table of settings (settings_table.h), from which flags, JSON names, help and documentation
 // come. "auto", 0 or an empty value mean: chosen by the model, the data or the number of ranks;
 // `resolve` puts the choice in.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): in the order of the documentation
 struct TrainSettings {
   // model
   std::string model = "gpt";
