@@ -8,6 +8,10 @@ if(TARGET trireme_program)
   install(TARGETS trireme_program)
 endif()
 if(TARGET trireme_bench_optim)
+  # They find LibTorch where it was when they were built.
+  get_filename_component(torch_libraries "${TRIREME_LIB_torch_cpu}" DIRECTORY)
+  set_target_properties(trireme_bench_optim trireme_bench_step trireme_worker PROPERTIES
+    INSTALL_RPATH "${torch_libraries}")
   install(TARGETS trireme_bench_optim trireme_bench_step trireme_worker)
 endif()
 install(DIRECTORY include/trireme DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
