@@ -10,6 +10,7 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
+#include "trireme/core/file_write.h"
 
 namespace trireme {
 namespace {
@@ -30,27 +31,6 @@ const char* file_name_of(Dtype dtype) {
     }
   }
   throw InternalError("a dtype without a name in safetensors");
-}
-
-void write_all(int fd, const std::string& path, const void* data, std::size_t bytes) {
-  const auto* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(fd, at, bytes);
-    if (written < 0 && errno == EINTR) {
-      continue;
-    }
-    if (written <= 0) {
-      throw Error(concat("\"",
-                         path,
-                         "\" could not be written: ",
-                         errno_text(errno),
-                         "; ",
-                         bytes,
-                         " bytes of this part were left: make room, or choose another folder"));
-    }
-    at += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "trireme/core/error.h"
+#include "trireme/core/file_write.h"
 #include "trireme/core/log.h"
 
 namespace trireme {
@@ -16,24 +17,6 @@ using detail::concat;
 using detail::errno_text;
 
 constexpr auto kLongestWait = std::chrono::milliseconds(200);
-
-void write_all(int fd, const std::string& path, const std::string& text) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t written = write(fd, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) {
-      continue;
-    }
-    if (written <= 0) {
-      throw Error(concat("\"",
-                         path,
-                         "\" could not be written: ",
-                         errno_text(errno),
-                         "; make room, or choose another folder"));
-    }
-    done += static_cast<std::size_t>(written);
-  }
-}
 
 }  // namespace
 
@@ -66,7 +49,7 @@ void LineFile::flush() {
   if (!waiting_.empty()) {
     std::string text;
     text.swap(waiting_);  // what could not be written is not tried again
-    write_all(file_.get(), path_, text);
+    write_all(file_.get(), path_, text.data(), text.size());
   }
   flushed_ = std::chrono::steady_clock::now();
 }
@@ -78,7 +61,7 @@ void write_whole_file(const std::string& path, const std::string& text) {
     throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
   }
   try {
-    write_all(file.get(), path, text);
+    write_all(file.get(), path, text.data(), text.size());
     if (std::rename(partial.c_str(), path.c_str()) != 0) {
       throw Error(concat("\"", path, "\" could not be written: ", errno_text(errno)));
     }
