@@ -337,5 +337,12 @@ TEST(RunCommand, TakesAVeryLongTimeout) {
   EXPECT_EQ(run({"-n", "2", "--timeout", "1e15", "--", test_binary("worker")}).code, 0);
 }
 
+TEST(Program, NamesTheNearestCommand) {
+  const testing::Finished finished =
+      testing::run_program({testing::trireme_binary(), "trian", "--steps", "3"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_NE(finished.err.find("\"trian\", did you mean train?"), std::string::npos) << finished.err;
+}
+
 }  // namespace
 }  // namespace trireme

@@ -138,7 +138,17 @@ int run_training(const TrainCommand& command) {
 }  // namespace
 
 std::string suggestion_for(const std::vector<std::string>& words) {
-  if (words.empty() || words[0] != "train") {
+  if (words.empty()) {
+    return {};
+  }
+  const std::vector<std::string> commands = {"run", "bench", "compare", "plot", "train", "sample"};
+  if (std::find(commands.begin(), commands.end(), words[0]) == commands.end() &&
+      !words[0].starts_with("-")) {
+    const std::string near = nearest_name(words[0], commands);
+    return concat(
+        "; found \"", words[0], "\"", near.empty() ? "" : concat(", did you mean ", near, "?"));
+  }
+  if (words[0] != "train") {
     return {};
   }
   std::vector<std::string> flags = {"--config", "--print-config", "--help", "--settings-page"};
