@@ -93,6 +93,20 @@ Peer train_peer_command(const std::string& run,
   return peer;
 }
 
+Peer checkpoint_peer(const std::string& name,
+                     int ranks,
+                     const std::string& state,
+                     const std::string& folder,
+                     const std::string& output) {
+  const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
+  const std::string script = TRIREME_PEERS_SOURCE "/checkpoint_peers.py";
+  Peer peer{name, "", {python, script, name, std::to_string(ranks), state, folder, output}};
+  if (!exists(python)) {
+    peer.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
+  }
+  return peer;
+}
+
 int run_command(const std::vector<std::string>& command) {
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
     setenv(name, "1", 1);

@@ -29,6 +29,13 @@ Peer train_peer_command(const std::string& run,
                         const std::string& output,
                         const std::string& layout);
 
+// PyTorch's checkpoints: "torch" or "dcp". `state` lists the tensors, `folder` is on the disk.
+Peer checkpoint_peer(const std::string& name,
+                     int ranks,
+                     const std::string& state,
+                     const std::string& folder,
+                     const std::string& output);
+
 // Runs a command with this process's output and one thread per rank; returns its exit code.
 int run_command(const std::vector<std::string>& command);
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "trireme/core/error.h"
 
@@ -11,15 +13,30 @@ namespace trireme::bench {
 // A folder that goes away with the benchmark.
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "trireme-bench-XXXXXX").string();
-    TRIREME_CHECK(mkdtemp(pattern.data()) != nullptr, "no temporary folder: ", pattern);
+  // Where `parent` is missing it is made, and goes away too.
+  explicit ScratchFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    for (std::filesystem::path part = parent; !part.empty() && !std::filesystem::exists(part);
+         part = part.parent_path()) {
+      made_.push_back(part);
+    }
+    std::error_code ignored;  // mkdtemp says it, too
+    std::filesystem::create_directories(parent, ignored);
+    std::string pattern = (parent / "trireme-bench-XXXXXX").string();
+    TRIREME_CHECK(mkdtemp(pattern.data()) != nullptr,
+                  "no folder can be made in ",
+                  parent,
+                  ": ",
+                  detail::errno_text(errno),
+                  "; choose another place");
     path_ = pattern;
   }
   ~ScratchFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
+    for (const std::filesystem::path& part : made_) {  // those that are empty, the innermost first
+      std::filesystem::remove(part, ignored);
+    }
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
@@ -27,6 +44,7 @@ class ScratchFolder {
 
  private:
   std::string path_;
+  std::vector<std::filesystem::path> made_;
 };
 
 }  // namespace trireme::bench

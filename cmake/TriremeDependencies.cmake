@@ -24,6 +24,18 @@ if(NOT TARGET trireme_sodium)
     INTERFACE_INCLUDE_DIRECTORIES "${TRIREME_SODIUM_INCLUDE}")
 endif()
 
+if(NOT TARGET trireme_xxhash)
+  find_path(TRIREME_XXHASH_INCLUDE xxhash.h)
+  find_library(TRIREME_XXHASH_LIBRARY xxhash)
+  if(NOT TRIREME_XXHASH_INCLUDE OR NOT TRIREME_XXHASH_LIBRARY)
+    message(FATAL_ERROR "xxHash was not found: run scripts/setup, or install libxxhash-dev")
+  endif()
+  add_library(trireme_xxhash UNKNOWN IMPORTED GLOBAL)
+  set_target_properties(trireme_xxhash PROPERTIES
+    IMPORTED_LOCATION "${TRIREME_XXHASH_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${TRIREME_XXHASH_INCLUDE}")
+endif()
+
 if(TRIREME_WITH_TORCH)
   include("${CMAKE_CURRENT_LIST_DIR}/TriremeTorch.cmake")
 endif()

@@ -23,4 +23,5 @@
 #include "trireme/shard/range.h"           // how elements are divided among ranks
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
 #include "trireme/tensor/span.h"           // lets collectives take tensors
+#include "trireme/train/checkpoints.h"     // saving, and going on
 #include "trireme/train/trainer.h"         // the training loop

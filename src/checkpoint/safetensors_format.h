@@ -2,10 +2,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/dtype.h"
 
-// What writer and reader of safetensors files share: 8 bytes with the header's length
+// What writers and readers of safetensors files share: 8 bytes with the header's length
 // (little-endian), the header (JSON), the tensors' bytes.
 
 namespace trireme::detail {
@@ -15,22 +21,19 @@ inline constexpr std::size_t kLengthBytes = 8;
 inline constexpr std::uint64_t kLongestHeader = 100'000'000;
 // The one name in a header that is no tensor's.
 inline constexpr const char* kMetadata = "__metadata__";
-inline constexpr std::size_t kAlignment =
-    8;  // of the first tensor; the header is padded with spaces
+// Of the first tensor; the header is padded with spaces.
+inline constexpr std::size_t kAlignment = 8;
 
 // More elements than any memory has; their bytes are still a number of 64 bits.
 inline constexpr std::uint64_t kLargestNumel = std::uint64_t{1} << 60;
 
-struct DtypeName {
-  Dtype dtype;
-  const char* name;
-};
-inline constexpr DtypeName kDtypeNames[] = {{Dtype::kFloat32, "F32"},
-                                            {Dtype::kFloat64, "F64"},
-                                            {Dtype::kFloat16, "F16"},
-                                            {Dtype::kBFloat16, "BF16"},
-                                            {Dtype::kInt32, "I32"},
-                                            {Dtype::kInt64, "I64"},
-                                            {Dtype::kUint8, "U8"}};
+// "F32", "BF16", ...
+const char* file_name_of(Dtype dtype);
+std::optional<Dtype> dtype_called(std::string_view name);
+
+// The length and the header of a file of these tensors, one after another. `path` is for messages.
+std::string safetensors_header(const std::string& path,
+                               const std::vector<TensorEntry>& entries,
+                               const std::map<std::string, std::string>& metadata);
 
 }  // namespace trireme::detail

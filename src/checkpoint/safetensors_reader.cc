@@ -17,9 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using detail::concat;
-using detail::DtypeName;
 using detail::errno_text;
-using detail::kDtypeNames;
 using detail::kLargestNumel;
 using detail::kLengthBytes;
 using detail::kLongestHeader;
@@ -29,7 +27,9 @@ using detail::kMetadata;
 
 class SafetensorsFile::Impl {
  public:
-  explicit Impl(const std::string& path) : path_(path) {
+  using Skipped = std::function<bool(const std::string& name)>;
+
+  Impl(const std::string& path, Skipped skipped) : path_(path), skipped_(std::move(skipped)) {
     // Not blocking, which a pipe nobody writes to would.
     const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!file.valid()) {
@@ -63,6 +63,7 @@ class SafetensorsFile::Impl {
   struct Place {
     TensorEntry entry;
     std::size_t begin;  // in the file
+    bool skipped;
   };
   const std::vector<TensorEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -136,7 +137,9 @@ class SafetensorsFile::Impl {
                     place.begin));
       }
       at += place.entry.size_bytes();
-      entries_.push_back(place.entry);
+      if (!place.skipped) {
+        entries_.push_back(place.entry);
+      }
     }
     if (at != size_) {
       fail(static_cast<std::int64_t>(std::min(at, size_)),
@@ -146,6 +149,7 @@ class SafetensorsFile::Impl {
                   size_,
                   at > size_ ? ": it is truncated" : ""));
     }
+    std::erase_if(places_, [](const Place& place) { return place.skipped; });
   }
 
   void read_metadata(const Json& item) {
@@ -173,13 +177,12 @@ class SafetensorsFile::Impl {
     entry.name = name;
     const std::string dtype =
         item["dtype"].is_string() ? item["dtype"].get<std::string>() : item["dtype"].dump();
-    const auto* known = std::find_if(std::begin(kDtypeNames),
-                                     std::end(kDtypeNames),
-                                     [&](const DtypeName& each) { return dtype == each.name; });
-    if (known == std::end(kDtypeNames)) {
+    const bool skipped = skipped_ && skipped_(name);
+    const std::optional<Dtype> known = detail::dtype_called(dtype);
+    if (!known && !skipped) {
       broken(concat("expected a dtype of F32, F64, F16, BF16, I32, I64 or U8, found ", dtype));
     }
-    entry.dtype = known->dtype;
+    entry.dtype = known.value_or(Dtype::kUint8);
     std::uint64_t numel = 1;
     for (const Json& size : item["shape"]) {
       if (!size.is_number_unsigned()) {
@@ -198,6 +201,10 @@ class SafetensorsFile::Impl {
     }
     const auto begin = item["data_offsets"][0].get<std::uint64_t>();
     const auto end = item["data_offsets"][1].get<std::uint64_t>();
+    if (skipped && end >= begin && end - begin <= kLargestNumel) {
+      entry.dtype = Dtype::kUint8;  // bytes that are there, whatever they mean
+      entry.shape = {static_cast<std::int64_t>(end - begin)};
+    }
     if (end < begin || end - begin != entry.size_bytes()) {
       broken(concat("expected ",
                     entry.size_bytes(),
@@ -214,10 +221,11 @@ class SafetensorsFile::Impl {
                   first + end,
                   ", found the end of the file: it is truncated"));
     }
-    return {entry, first + begin};
+    return {entry, first + begin, skipped};
   }
 
   std::string path_;
+  Skipped skipped_;
   std::size_t size_ = 0;
   const std::byte* data_ = nullptr;
   std::vector<Place> places_;
@@ -225,7 +233,9 @@ class SafetensorsFile::Impl {
   std::map<std::string, std::string> metadata_;
 };
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+SafetensorsFile::SafetensorsFile(const std::string& path,
+                                 const std::function<bool(const std::string& name)>& skipped)
+    : impl_(std::make_unique<Impl>(path, skipped)) {}
 SafetensorsFile::~SafetensorsFile() = default;
 const std::vector<TensorEntry>& SafetensorsFile::entries() const {
   return impl_->entries();

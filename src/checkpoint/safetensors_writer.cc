@@ -1,9 +1,7 @@
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include <fcntl.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "checkpoint/safetensors_format.h"
@@ -15,33 +13,10 @@
 namespace trireme {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using detail::concat;
-using detail::DtypeName;
 using detail::errno_text;
-using detail::kAlignment;
-using detail::kDtypeNames;
-using detail::kLengthBytes;
-using detail::kMetadata;
-
-const char* file_name_of(Dtype dtype) {
-  for (const DtypeName& entry : kDtypeNames) {
-    if (entry.dtype == dtype) {
-      return entry.name;
-    }
-  }
-  throw InternalError("a dtype without a name in safetensors");
-}
 
 }  // namespace
-
-std::int64_t TensorEntry::numel() const {
-  std::int64_t product = 1;
-  for (const std::int64_t size : shape) {
-    product *= size;
-  }
-  return product;
-}
 
 class SafetensorsWriter::Impl {
  public:
@@ -56,7 +31,8 @@ class SafetensorsWriter::Impl {
       throw Error(concat("\"", partial_, "\" could not be created: ", errno_text(errno)));
     }
     try {
-      write_header(metadata);
+      const std::string header = detail::safetensors_header(path_, entries_, metadata);
+      write_all(file_.get(), path_, header.data(), header.size());
     } catch (...) {
       unlink(partial_.c_str());
       throw;
@@ -117,42 +93,6 @@ class SafetensorsWriter::Impl {
   }
 
  private:
-  void write_header(const std::map<std::string, std::string>& metadata) {
-    Json header = Json::object();
-    if (!metadata.empty()) {
-      header[kMetadata] = metadata;
-    }
-    std::size_t offset = 0;
-    for (const TensorEntry& entry : entries_) {
-      TRIREME_CHECK(!header.contains(entry.name), "two tensors are called ", entry.name);
-      TRIREME_CHECK(entry.name != kMetadata, "a tensor cannot be called ", kMetadata);
-      TRIREME_CHECK(
-          std::all_of(
-              entry.shape.begin(), entry.shape.end(), [](std::int64_t size) { return size >= 0; }),
-          "tensor ",
-          entry.name,
-          " has a negative size");
-      const std::size_t end = offset + entry.size_bytes();
-      header[entry.name] = {{"dtype", file_name_of(entry.dtype)},
-                            {"shape", entry.shape},
-                            {"data_offsets", {offset, end}}};
-      offset = end;
-    }
-    std::string text;
-    try {
-      text = header.dump();
-    } catch (const Json::type_error& error) {
-      throw ConfigError(concat("\"", path_, "\": names are expected in UTF-8: ", error.what()));
-    }
-    text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');
-    std::uint8_t length[kLengthBytes];
-    for (std::size_t i = 0; i < kLengthBytes; ++i) {
-      length[i] = static_cast<std::uint8_t>(static_cast<std::uint64_t>(text.size()) >> (8 * i));
-    }
-    write_all(file_.get(), path_, length, sizeof(length));
-    write_all(file_.get(), path_, text.data(), text.size());
-  }
-
   std::string path_;
   std::string partial_;
   std::vector<TensorEntry> entries_;

@@ -18,6 +18,7 @@ constexpr int kWallTime = 1;
 constexpr int kStep = 2;
 constexpr int kFileVersion = 3;
 constexpr int kSummary = 5;
+constexpr int kSessionLog = 7;
 }  // namespace event
 namespace value {
 constexpr int kTag = 1;
@@ -152,6 +153,18 @@ std::string version_event(double wall_seconds) {
   std::string result;
   append_double(result, event::kWallTime, wall_seconds);
   append_bytes(result, event::kFileVersion, "brain.Event:2");
+  return result;
+}
+
+std::string session_start_event(const EventTime& time) {
+  constexpr int kStatus = 1;
+  constexpr int kStart = 1;  // SessionLog.START
+  std::string log;
+  append_integer(log, kStatus, kStart);
+  std::string result;
+  append_double(result, event::kWallTime, time.wall_seconds);
+  append_integer(result, event::kStep, time.step);
+  append_bytes(result, event::kSessionLog, log);
   return result;
 }
 

@@ -17,6 +17,8 @@ struct EventTime {
 };
 
 std::string version_event(double wall_seconds);
+// A run (re)starts: readers drop what older files hold of this step and later ones.
+std::string session_start_event(const EventTime& time);
 std::string scalar_event(const EventTime& time, const std::string& tag, double value);
 // Values that are not finite are left out.
 std::string histogram_event(const EventTime& time,

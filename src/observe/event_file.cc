@@ -1,9 +1,13 @@
 #include "trireme/observe/event_file.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -17,6 +21,7 @@ namespace trireme {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -30,6 +35,22 @@ std::string host_name() {
   return name;
 }
 
+// The latest second in the name of an event file of the folder; 0 where there is none.
+long long last_second_in(const std::string& folder) {
+  long long last = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(kPrefix)) {
+      long long seconds = 0;
+      std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), seconds);
+      last = std::max(last, seconds);
+    }
+  }
+  return last;
+}
+
 [[noreturn]] void fail(const char* what, const std::string& path, int error_number) {
   throw Error(detail::concat(what, " ", path, ": ", detail::errno_text(error_number)));
 }
@@ -38,7 +59,7 @@ std::string host_name() {
 
 class EventFile::Impl {
  public:
-  explicit Impl(const std::string& folder) {
+  Impl(const std::string& folder, std::optional<std::int64_t> first_step) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) {
@@ -46,6 +67,9 @@ class EventFile::Impl {
     }
     open_new(folder);
     add(detail::version_event(seconds_since_1970()));
+    if (first_step) {
+      add(detail::session_start_event({seconds_since_1970(), *first_step}));
+    }
     flush();  // a folder that cannot be written to shows now, not after an hour of training
   }
 
@@ -81,20 +105,15 @@ class EventFile::Impl {
   const std::string& path() const { return path_; }
 
  private:
-  // A name that is not taken: a process may open a second file in the same second.
+  // A name that is not taken: a process may open a second file in the same second. It comes after
+  // those that are there: TensorBoard reads them in the order of their names.
   void open_new(const std::string& folder) {
-    const auto seconds = static_cast<long long>(seconds_since_1970());
+    const auto now = static_cast<long long>(seconds_since_1970());
+    const long long seconds = std::max(now, last_second_in(folder) + 1);
     for (int number = 0;; ++number) {
       const std::string again = number == 0 ? "" : "." + std::to_string(number);
-      path_ = detail::concat(folder,
-                             "/events.out.tfevents.",
-                             seconds,
-                             ".",
-                             host_name(),
-                             ".",
-                             getpid(),
-                             again,
-                             ".trireme");
+      path_ = detail::concat(
+          folder, "/", kPrefix, seconds, ".", host_name(), ".", getpid(), again, ".trireme");
       file_ = FileDescriptor(
           ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
       if (file_.valid()) {
@@ -111,7 +130,11 @@ class EventFile::Impl {
   std::string buffer_;
 };
 
-EventFile::EventFile(const std::string& folder) : impl_(std::make_unique<Impl>(folder)) {}
+EventFile::EventFile(const std::string& folder)
+    : impl_(std::make_unique<Impl>(folder, std::nullopt)) {}
+
+EventFile::EventFile(const std::string& folder, std::int64_t first_step)
+    : impl_(std::make_unique<Impl>(folder, first_step)) {}
 
 EventFile::~EventFile() {
   try {

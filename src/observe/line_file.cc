@@ -18,14 +18,25 @@ using detail::errno_text;
 
 constexpr auto kLongestWait = std::chrono::milliseconds(200);
 
+FileDescriptor open_for_lines(const std::string& path, int flags) {
+  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666));
+  if (!file.valid()) {
+    throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
+  }
+  return file;
+}
+
 }  // namespace
 
 LineFile::LineFile(const std::string& path)
     : path_(path),
-      file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)),
-      flushed_(std::chrono::steady_clock::now()) {
-  if (!file_.valid()) {
-    throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
+      file_(open_for_lines(path, O_TRUNC)),
+      flushed_(std::chrono::steady_clock::now()) {}
+
+LineFile::LineFile(const std::string& path, std::uint64_t kept_bytes)
+    : path_(path), file_(open_for_lines(path, 0)), flushed_(std::chrono::steady_clock::now()) {
+  if (ftruncate(file_.get(), static_cast<off_t>(kept_bytes)) != 0) {
+    throw Error(concat("\"", path, "\" could not be cut: ", errno_text(errno)));
   }
 }
 
@@ -52,6 +63,12 @@ void LineFile::flush() {
     write_all(file_.get(), path_, text.data(), text.size());
   }
   flushed_ = std::chrono::steady_clock::now();
+}
+
+void LineFile::sync() const {
+  if (fsync(file_.get()) != 0) {
+    throw Error(concat("\"", path_, "\" could not be put on disk: ", errno_text(errno)));
+  }
 }
 
 void write_whole_file(const std::string& path, const std::string& text) {

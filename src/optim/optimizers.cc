@@ -25,6 +25,14 @@ detail::AdamStep adam_step(double lr, double beta1, double beta2, double eps, st
 
 }  // namespace
 
+std::vector<std::string> Optimizer::state_names() const {
+  std::vector<std::string> names;
+  for (int i = 0; i < state_count(); ++i) {
+    names.push_back("state_" + std::to_string(i));
+  }
+  return names;
+}
+
 Sgd::Sgd(const SgdOptions& options) : options_(options) {
   detail::check_rate("sgd", options.lr);
   detail::check_not_negative("sgd", "momentum", options.momentum);

@@ -59,6 +59,16 @@ at::Tensor EngineBase::grad(const std::string& parameter) {
 at::Tensor EngineBase::average(const std::string& parameter) {
   return core_->average(parameter);
 }
+EngineState EngineBase::state() {
+  return core_->state();
+}
+std::string EngineBase::progress() const {
+  return core_->progress();
+}
+void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
+                         const std::string& progress) {
+  core_->restore(fill, progress);
+}
 Gathered EngineBase::gathered(const std::vector<std::string>& parameters) {
   return Gathered(core_->gathered(parameters));
 }

@@ -155,6 +155,18 @@ void EngineCore::check_alive() const {
                 "a backward pass failed on rank ",
                 ranks_->rank(),
                 " and left its step half done: call unwrap() and build a new engine");
+  TRIREME_CHECK(
+      !half_loaded_,
+      "loading into this engine failed and left it half loaded: call unwrap() and build a "
+      "new engine");
+}
+
+void EngineCore::check_between_steps(const char* what) const {
+  check_alive();
+  check_no_scope(what);
+  TRIREME_CHECK(round_ == 0 && !backward_done_,
+                what,
+                " was called in the middle of a step: call it before backward() or after step()");
 }
 
 void EngineCore::check_no_scope(const char* what) const {

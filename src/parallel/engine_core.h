@@ -33,6 +33,9 @@ class EngineCore {
   at::Tensor grad(const std::string& name);
   at::Tensor average(const std::string& name);
   std::unique_ptr<GatherScope> gathered(const std::vector<std::string>& names);
+  EngineState state();
+  std::string progress() const;
+  void restore(const std::function<void(const StateView& into)>& fill, const std::string& progress);
   void unwrap();
   MemoryReport memory_report();
 
@@ -75,6 +78,10 @@ class EngineCore {
   GradientTransform transform() const;
   void broadcast_buffers(int root);
   void check_no_scope(const char* what) const;
+  void check_between_steps(const char* what) const;
+  // `saved`: each element once over all ranks; otherwise all that this rank holds.
+  EngineState view(bool saved);
+  void finish_restore(const EngineState& state, const std::string& progress);
   double clip_to(double max_norm);
   at::Tensor gather_gradient(std::size_t parameter);
 
@@ -119,6 +126,7 @@ class EngineCore {
   double norm_ = std::numeric_limits<double>::quiet_NaN();
   int open_scopes_ = 0;
   bool failed_ = false;
+  bool half_loaded_ = false;
   bool unwrapped_ = false;
 };
 

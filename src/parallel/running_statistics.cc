@@ -157,4 +157,13 @@ void RunningStatistics::forget_step() {
   put_back();
 }
 
+void RunningStatistics::buffers_changed() {
+  const at::NoGradGuard no_grad;
+  for (Norm& norm : norms_) {
+    norm.kept_mean.copy_(norm.mean);
+    norm.kept_variance.copy_(norm.variance);
+    norm.counted = norm.count.item<std::int64_t>();
+  }
+}
+
 }  // namespace trireme

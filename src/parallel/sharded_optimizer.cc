@@ -7,10 +7,12 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include "parallel/unit_storage.h"
 #include "trireme/core/error.h"
 #include "trireme/optim/moving_average.h"
+#include "trireme/shard/state_view.h"
 
 namespace trireme::detail {
 namespace {
@@ -134,6 +136,35 @@ void ShardedOptimizer::parameters_changed(std::size_t u,
       masters[i - (part.begin - offset)] = values[i];
     }
   }
+}
+
+std::vector<ShardedOptimizer::Memory> ShardedOptimizer::memories(std::size_t u) {
+  const Unit& unit = context_.units[u];
+  if (!unit.trainable) {
+    return {{kWeightKind, unit.dtype, memory_.owned(u)}};
+  }
+  const Dtype exact = unit.sum_dtype();
+  std::vector<Memory> all = {{kWeightKind, exact, master(u, range(u).begin)}};
+  const std::vector<std::string> names = optimizer_->state_names();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    all.push_back({"optimizer." + names[i], exact, units_[u].states[i].data()});
+  }
+  if (context_.options.ema_decay > 0) {
+    all.push_back({kAverageKind, exact, units_[u].averages.data()});
+  }
+  return all;
+}
+
+void ShardedOptimizer::round_masters(std::size_t u) {
+  const Unit& unit = context_.units[u];
+  if (!unit.trainable || !unit.has_masters() || range(u).empty()) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const std::int64_t numel = range(u).size();
+  at::from_blob(memory_.owned(u), {numel}, at::TensorOptions().dtype(scalar_type_of(unit.dtype)))
+      .copy_(
+          at::from_blob(units_[u].masters.data(), {numel}, at::TensorOptions().dtype(at::kFloat)));
 }
 
 std::vector<Piece> ShardedOptimizer::pieces(std::size_t u) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "parallel/gradient_reducer.h"
@@ -47,6 +48,20 @@ class ShardedOptimizer {
   at::Tensor average(std::size_t parameter);
 
   int state_count() const { return optimizer_->state_count(); }
+  const Optimizer& rule() const { return *optimizer_; }
+  // What this rank keeps of a unit, from the first element of its range on: the weights at full
+  // precision, states, averages.
+  struct Memory {
+    std::string kind;
+    Dtype dtype = Dtype::kFloat32;
+    std::byte* data = nullptr;
+  };
+  std::vector<Memory> memories(std::size_t unit);
+  // Masters were written from outside: 16-bit parameters follow.
+  void round_masters(std::size_t unit);
+  // Updates so far, by parameter.
+  const std::vector<std::int64_t>& steps() const { return steps_; }
+  void set_steps(std::vector<std::int64_t> steps) { steps_ = std::move(steps); }
   // What this rank updates of a unit.
   Range range(std::size_t unit) const;
 

@@ -12,6 +12,35 @@ namespace {
 // Also of the table; products of what is below it are counted without overflow.
 constexpr std::int64_t kLargestBatch = 1'000'000'000'000;
 
+// "512MB", "1.5GiB"; nothing for "auto".
+std::optional<std::uint64_t> bytes_of(const char* setting, const std::string& text) {
+  if (text == "auto") {
+    return std::nullopt;
+  }
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  static const std::pair<const char*, double> units[] = {{"", 1},
+                                                         {"B", 1},
+                                                         {"kB", 1e3},
+                                                         {"KB", 1e3},
+                                                         {"MB", 1e6},
+                                                         {"GB", 1e9},
+                                                         {"TB", 1e12},
+                                                         {"KiB", 0x1p10},
+                                                         {"MiB", 0x1p20},
+                                                         {"GiB", 0x1p30},
+                                                         {"TiB", 0x1p40}};
+  for (const auto& [name, factor] : units) {
+    const bool sensible = number * factor >= 1 && number * factor < 0x1p62;
+    if (error == std::errc() && sensible && unit == name) {
+      return static_cast<std::uint64_t>(number * factor);
+    }
+  }
+  throw ConfigError(detail::concat(
+      setting, ": expected bytes like 512MB or 4GiB, or auto, found \"", text, "\""));
+}
+
 void choose_model(TrainSettings& s) {
   const bool gpt = s.model == "gpt";
   if (s.initialisation == "auto") {
@@ -173,34 +202,25 @@ void check_ranks(const TrainSettings& s) {
   goal_of(s);
 }
 
+void check_checkpoints(const TrainSettings& s) {
+  TRIREME_CHECK(s.save_every == 0 || s.folds == 0,
+                "save_every: cross-validation (folds = ",
+                s.folds,
+                ") is not saved: expected 0, found ",
+                s.save_every);
+  TRIREME_CHECK(!s.weights_partial || !s.weights_from.empty(),
+                "weights_partial: it is about weights_from, which is not set");
+  snapshot_limit_bytes(s.snapshot_limit);
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> memory_limit_bytes(const std::string& text) {
-  if (text == "auto") {
-    return std::nullopt;
-  }
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string unit(end, text.data() + text.size());
-  static const std::pair<const char*, double> units[] = {{"", 1},
-                                                         {"B", 1},
-                                                         {"kB", 1e3},
-                                                         {"KB", 1e3},
-                                                         {"MB", 1e6},
-                                                         {"GB", 1e9},
-                                                         {"TB", 1e12},
-                                                         {"KiB", 0x1p10},
-                                                         {"MiB", 0x1p20},
-                                                         {"GiB", 0x1p30},
-                                                         {"TiB", 0x1p40}};
-  for (const auto& [name, factor] : units) {
-    const bool sensible = number * factor >= 1 && number * factor < 0x1p62;
-    if (error == std::errc() && sensible && unit == name) {
-      return static_cast<std::uint64_t>(number * factor);
-    }
-  }
-  throw ConfigError(detail::concat(
-      "memory_limit: expected bytes like 512MB or 4GiB, or auto, found \"", text, "\""));
+  return bytes_of("memory_limit", text);
+}
+
+std::optional<std::uint64_t> snapshot_limit_bytes(const std::string& text) {
+  return bytes_of("snapshot_limit", text);
 }
 
 std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
@@ -255,6 +275,7 @@ TrainSettings resolve(TrainSettings settings) {
   choose_optimizer(settings);
   choose_batch(settings);
   check_ranks(settings);
+  check_checkpoints(settings);
   return settings;
 }
 

@@ -382,6 +382,42 @@ std::vector<Setting> evaluation_settings() {
   };
 }
 
+std::vector<Setting> checkpoint_settings() {
+  return {
+      field("save_every",
+            &S::save_every,
+            "Steps between two checkpoints, from which the same command goes on after the run was "
+            "ended, however it was ended; one more after the last step, and after Ctrl-C. 0: none.",
+            {.least = 0}),
+      field("keep_last",
+            &S::keep_last,
+            "Checkpoints that stay, the newest ones; 0: all.",
+            {.least = 0}),
+      field("keep_every",
+            &S::keep_every,
+            "Those of steps that are a multiple of this stay, too; 0: no more than keep_last.",
+            {.least = 0}),
+      field("snapshot_limit",
+            &S::snapshot_limit,
+            "Memory of a rank for the copy of its state that is written while training goes on "
+            "(512MB, 4GB); with less than the state takes, training waits for the disk. auto: as "
+            "much as that.",
+            {.kind = "bytes or auto"}),
+      field("weights_from",
+            &S::weights_from,
+            "Begin with these weights: the folder of a run (its newest checkpoint, else "
+            "model.safetensors), that of a checkpoint, or a safetensors file."),
+      field("weights_partial",
+            &S::weights_partial,
+            "Of weights_from, take what has the name and the shape of the model's, and list the "
+            "rest, instead of refusing."),
+      field("allow_changes",
+            &S::allow_changes,
+            "Go on from a checkpoint although settings differ that change the result; they are "
+            "listed. Holds for this start only."),
+  };
+}
+
 std::vector<Setting> output_settings() {
   return {
       field("run", &S::run, "The folder of the run; empty: a dated one under runs/.", {}),
@@ -428,6 +464,7 @@ const std::vector<Setting>& settings_table() {
     add("optimizer", optimizer_settings());
     add("ranks", rank_settings());
     add("evaluation", evaluation_settings());
+    add("checkpoints", checkpoint_settings());
     add("output", output_settings());
     return all;
   }();

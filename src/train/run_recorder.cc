@@ -2,10 +2,12 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include <nlohmann/json.hpp>
 
+#include "train/continued_run.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/train/training_report.h"
@@ -65,15 +67,60 @@ RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& setting
     : folder_(folder),
       settings_(settings),
       progress_(out),
-      metrics_(file("metrics.jsonl")),
-      log_(file("train.log")) {
-  write_whole_file(file("config.json"), to_json(settings) + "\n");
-  if (settings.tensorboard) {
-    events_ = std::make_unique<EventFile>(folder);
+      best_(std::make_unique<detail::BestWeights>(folder)) {}
+
+RunRecorder::~RunRecorder() = default;
+
+void RunRecorder::begins(const TrainBeginning& beginning) {
+  if (beginning.checkpoint.empty()) {
+    begin_files();
+  } else {
+    continue_files(beginning);
   }
-  if (settings.record_samples) {
+  write_whole_file(file("config.json"), to_json(settings_) + "\n");
+  for (const std::string& text : early_messages_) {
+    log_->add(text);
+  }
+  early_messages_.clear();
+}
+
+void RunRecorder::begin_files() {
+  metrics_ = std::make_unique<LineFile>(file("metrics.jsonl"));
+  if (settings_.tensorboard) {
+    events_ = std::make_unique<EventFile>(folder_);
+  }
+  if (settings_.record_samples) {
     samples_ = std::make_unique<LineFile>(file("samples.jsonl"));
   }
+  log_ = std::make_unique<LineFile>(file("train.log"));
+}
+
+void RunRecorder::continue_files(const TrainBeginning& beginning) {
+  const auto go_on = [&](const std::string& name, const detail::KeptLines& kept) {
+    if (kept.steps < beginning.step) {
+      early_messages_.push_back(detail::concat(name,
+                                               " ends with step ",
+                                               kept.steps,
+                                               ": what came after it, up to step ",
+                                               beginning.step,
+                                               ", is missing"));
+      progress_.message(early_messages_.back());
+    }
+    return std::make_unique<LineFile>(file(name), kept.bytes);
+  };
+  metrics_ =
+      go_on("metrics.jsonl",
+            detail::kept_metrics(file("metrics.jsonl"), beginning.step, beginning.evaluated));
+  if (settings_.record_samples) {
+    samples_ = go_on("samples.jsonl", detail::kept_samples(file("samples.jsonl"), beginning.step));
+  }
+  if (settings_.tensorboard) {
+    events_ = std::make_unique<EventFile>(folder_, beginning.step + 1);
+  }
+  best_->put_back(beginning.step, beginning.best_step > 0);
+  std::error_code error;
+  std::filesystem::remove(file("summary.json"), error);  // the run has not ended after all
+  log_ = std::make_unique<LineFile>(file("train.log"), detail::kept_log(file("train.log")));
 }
 
 void RunRecorder::step(const StepReport& report) {
@@ -101,7 +148,7 @@ void RunRecorder::step(const StepReport& report) {
                           .note = progress_.live() ? note_ : ""};
   progress_.show(progress);
   if (line) {
-    log_.add(progress_text(progress));
+    log_->add(progress_text(progress));
     seconds_ = 0;
     units_ = 0;
   }
@@ -137,7 +184,7 @@ void RunRecorder::write(const StepReport& report) {
   if (report.skipped) {
     line.add("skipped", true);
   }
-  metrics_.add(line.text());
+  metrics_->add(line.text());
   if (events_) {
     events_->add_scalar("train/loss", report.step, report.loss);
     events_->add_scalar("train/lr", report.step, report.learning_rate);
@@ -153,8 +200,8 @@ void RunRecorder::evaluated(std::int64_t step, const Evaluation& evaluation, boo
   Json line;
   line["step"] = step;
   line["eval"] = evaluation.metrics;
-  metrics_.add(line.dump());
-  metrics_.flush();
+  metrics_->add(line.dump());
+  metrics_->flush();
   if (events_) {
     for (const auto& [name, value] : evaluation.metrics) {
       events_->add_scalar("eval/" + name, step, value);
@@ -174,7 +221,11 @@ void RunRecorder::values(const std::string& tag, std::int64_t step, std::span<co
 
 void RunRecorder::message(const std::string& text) {
   progress_.message(text);
-  log_.add(text);
+  if (log_) {
+    log_->add(text);
+  } else {
+    early_messages_.push_back(text);
+  }
 }
 
 void RunRecorder::weights(const std::string& which, const torch::nn::Module& module) {
@@ -184,6 +235,30 @@ void RunRecorder::weights(const std::string& which, const torch::nn::Module& mod
 
 void RunRecorder::samples(const std::vector<std::int64_t>& samples) {
   samples_->add(Json(samples).dump());
+}
+
+void RunRecorder::saves(std::int64_t step) {
+  write_waiting();
+  flush();
+  best_->keep_with(step);
+}
+
+void RunRecorder::settle() {
+  metrics_->sync();
+  if (samples_) {
+    samples_->sync();
+  }
+}
+
+void RunRecorder::flush() {
+  metrics_->flush();
+  log_->flush();
+  if (samples_) {
+    samples_->flush();
+  }
+  if (events_) {
+    events_->flush();
+  }
 }
 
 void RunRecorder::finish(const TrainResult& result) {
@@ -200,26 +275,23 @@ void RunRecorder::finish(const TrainResult& result) {
     write_whole_file(file("evaluation.csv"), text);
   }
   if (result.evaluation.confusion) {
-    log_.add("confusion of the last evaluation:\n" + result.evaluation.confusion->to_string());
+    log_->add("confusion of the last evaluation:\n" + result.evaluation.confusion->to_string());
   }
-  log_.add(summary_table(settings_, result));
+  log_->add(summary_table(settings_, result));
   write_whole_file(file("summary.json"), summary_json(settings_, result));
-  metrics_.flush();
-  log_.flush();
-  if (samples_) {
-    samples_->flush();
-  }
-  if (events_) {
-    events_->flush();
-  }
+  best_->forget();
+  flush();
 }
 
 void RunRecorder::fail(const std::string& reason) {
-  write_waiting();
   progress_.finish();
-  log_.add("failed: " + reason);
-  log_.flush();
-  metrics_.flush();
+  if (!log_) {
+    return;  // the folder is as it was
+  }
+  write_waiting();
+  log_->add("failed: " + reason);
+  log_->flush();
+  metrics_->flush();
   write_whole_file(file("summary.json"),
                    Json({{"status", "failed"}, {"reason", reason}}).dump(2) + "\n");
 }

@@ -11,7 +11,8 @@
 #include "train/micro_batch_search.h"
 #include "train/optimizer_choice.h"
 #include "train/out_of_memory.h"
-#include "trireme/core/environment.h"
+#include "train/sampling_choice.h"
+#include "trireme/comm/first_failure.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 #include "trireme/core/random.h"
@@ -31,57 +32,6 @@ double seconds_since(Time::time_point begin) {
 // Of the memory that is free, what the tensors of a rank may take: the rest of the system, and
 // allocations that are not tensors, need some, too.
 constexpr double kShareOfFreeMemory = 0.9;
-
-SamplerOptions sampler_options(const TrainSettings& s,
-                               std::int64_t micro_batches,
-                               const SampleShape& shape) {
-  SamplerOptions options;
-  options.seed = mix(s.seed, 0x73616d706c6572u);  // "sampler"
-  options.sampling = s.sampling == "balanced"     ? Sampling::kBalanced
-                     : s.sampling == "weighted"   ? Sampling::kWeighted
-                     : s.sampling == "sequential" ? Sampling::kSequential
-                                                  : Sampling::kShuffled;
-  options.class_weights = s.class_weights;
-  TRIREME_CHECK(s.sampling != "weighted" ||
-                    static_cast<std::int64_t>(s.class_weights.size()) == shape.classes,
-                "class_weights: expected one for each of the ",
-                shape.classes,
-                " classes, found ",
-                s.class_weights.size());
-  if (s.partition == "hash") {
-    TRIREME_CHECK(
-        s.micro_batch != "auto",
-        "micro_batch: with partition = hash a micro-batch belongs to a share of the data: "
-        "expected a number, found auto");
-    options.partition = Partition::kHash;
-    options.shares = s.shares > 0 ? s.shares : micro_batches;
-    TRIREME_CHECK(micro_batches % options.shares == 0,
-                  "shares: expected a divisor of the ",
-                  micro_batches,
-                  " micro-batches of a step, found ",
-                  options.shares);
-    for (const BatchChange& change : batch_changes(s)) {
-      TRIREME_CHECK(
-          change.batch % (s.batch / micro_batches * options.shares) == 0,
-          "batch_schedule: with partition = hash expected multiples of micro_batch x shares "
-          "= ",
-          s.batch / micro_batches * options.shares,
-          ", found ",
-          change.batch);
-    }
-  }
-  return options;
-}
-
-LoaderOptions loader_options(const TrainSettings& s) {
-  return {.augmentation = {.shift = static_cast<int>(s.shift), .flip = s.flip, .noise = s.noise},
-          .seed = mix(s.seed, 0x6175676d656e74u),  // "augment"
-          .threads = static_cast<int>(s.data_threads)};
-}
-
-std::int64_t first_micro_batch(const TrainSettings& s) {
-  return parse_integer(s.micro_batch).value_or(1);  // "auto": found by trying
-}
 
 }  // namespace
 
@@ -109,13 +59,46 @@ StepRunner::StepRunner(const TrainSettings& settings,
   EngineOptions options = engine_options_of(settings_, steps_);
   options.micro_batches = settings_.batch / micro_batch_;
   options.broadcast_buffers = !statistics_.covers_all_buffers();
-  engine_ = std::make_unique<EngineBase>(
-      model_.module, *optimizer_of(settings_, world_->size()), options, world_);
+  const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());
+  base_rate_ = optimizer->learning_rate();
+  engine_ = std::make_unique<EngineBase>(model_.module, *optimizer, options, world_);
   limit_memory();
-  watch_classes();
+  const std::string uneven = uneven_classes(sampler_);
+  if (!uneven.empty()) {
+    say_(uneven);
+  }
+}
+
+void StepRunner::begin() {
   if (settings_.micro_batch == "auto") {
     find_micro_batch();
   }
+}
+
+void StepRunner::go_on(const TrainProgress& progress) {
+  TRIREME_CHECK(progress.step <= steps_,
+                "steps: expected at least the ",
+                progress.step,
+                " that the checkpoint has taken, found ",
+                steps_);
+  next_step_ = progress.step;
+  position_ = progress.position;
+  statistics_.buffers_changed();
+  if (progress.micro_batch == 0) {
+    begin();
+    return;
+  }
+  micro_batch_ = progress.micro_batch;
+  TRIREME_CHECK(common_batch() % micro_batch_ == 0,
+                "batch: the micro-batches of ",
+                micro_batch_,
+                " that the checkpoint was saved with do not divide batches of ",
+                common_batch(),
+                ": set micro_batch");
+}
+
+double StepRunner::epoch_before() const {
+  return next_step_ == 0 ? 0 : sampler_.epoch_at(position_ - batch_at(next_step_ - 1));
 }
 
 std::int64_t StepRunner::batch_at(std::int64_t step) const {
@@ -144,41 +127,6 @@ void StepRunner::limit_memory() const {
   const double free = static_cast<double>(available_memory_bytes()) / world_->local_size();
   MemoryLimit::set(limit ? *limit : static_cast<std::uint64_t>(kShareOfFreeMemory * free));
   MemoryLimit::reset_peak();
-}
-
-// Says where the shares of the data are not alike: what a class has in a share, beside what it
-// would have if classes were spread evenly.
-void StepRunner::watch_classes() const {
-  constexpr double kNotable = 2;    // times more or fewer
-  constexpr double kExpected = 10;  // fewer say nothing
-  const auto content = sampler_.class_content();
-  std::vector<double> of_class(content.empty() ? 0 : content[0].size(), 0);
-  double total = 0;
-  for (const auto& share : content) {
-    for (std::size_t c = 0; c < share.size(); ++c) {
-      of_class[c] += static_cast<double>(share[c]);
-      total += static_cast<double>(share[c]);
-    }
-  }
-  for (std::size_t s = 0; s < content.size() && content.size() > 1; ++s) {
-    const double size = std::accumulate(content[s].begin(), content[s].end(), 0.0);
-    for (std::size_t c = 0; c < of_class.size(); ++c) {
-      const double even = of_class[c] * size / total;
-      const auto found = static_cast<double>(content[s][c]);
-      if (even >= kExpected && (found * kNotable < even || found > even * kNotable)) {
-        say_(concat("share ",
-                    s,
-                    " of the data has ",
-                    content[s][c],
-                    " samples of class ",
-                    c,
-                    " where ",
-                    std::llround(even),
-                    " would be even; --sampling balanced draws classes equally often"));
-        return;
-      }
-    }
-  }
 }
 
 at::Tensor StepRunner::scores(const TensorBatch& batch) const {
@@ -365,7 +313,8 @@ void StepRunner::compute(std::int64_t batch, const std::function<void()>& before
   }
 }
 
-StepRunner::Outcome StepRunner::run(bool wants_stop, const std::function<void()>& before_update) {
+StepRunner::Outcome StepRunner::run(const Notice& notice,
+                                    const std::function<void()>& before_update) {
   const std::int64_t batch = batch_at(next_step_);
   Outcome mine;
   mine.learning_rate = engine_->learning_rate();
@@ -397,20 +346,31 @@ StepRunner::Outcome StepRunner::run(bool wants_stop, const std::function<void()>
   mine.tensor_bytes = static_cast<std::int64_t>(MemoryLimit::peak_bytes());
   mine.rank_bytes = engine_->memory().total() + mine.tensor_bytes;
   mine.samples = batch;
-  Outcome all = exchange(wants_stop, mine);
+  Outcome all = exchange(notice, mine);
   position_ += batch;
   ++next_step_;
   return all;
 }
 
-StepRunner::Outcome StepRunner::exchange(bool wants_stop, Outcome mine) {
+StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   // What each rank has to say, then its losses.
-  enum : std::size_t { kStop, kSeconds, kCompute, kData, kComm, kRankBytes, kTensorBytes, kFirst };
+  enum : std::size_t {
+    kStop,
+    kFailed,
+    kSeconds,
+    kCompute,
+    kData,
+    kComm,
+    kRankBytes,
+    kTensorBytes,
+    kFirst
+  };
   const auto rounds = static_cast<std::size_t>(*std::max_element(dealt_.begin(), dealt_.end()));
   const auto world = static_cast<std::size_t>(world_->size());
   const std::size_t stride = kFirst + rounds;
   std::vector<double> record(stride, 0);
-  record[kStop] = wants_stop ? 1 : 0;
+  record[kStop] = notice.wants_stop ? 1 : 0;
+  record[kFailed] = notice.failure.empty() ? 0 : 1;
   record[kSeconds] = mine.seconds;
   record[kCompute] = std::max(0.0, mine.seconds - mine.comm_seconds - mine.data_seconds);
   record[kData] = mine.data_seconds;
@@ -424,15 +384,20 @@ StepRunner::Outcome StepRunner::exchange(bool wants_stop, Outcome mine) {
   Outcome all = mine;
   std::vector<double> compute(world);
   double comm = 0;
+  bool failed = false;
   for (std::size_t rank = 0; rank < world; ++rank) {
     const double* of = records.data() + rank * stride;
     all.stop |= of[kStop] != 0;
+    failed |= of[kFailed] != 0;
     all.seconds = std::max(all.seconds, of[kSeconds]);
     all.data_seconds = std::max(all.data_seconds, of[kData]);
     all.rank_bytes = std::max(all.rank_bytes, static_cast<std::int64_t>(of[kRankBytes]));
     all.tensor_bytes = std::max(all.tensor_bytes, static_cast<std::int64_t>(of[kTensorBytes]));
     comm += of[kComm];
     compute[rank] = of[kCompute];
+  }
+  if (failed) {
+    refuse_to_go_on(notice.failure);
   }
   all.comm_seconds = comm / static_cast<double>(world);
   // The losses in the order of the micro-batches: round by round, in rank order.
@@ -468,6 +433,13 @@ StepRunner::Outcome StepRunner::exchange(bool wants_stop, Outcome mine) {
     say_(news);
   }
   return all;
+}
+
+// Every rank has come to know that one has failed, and learns why.
+void StepRunner::refuse_to_go_on(const std::string& mine) {
+  const std::optional<RankFailure> failure = first_failure(*world_, mine);
+  TRIREME_ASSERT(failure, "a failure without a reason");
+  throw CheckpointError("", -1, concat("rank ", failure->rank, ": ", failure->reason));
 }
 
 std::vector<std::int64_t> StepRunner::samples_of_next_step() const {

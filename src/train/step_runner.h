@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/rank_balance.h"
+#include "train/train_progress.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/error.h"
 #include "trireme/data/loader.h"
@@ -27,14 +28,18 @@ class StepRunner {
  public:
   using Say = std::function<void(const std::string& text)>;
 
-  // `steps`: 0 for as many as the epochs make. `say`: for what a person should know (on the rank
-  // that reports).
+  // `say`: for what a person should know (on the rank that reports).
   StepRunner(const TrainSettings& settings,
              const Trainable& model,
              const Task& task,
              std::shared_ptr<const Dataset> data,
              std::shared_ptr<World> world,
              Say say);
+
+  // Before the first step: a run that begins looks for the largest micro-batch where it is asked
+  // to; one that goes on from a checkpoint, which the engine has loaded, is told where it was.
+  void begin();
+  void go_on(const TrainProgress& progress);
 
   struct Outcome {
     double loss = 0;
@@ -49,14 +54,22 @@ class StepRunner {
     bool stop = false;  // somebody wants to stop
     bool skipped = false;
   };
-  // The next step. `wants_stop`: of this rank. `before_update`, where given, is called when the
-  // gradients are complete. Collective.
-  Outcome run(bool wants_stop, const std::function<void()>& before_update);
+  // What this rank has to tell the others in a step.
+  struct Notice {
+    bool wants_stop = false;
+    std::string failure;  // why it cannot go on; thrown by all ranks as CheckpointError
+  };
+  // The next step. `before_update`, where given, is called when the gradients are complete.
+  // Collective.
+  Outcome run(const Notice& notice, const std::function<void()>& before_update);
 
   EngineBase& engine() { return *engine_; }
   std::int64_t steps() const { return steps_; }          // of the whole run
   std::int64_t next_step() const { return next_step_; }  // from 0
+  DataPosition position() const { return position_; }
   double epoch() const { return sampler_.epoch_at(position_); }
+  double epoch_before() const;                     // the last step
+  double base_rate() const { return base_rate_; }  // the learning rate before schedules
   std::int64_t micro_batch() const { return micro_batch_; }
   const std::vector<std::int64_t>& stragglers() const { return balance_.stragglers(); }
   // Scores of a batch in the precision of the run.
@@ -68,7 +81,6 @@ class StepRunner {
   std::int64_t batch_at(std::int64_t step) const;
   std::int64_t count_steps() const;
   void limit_memory() const;
-  void watch_classes() const;
   void find_micro_batch();
   bool fits(std::int64_t micro_batch);
   void deal(std::int64_t batch);
@@ -78,7 +90,8 @@ class StepRunner {
   std::int64_t common_batch() const;
   void make_smaller(const StepGivenUp& reason);
   double mean_weight() const;
-  Outcome exchange(bool wants_stop, Outcome mine);
+  [[noreturn]] void refuse_to_go_on(const std::string& mine);
+  Outcome exchange(const Notice& notice, Outcome mine);
 
   // What the caller has set is in force again at the end.
   struct LimitBefore {
@@ -100,6 +113,7 @@ class StepRunner {
   Sampler sampler_;
   std::int64_t micro_batch_ = 0;
   std::int64_t steps_ = 0;
+  double base_rate_ = 0;
   std::unique_ptr<EngineBase> engine_;
   RunningStatistics statistics_;
   RankBalance balance_;

@@ -5,30 +5,28 @@
 
 #include <sys/resource.h>
 
+#include <ATen/Parallel.h>
+
+#include "train/averaged_weights.h"
+#include "train/run_checkpoints.h"
+#include "train/starting_weights.h"
 #include "train/step_runner.h"
+#include "train/train_progress.h"
 #include "trireme/core/error.h"
-#include "trireme/core/random.h"
 
 namespace trireme {
 namespace {
 
 using detail::concat;
+using detail::RunCheckpoints;
 using detail::StepRunner;
+using detail::TrainProgress;
 using Time = std::chrono::steady_clock;
 
-// Chunks in which the statistics of features are computed, whatever the number of ranks.
-constexpr std::int64_t kStatisticsChunks = 64;
 // Per-sample results of a larger set would fill memory, not a table.
 constexpr std::int64_t kMostSampleResults = 1'000'000;
 // The first steps warm up caches and allocators: throughput is counted after them.
 constexpr std::int64_t kWarmUpSteps = 20;
-
-bool is_better(const std::string& metric, double a, double b) {
-  if (std::isnan(b)) {
-    return !std::isnan(a);  // any number is better than none
-  }
-  return metric == "loss" || metric == "perplexity" ? a < b : a > b;
-}
 
 // Processor time of this process so far.
 double processor_seconds() {
@@ -48,12 +46,14 @@ class Training {
            const Parts& data,
            const std::shared_ptr<World>& world,
            TrainObserver* observer,
-           const std::function<bool()>& stop)
+           const std::function<bool()>& stop,
+           RunCheckpoints& checkpoints)
       : settings_(settings),
         data_(data),
         world_(world),
         observer_(observer),
         stop_(stop),
+        checkpoints_(checkpoints),
         task_(data.train->shape(), settings.loss_weights),
         runner_(settings,
                 model,
@@ -64,9 +64,7 @@ class Training {
         judged_{model.module, [this](const TensorBatch& batch) { return runner_.scores(batch); }},
         plateau_({.gamma = settings.gamma,
                   .patience = static_cast<int>(settings.plateau_patience),
-                  .larger_is_better = settings.best != "loss"}),
-        base_rate_(runner_.engine().learning_rate() /
-                   runner_.engine().options().schedule.factor(0)) {
+                  .larger_is_better = settings.best != "loss"}) {
     TRIREME_CHECK(settings.best != "accuracy" || task_.shape().classes > 0,
                   "best: numbers are predicted, which have no accuracy: expected loss");
     TRIREME_CHECK(
@@ -79,34 +77,28 @@ class Training {
     TRIREME_CHECK(settings.schedule != "plateau" || data.held_out,
                   "schedule: plateau follows evaluations, and there is nothing to evaluate on: set "
                   "eval_data or eval_fraction");
+    progress_.training_samples = data.train->size();
+    progress_.held_out_samples = data.held_out ? data.held_out->size() : 0;
+    progress_.threads = at::get_num_threads();
   }
 
   TrainResult run() {
     judged_.module->train();
-    if (settings_.save_initial) {
-      keep_weights("initial");
-    }
+    begin();
     while (runner_.next_step() < runner_.steps()) {
-      const double epoch = runner_.epoch();
-      if (settings_.record_samples && leads()) {
-        observer_->samples(runner_.samples_of_next_step());
+      if (has_stalled()) {
+        result_.status = TrainResult::Status::kStoppedEarly;
+        break;
       }
-      const bool histograms = settings_.histogram_every > 0 &&
-                              (runner_.next_step() + 1) % settings_.histogram_every == 0;
-      const StepRunner::Outcome outcome = runner_.run(
-          stop_ && stop_(), histograms ? [this] { show_gradients(); } : std::function<void()>());
-      count(outcome);
-      report(outcome);
-      if (histograms) {
-        show_parameters();
-      }
-      if (outcome.stop) {
+      if (take_step()) {
         result_.status = TrainResult::Status::kInterrupted;
         break;
       }
-      if (is_due(epoch) && !evaluate_now()) {
-        result_.status = TrainResult::Status::kStoppedEarly;
-        break;
+      if (is_due()) {
+        evaluate_now();
+      }
+      if (checkpoints_.is_due(runner_.next_step()) && runner_.next_step() < runner_.steps()) {
+        save();
       }
     }
     finish();
@@ -115,7 +107,12 @@ class Training {
 
  private:
   bool leads() const { return observer_ != nullptr; }
-  double run_seconds() const { return std::chrono::duration<double>(Time::now() - begin_).count(); }
+  double run_seconds() const {
+    return progress_.run_seconds + std::chrono::duration<double>(Time::now() - begin_).count();
+  }
+  double run_processor_seconds() const {
+    return progress_.processor_seconds + processor_seconds() - processor_begin_;
+  }
   void say(const std::string& text) {
     if (leads()) {
       observer_->message(text);
@@ -130,18 +127,115 @@ class Training {
     world_->barrier().wait();
   }
 
-  // --- after a step
+  // --- checkpoints
+
+  void begin() {
+    if (!checkpoints_.resumed_step()) {
+      runner_.begin();
+      if (leads()) {
+        observer_->begins({});
+      }
+      if (settings_.save_initial) {
+        keep_weights("initial");
+      }
+      return;
+    }
+    const RunCheckpoints::Loaded loaded = checkpoints_.load(runner_.engine());
+    go_on(loaded.progress);
+    if (leads()) {
+      observer_->begins({.step = progress_.step,
+                         .evaluated = progress_.evaluated_step == progress_.step,
+                         .best_step = progress_.best_step,
+                         .checkpoint = loaded.path,
+                         .ranks = loaded.ranks});
+    }
+    say(concat("going on after step ",
+               progress_.step,
+               " with ",
+               loaded.path,
+               ", saved by ",
+               loaded.ranks,
+               loaded.ranks == 1 ? " rank" : " ranks"));
+    // One that was interrupted has not waited for its evaluation.
+    if (is_due() && progress_.evaluated_step != runner_.next_step()) {
+      evaluate_now();
+    }
+  }
+
+  void go_on(const TrainProgress& saved) {
+    TRIREME_CHECK(
+        settings_.allow_changes || (saved.training_samples == progress_.training_samples &&
+                                    saved.held_out_samples == progress_.held_out_samples),
+        "data: the checkpoint was trained on ",
+        saved.training_samples,
+        " samples and evaluated on ",
+        saved.held_out_samples,
+        ", found ",
+        progress_.training_samples,
+        " and ",
+        progress_.held_out_samples,
+        ": use the same data, or --allow-changes");
+    if (saved.threads != progress_.threads) {
+      say(concat("ranks have ",
+                 progress_.threads,
+                 " threads where they had ",
+                 saved.threads,
+                 ": the last bits of the result may differ (--threads)"));
+    }
+    const TrainProgress here = progress_;
+    progress_ = saved;
+    progress_.training_samples = here.training_samples;
+    progress_.held_out_samples = here.held_out_samples;
+    progress_.threads = here.threads;
+    runner_.go_on(progress_);
+    first_step_ = progress_.step;
+    plateau_.restore(progress_.plateau);
+    runner_.engine().set_learning_rate(runner_.base_rate() * plateau_.factor());
+    result_.evaluation.metrics = progress_.evaluation;
+  }
+
+  void save() {
+    TrainProgress now = progress_;
+    now.step = runner_.next_step();
+    now.position = runner_.position();
+    now.micro_batch = runner_.micro_batch();
+    now.plateau = plateau_.state();
+    now.run_seconds = run_seconds();
+    now.processor_seconds = run_processor_seconds();
+    progress_.save_seconds += checkpoints_.save(runner_.engine(), now);
+  }
+
+  // --- a step
+
+  // True when somebody wants to stop.
+  bool take_step() {
+    if (settings_.record_samples && leads()) {
+      observer_->samples(runner_.samples_of_next_step());
+    }
+    const bool histograms =
+        settings_.histogram_every > 0 && (runner_.next_step() + 1) % settings_.histogram_every == 0;
+    const StepRunner::Outcome outcome =
+        runner_.run({.wants_stop = stop_ && stop_(), .failure = checkpoints_.failure()},
+                    histograms ? [this] { show_gradients(); } : std::function<void()>());
+    count(outcome);
+    report(outcome);
+    if (histograms) {
+      show_parameters();
+    }
+    return outcome.stop;
+  }
 
   void count(const StepRunner::Outcome& outcome) {
-    result_.seconds += outcome.seconds;
-    result_.loss = outcome.loss;
-    comm_seconds_ += outcome.comm_seconds;
-    data_seconds_ += outcome.data_seconds;
-    result_.tensor_bytes = std::max(result_.tensor_bytes, outcome.tensor_bytes);
-    all_samples_ += outcome.samples;
-    if (runner_.next_step() > std::min(kWarmUpSteps, runner_.steps() / 10)) {
-      timed_seconds_ += outcome.seconds;
-      timed_samples_ += outcome.samples;
+    progress_.seconds += outcome.seconds;
+    progress_.loss = outcome.loss;
+    progress_.comm_seconds += outcome.comm_seconds;
+    progress_.data_seconds += outcome.data_seconds;
+    progress_.tensor_bytes = std::max(progress_.tensor_bytes, outcome.tensor_bytes);
+    progress_.samples += outcome.samples;
+    const std::int64_t warm_up = std::min(kWarmUpSteps, (runner_.steps() - first_step_) / 10);
+    if (runner_.next_step() - first_step_ > warm_up) {
+      progress_.timed_seconds += outcome.seconds;
+      progress_.timed_samples += outcome.samples;
     }
   }
 
@@ -166,14 +260,14 @@ class Training {
     report.tokens = tokens_in(outcome.samples);
     report.data_seconds = outcome.data_seconds;
     report.comm_seconds = outcome.comm_seconds;
-    report.record_seconds = record_seconds_;
+    report.record_seconds = last_record_seconds_;
     report.rank_bytes = outcome.rank_bytes;
     report.skipped = outcome.skipped;
-    report.seconds_left = result_.seconds / static_cast<double>(report.step) *
+    report.seconds_left = progress_.seconds / static_cast<double>(report.step) *
                           static_cast<double>(report.steps - report.step);
     observer_->step(report);
-    record_seconds_ = std::chrono::duration<double>(Time::now() - begin).count();
-    all_record_seconds_ += record_seconds_;
+    last_record_seconds_ = std::chrono::duration<double>(Time::now() - begin).count();
+    progress_.record_seconds += last_record_seconds_;
   }
 
   void show_gradients() {
@@ -206,48 +300,48 @@ class Training {
 
   // --- evaluation
 
-  bool is_due(double epoch_before) const {
+  bool is_due() const {
     if (!data_.held_out || runner_.next_step() == runner_.steps()) {
       return false;  // the last one is finish()'s
     }
-    return settings_.eval_every > 0 ? runner_.next_step() % settings_.eval_every == 0
-                                    : std::floor(runner_.epoch()) > std::floor(epoch_before);
+    return settings_.eval_every > 0
+               ? runner_.next_step() % settings_.eval_every == 0
+               : std::floor(runner_.epoch()) > std::floor(runner_.epoch_before());
   }
 
-  // False when it is time to stop.
-  bool evaluate_now(bool last = false) {
+  // Whether it is time to stop early.
+  bool has_stalled() {
+    if (settings_.early_stop == 0 || progress_.without_improvement < settings_.early_stop) {
+      return false;
+    }
+    say(concat("stopping: ",
+               settings_.best,
+               " has not improved in ",
+               progress_.without_improvement,
+               " evaluations; it was best in step ",
+               progress_.best_step));
+    return true;
+  }
+
+  void evaluate_now(bool last = false) {
     const bool keep = last && data_.held_out->size() <= kMostSampleResults;
-    Evaluation evaluation = evaluate(judged_,
-                                     task_,
-                                     *data_.held_out,
-                                     {.batch = settings_.eval_batch, .keep_samples = keep},
-                                     *world_);
+    result_.evaluation = evaluate(judged_,
+                                  task_,
+                                  *data_.held_out,
+                                  {.batch = settings_.eval_batch, .keep_samples = keep},
+                                  *world_);
     judged_.module->train();
-    if (evaluated_step_ == runner_.next_step()) {
-      // The same weights again, for each sample's result: nothing is to be decided anew.
-      result_.evaluation = std::move(evaluation);
-      return true;
+    if (progress_.evaluated_step == runner_.next_step()) {
+      return;  // the same weights again, for each sample's result: nothing is to be decided anew
     }
-    evaluated_step_ = runner_.next_step();
-    const double judged = evaluation.metrics.at(settings_.best);
-    const bool better =
-        result_.best.empty() || is_better(settings_.best, judged, result_.best.at(settings_.best));
-    if (better) {
-      result_.best = evaluation.metrics;
-      result_.best_step = runner_.next_step();
-      without_improvement_ = 0;
-    } else {
-      ++without_improvement_;
-    }
-    const auto aimed = goal_ ? evaluation.metrics.find(goal_->metric) : evaluation.metrics.end();
-    if (result_.goal_step == 0 && aimed != evaluation.metrics.end() &&
-        !is_better(goal_->metric, goal_->value, aimed->second)) {
-      result_.goal_step = runner_.next_step();
-      result_.goal_seconds = run_seconds();
+    const Evaluation& evaluation = result_.evaluation;
+    const bool better = progress_.judge(runner_.next_step(), evaluation.metrics, settings_.best);
+    if (goal_) {
+      progress_.aim(*goal_, run_seconds());
     }
     if (settings_.schedule == "plateau") {
-      plateau_.observe(judged);
-      runner_.engine().set_learning_rate(base_rate_ * plateau_.factor());
+      plateau_.observe(evaluation.metrics.at(settings_.best));
+      runner_.engine().set_learning_rate(runner_.base_rate() * plateau_.factor());
     }
     if (leads()) {
       observer_->evaluated(runner_.next_step(), evaluation, better);
@@ -255,71 +349,45 @@ class Training {
     if (better && settings_.save_weights) {
       keep_weights("best");
     }
-    result_.evaluation = std::move(evaluation);
-    if (!last && settings_.early_stop > 0 && without_improvement_ >= settings_.early_stop) {
-      say(concat("stopping: ",
-                 settings_.best,
-                 " has not improved in ",
-                 without_improvement_,
-                 " evaluations; it was best in step ",
-                 result_.best_step));
-      return false;
-    }
-    return true;
   }
+
+  // --- the end
 
   void finish() {
     if (data_.held_out && result_.status != TrainResult::Status::kInterrupted) {
       evaluate_now(/*last=*/true);
     }
+    if (checkpoints_.saves()) {
+      save();
+    }
     if (settings_.save_weights) {
       keep_weights("model");
       if (settings_.ema_decay > 0) {
-        keep_average();
+        detail::with_averages(
+            runner_.engine(), *judged_.module, [this] { keep_weights("average"); });
       }
     }
-    std::vector<double> shares = {(processor_seconds() - processor_begin_) / run_seconds()};
+    if (checkpoints_.saves()) {
+      const auto waits = Time::now();
+      checkpoints_.finish();
+      progress_.save_seconds += std::chrono::duration<double>(Time::now() - waits).count();
+    }
+    summarise();
+  }
+
+  void summarise() {
+    std::vector<double> shares = {run_processor_seconds() / run_seconds()};
     world_->all_reduce(shares, ReduceOp::kAverage).wait();
+    progress_.summarise(result_);
     result_.processor_share = shares[0];
     result_.steps = runner_.next_step();
     result_.micro_batch = runner_.micro_batch();
     result_.counts_tokens = task_.predicts_tokens();
-    const bool timed = timed_seconds_ > 0;
-    const double seconds = timed ? timed_seconds_ : result_.seconds;
-    if (seconds > 0) {
-      const std::int64_t samples = timed ? timed_samples_ : all_samples_;
-      const std::int64_t units = result_.counts_tokens ? tokens_in(samples) : samples;
-      result_.per_second = static_cast<double>(units) / seconds;
-    }
-    if (result_.seconds > 0) {
-      result_.communication_share = comm_seconds_ / result_.seconds;
-      result_.data_share = data_seconds_ / result_.seconds;
-      result_.record_share = all_record_seconds_ / (result_.seconds + all_record_seconds_);
+    if (result_.counts_tokens) {
+      result_.per_second *= static_cast<double>(tokens_in(1));
     }
     result_.memory = runner_.engine().memory_report();
     result_.stragglers = runner_.stragglers();
-  }
-
-  // The moving average in the place of the weights, for as long as they are written.
-  void keep_average() {
-    std::vector<std::pair<at::Tensor, at::Tensor>> averages;
-    for (const auto& item : judged_.module->named_parameters()) {
-      if (item.value().requires_grad()) {
-        averages.emplace_back(item.value(), runner_.engine().average(item.key()));
-      }
-    }
-    const at::NoGradGuard no_grad;
-    auto scope = runner_.engine().gathered();
-    std::vector<at::Tensor> before;
-    for (auto& [parameter, average] : averages) {
-      before.push_back(parameter.detach().clone());
-      parameter.copy_(average);
-    }
-    keep_weights("average");
-    for (std::size_t i = averages.size(); i-- > 0;) {  // backwards: a tied one comes twice
-      averages[i].first.copy_(before[i]);
-    }
-    scope.close();
   }
 
   const TrainSettings& settings_;
@@ -327,24 +395,18 @@ class Training {
   std::shared_ptr<World> world_;
   TrainObserver* observer_;
   std::function<bool()> stop_;
+  RunCheckpoints& checkpoints_;
   Task task_;
   StepRunner runner_;
   Trainable judged_;  // scores in the precision of the run
   ReduceOnPlateau plateau_;
-  double base_rate_;
   std::optional<Goal> goal_ = goal_of(settings_);
   Time::time_point begin_ = Time::now();
   double processor_begin_ = processor_seconds();
+  std::int64_t first_step_ = 0;  // that was taken before this part of the run
+  double last_record_seconds_ = 0;
+  TrainProgress progress_;  // what is in `runner_` and `plateau_`, only when it is saved
   TrainResult result_;
-  std::int64_t without_improvement_ = 0;
-  std::int64_t evaluated_step_ = 0;  // the last one after which there was an evaluation
-  double comm_seconds_ = 0;
-  double data_seconds_ = 0;
-  double record_seconds_ = 0;
-  double all_record_seconds_ = 0;
-  double timed_seconds_ = 0;
-  std::int64_t timed_samples_ = 0;
-  std::int64_t all_samples_ = 0;
 };
 
 }  // namespace
@@ -354,69 +416,19 @@ TrainResult train(const TrainSettings& settings,
                   const Parts& data,
                   const std::shared_ptr<World>& world,
                   TrainObserver* observer,
-                  const std::function<bool()>& stop) {
+                  const std::function<bool()>& stop,
+                  const TrainCheckpoints& checkpoints) {
   TRIREME_CHECK(model.module && model.scores && data.train, "train: expected a model and data");
-  return Training(settings, model, data, world, observer, stop).run();
-}
-
-Parts prepared(const TrainSettings& settings, const Parts& data, Communicator& ranks) {
-  if (settings.normalise != "standard") {
-    return data;
-  }
-  TRIREME_CHECK(data.train->shape().kind == SampleKind::kDense,
-                "normalise: only dense numbers have a mean, found another kind of data");
-  // Every chunk is computed by one rank; the others' entries are 0, so the sums are exact.
-  std::vector<FeatureSums> sums(static_cast<std::size_t>(kStatisticsChunks));
-  std::vector<double> flat;
-  std::size_t features = 0;
-  for (std::int64_t chunk = 0; chunk < kStatisticsChunks; ++chunk) {
-    if (chunk % ranks.size() == ranks.rank()) {
-      sums[static_cast<std::size_t>(chunk)] = feature_sums(*data.train, chunk, kStatisticsChunks);
-      features = sums[static_cast<std::size_t>(chunk)].sum.size();
+  const auto say = [observer](const std::string& text) {
+    if (observer != nullptr) {
+      observer->message(text);
     }
+  };
+  RunCheckpoints kept(settings, checkpoints, *model.module, world, observer, say);
+  if (!settings.weights_from.empty() && !kept.resumed_step()) {
+    detail::begin_with_weights(settings, *model.module, say);
   }
-  std::vector<std::int64_t> agreed = {static_cast<std::int64_t>(features)};
-  ranks.all_reduce(agreed, ReduceOp::kMax).wait();
-  features = static_cast<std::size_t>(agreed[0]);
-  for (FeatureSums& part : sums) {
-    for (std::vector<double>* values : {&part.count, &part.sum, &part.square_sum}) {
-      values->resize(features, 0);
-      flat.insert(flat.end(), values->begin(), values->end());
-    }
-  }
-  ranks.all_reduce(flat).wait();
-  auto at = flat.begin();
-  for (FeatureSums& part : sums) {
-    for (std::vector<double>* values : {&part.count, &part.sum, &part.square_sum}) {
-      std::copy_n(at, features, values->begin());
-      at += static_cast<std::ptrdiff_t>(features);
-    }
-  }
-  const FeatureStatistics statistics = statistics_of(*data.train, sums);
-  return {standardised(data.train, statistics),
-          data.held_out ? standardised(data.held_out, statistics) : nullptr};
-}
-
-std::vector<TrainResult> cross_validate(
-    const TrainSettings& settings,
-    const std::shared_ptr<const Dataset>& all,
-    const std::function<std::shared_ptr<TrainObserver>(int fold, const Trainable& model)>&
-        observer_of,
-    const std::shared_ptr<World>& world,
-    const std::function<bool()>& stop) {
-  std::vector<TrainResult> results;
-  const auto folds = static_cast<int>(settings.folds);
-  for (int fold = 0; fold < folds; ++fold) {
-    const Parts parts = prepared(
-        settings, fold_of(all, fold, folds, mix(settings.seed, 0x666f6c6473u)), *world);  // "folds"
-    const Trainable model = make_model(settings, parts.train->shape());
-    const std::shared_ptr<TrainObserver> observer = observer_of(fold, model);
-    results.push_back(train(settings, model, parts, world, observer.get(), stop));
-    if (results.back().status == TrainResult::Status::kInterrupted) {
-      break;
-    }
-  }
-  return results;
+  return Training(settings, model, data, world, observer, stop, kept).run();
 }
 
 }  // namespace trireme

@@ -106,6 +106,9 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   add_line(table, "processors per rank", format("%.2f", result.processor_share));
   add_line(table, "time in communication", format("%.1f %%", 100 * result.communication_share));
   add_line(table, "time waiting for data", format("%.2f %%", 100 * result.data_share));
+  if (result.save_share > 0) {
+    add_line(table, "time for checkpoints", format("%.2f %%", 100 * result.save_share));
+  }
   if (const MemoryUse* most = largest(result.memory)) {
     add_line(table,
              "memory of a rank",
@@ -170,6 +173,7 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
   json["communication_share"] = result.communication_share;
   json["data_share"] = result.data_share;
   json["record_share"] = result.record_share;
+  json["save_share"] = result.save_share;
   json["ranks"] = settings.ranks;
   json["zero"] = settings.zero;
   return json.dump(2) + "\n";

@@ -5,6 +5,7 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
+#include "trireme/train/torch_archive.h"
 
 namespace trireme {
 namespace {
@@ -38,7 +39,9 @@ void save_weights(const std::string& path,
   for (const Named& each : all) {
     entries.push_back({each.name, dtype_of(each.tensor.scalar_type()), each.tensor.sizes().vec()});
   }
-  SafetensorsWriter writer(path, std::move(entries), metadata);
+  std::map<std::string, std::string> all_metadata = metadata;
+  all_metadata.merge(module_notes(module));
+  SafetensorsWriter writer(path, std::move(entries), all_metadata);
   for (const Named& each : all) {
     // A copy of one tensor: reading through an operator also gathers what is divided.
     const at::Tensor values = each.tensor.detach().clone(at::MemoryFormat::Contiguous);

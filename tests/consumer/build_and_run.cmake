@@ -32,19 +32,37 @@ foreach(command IN ITEMS "2;02_data_parallel" "3;03_zero" "5;03_zero")
 endforeach()
 # The training loop with a model and a dataset of a user's own: the same losses, too.
 function(run_training ranks result)
-  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/04_train"
+  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/05_train"
     RESULT_VARIABLE code OUTPUT_VARIABLE text)
   message("${text}")
   string(REGEX MATCH "loss .*" loss "${text}")
   if(NOT code EQUAL 0 OR NOT loss)
-    message(FATAL_ERROR "04_train with ${ranks} ranks failed with ${code}")
+    message(FATAL_ERROR "05_train with ${ranks} ranks failed with ${code}")
   endif()
   set(${result} "${loss}" PARENT_SCOPE)
 endfunction()
 run_training(1 alone)
 run_training(3 together)
 if(NOT alone STREQUAL together)
-  message(FATAL_ERROR "04_train: one rank says ${alone}, three say ${together}")
+  message(FATAL_ERROR "05_train: one rank says ${alone}, three say ${together}")
+endif()
+
+# Killed and started again, with other ranks: the loss of one that was not.
+function(run_resumed ranks expected_code result)
+  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/04_resume" ${ARGN}
+    RESULT_VARIABLE code OUTPUT_VARIABLE text)
+  message("${text}")
+  string(REGEX MATCH "loss .*" loss "${text}")
+  if(NOT code EQUAL expected_code)
+    message(FATAL_ERROR "04_resume ${ARGN}: expected ${expected_code}, found ${code}")
+  endif()
+  set(${result} "${loss}" PARENT_SCOPE)
+endfunction()
+run_resumed(2 0 calm "${WORK}/calm")
+run_resumed(2 3 killed "${WORK}/struck" 130)
+run_resumed(3 0 struck "${WORK}/struck")
+if(killed OR NOT calm OR NOT calm STREQUAL struck)
+  message(FATAL_ERROR "04_resume: ${calm} without a break, ${struck} with one (${killed})")
 endif()
 
 # The installed program trains.

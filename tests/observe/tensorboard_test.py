@@ -63,11 +63,24 @@ def check_plugins(folder):
     assert (values["weights"][:, 0] <= values["weights"][:, 1]).all()
 
 
+def check_continued(folder):
+    """A run that was killed and went on: neither a gap nor anything twice."""
+    assert len(list(pathlib.Path(folder).iterdir())) == 2
+    events = EventAccumulator(folder, size_guidance={"scalars": 0, "histograms": 0})
+    events.Reload()
+    scalars = events.Scalars("train/loss")
+    assert [point.step for point in scalars] == list(range(1, 12)), scalars
+    for point in scalars:
+        assert point.value == point.step + (100 if point.step >= 6 else 0), point
+    assert [entry.step for entry in events.Histograms("weights")] == list(range(1, 12))
+
+
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.argv[1], folder], check=True)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as continued:
+        subprocess.run([sys.argv[1], folder, continued], check=True)
         check_classic(folder)
         check_plugins(folder)
+        check_continued(continued)
     print("tensorboard reads what we write")
 
 

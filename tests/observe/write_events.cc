@@ -1,4 +1,5 @@
-// Writes an event file for tensorboard_test.py to read: write_events FOLDER.
+// Writes event files for tensorboard_test.py to read: write_events FOLDER CONTINUED. The second
+// folder gets those of a run that was killed after its step 9 and went on with step 6.
 
 #include <cmath>
 #include <cstdio>
@@ -8,8 +9,8 @@
 #include "trireme/observe/event_file.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: write_events FOLDER\n");
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: write_events FOLDER CONTINUED\n");
     return 2;
   }
   try {
@@ -26,6 +27,18 @@ int main(int argc, char** argv) {
     file.add_histogram("weights", 5, weights);
     file.add_histogram("empty", 5, {});
     file.add_text("config", 0, "learning rate **0.1** & Größe");
+
+    trireme::EventFile killed(argv[2]);
+    for (int step = 1; step < 10; ++step) {
+      killed.add_scalar("train/loss", step, step);
+      killed.add_histogram("weights", step, weights);
+    }
+    killed.flush();
+    trireme::EventFile continued(argv[2], 6);
+    for (int step = 6; step < 12; ++step) {
+      continued.add_scalar("train/loss", step, 100 + step);
+      continued.add_histogram("weights", step, weights);
+    }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
+#include "trireme/settings/differences.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
 
@@ -151,13 +152,31 @@ TEST(SettingsTable, KeepsEveryDigitOfANumber) {
   EXPECT_EQ(settings.seed, 18446744073709551615U);
 }
 
+// What a run has stored is what it goes on with; and the same command over it changes nothing.
 TEST(SettingsTable, ResolvedSettingsResolveToThemselves) {
-  for (const char* model : {"gpt", "mlp", "convnet"}) {
-    TrainSettings settings;
-    settings.model = model;
-    settings.ranks = 3;
-    const TrainSettings once = resolve(settings);
-    EXPECT_EQ(to_json(resolve(from(to_json(once)))), to_json(once));
+  const std::vector<std::string> commands = {
+      R"({"model": "gpt"})",
+      R"({"model": "gpt", "size": "gpt2", "schedule": "linear"})",
+      R"({"model": "mlp", "optimizer": "sgd"})",
+      R"({"model": "convnet", "ranks": 3, "zero": 3, "placement": "copied"})",
+      R"({"model": "wide", "data": "a.svm"})",
+      R"({"batch": 48, "ranks": 2, "accumulate": 3})",
+      R"({"micro_batch": "4", "ranks": 3, "accumulate": 2})",
+      R"({"micro_batch": "share", "batch": 10, "ranks": 3})",
+      R"({"micro_batch": "auto", "batch": 64, "batch_schedule": ["9:128"]})",
+      R"({"steps": 30})",
+      R"({"epochs": 0.5})",
+      R"({"model": "mlp", "epochs": 2, "warm_up": 4, "clip_norm": 0.5})",
+      R"({"balance": "speeds", "speeds": [1, 2.5], "ranks": 2})",
+      R"({"train_batch_size": 32, "gradient_accumulation_steps": 2, "ranks": 4})",
+      R"({"save_every": 100, "keep_last": 0, "snapshot_limit": "1.5GiB", "weights_from": "a"})",
+  };
+  for (const std::string& command : commands) {
+    const TrainSettings once = resolve(from(command));
+    EXPECT_EQ(to_json(resolve(from(to_json(once)))), to_json(once)) << command;
+    TrainSettings again = from(to_json(once));
+    apply_json(again, command, "the same command");
+    EXPECT_EQ(to_json(resolve(again)), to_json(once)) << command;
   }
 }
 
@@ -167,6 +186,85 @@ TEST(SettingsTable, IsWholeInHelpAndPage) {
     expect_parts(settings_page(), {"| `" + each.flag() + "` | `" + each.name + "` |"});
     EXPECT_EQ(each.flag().find('_'), std::string::npos);
   }
+}
+
+// --- differences
+
+std::vector<std::string> names_of(const std::vector<SettingDifference>& differences) {
+  std::vector<std::string> names;
+  for (const SettingDifference& each : differences) {
+    names.push_back(each.name);
+  }
+  return names;
+}
+
+TEST(Differences, AreThoseThatChangeTheResult) {
+  // How it is computed and what is written, but not what is computed.
+  const std::set<std::string> free = {"ranks",          "threads",       "zero",
+                                      "placement",      "unit_bytes",    "bucket_bytes",
+                                      "balance",        "speeds",        "straggler_factor",
+                                      "timeout",        "data_threads",  "memory_limit",
+                                      "recompute",      "log_every",     "histogram_every",
+                                      "tensorboard",    "save_weights",  "save_initial",
+                                      "save_every",     "keep_last",     "keep_every",
+                                      "snapshot_limit", "allow_changes", "run"};
+  for (const Setting& each : settings_table()) {
+    TrainSettings given;
+    each.set_text(given, another_value(each).first);
+    const auto differences = differences_of_result(to_json(TrainSettings{}), given);
+    if (free.count(each.name) > 0) {
+      EXPECT_TRUE(differences.empty()) << each.name;
+    } else if (each.name != "sum_order" && each.name != "lr_scaling") {
+      ASSERT_EQ(names_of(differences), std::vector<std::string>{each.name});
+      EXPECT_EQ(differences[0].saved, each.default_text);
+      EXPECT_EQ(differences[0].given, each.to_json(given));
+    }
+  }
+}
+
+TEST(Differences, CountRanksWhereTheResultDependsOnThem) {
+  const auto differ = [](TrainSettings both) {
+    const std::string saved = to_json(both);
+    both.ranks = 2;
+    both.balance = "measured";
+    return names_of(differences_of_result(saved, both));
+  };
+  EXPECT_TRUE(differ({}).empty());
+  TrainSettings settings;
+  settings.lr_scaling = "sqrt";
+  EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks"}));
+  settings.lr_scaling = "none";
+  settings.sum_order = "local_first";
+  EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks", "balance"}));
+}
+
+TEST(Differences, KnowOlderSettingsAndOthersModels) {
+  TrainSettings mine;
+  mine.model = "a model of my own";
+  EXPECT_TRUE(differences_of_result(to_json(mine), mine).empty());
+  // One that was added later had no other effect than its default.
+  Json older = Json::parse(to_json(mine));
+  older.erase("goal");
+  older["gone"] = 3;
+  EXPECT_TRUE(differences_of_result(older.dump(), mine).empty());
+  mine.goal = "loss:1";
+  EXPECT_EQ(names_of(differences_of_result(older.dump(), mine)), std::vector<std::string>{"goal"});
+  EXPECT_THROW(differences_of_result("{", mine), ConfigError);
+}
+
+TEST(Differences, AreAllRefusedUnlessTheyAreAllowed) {
+  TrainSettings given;
+  given.lr = 0.5;
+  given.hidden = {3, 4};
+  const std::string saved = to_json(TrainSettings{});
+  expect_parts(refusal([&] { check_same_result(saved, given, 70); }),
+               {"step 70",
+                "lr: 0.0 in the checkpoint, 0.5 given",
+                "hidden: [] in the checkpoint, [3,4] given",
+                "--run",
+                "--allow-changes"});
+  given.allow_changes = true;
+  EXPECT_EQ(check_same_result(saved, given, 70).size(), 2U);
 }
 
 TEST(NearestName, ForgivesFewLettersAndFindsWhatIsContained) {
@@ -630,6 +728,9 @@ TEST(Resolve, RefusesSettingsThatContradictEachOther) {
       {R"({"class_weights": [1, 2]})", {"class_weights", "sampling = shuffled"}},
       {R"({"schedule": "multi_step"})", {"milestones"}},
       {R"({"schedule": "multi_step", "milestones": [5, 3]})", {"milestones", "rising"}},
+      {R"({"save_every": 5, "folds": 3})", {"save_every", "folds = 3", "found 5"}},
+      {R"({"weights_partial": true})", {"weights_partial", "weights_from"}},
+      {R"({"snapshot_limit": "much"})", {"snapshot_limit", "512MB", "much"}},
       {R"({"model": "wide"})", {"data", "libsvm"}},
       {R"({"model": "convnet", "hidden": [8, 8]})", {"hidden", "found 2"}},
   };

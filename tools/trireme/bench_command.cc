@@ -36,6 +36,7 @@ void add_bench_command(CLI::App& program, Action& action) {
   };
   add_program("optim", "Each optimizer beside torch's and beside the memory's limit");
   add_program("step", "A training step in every mode beside PyTorch and DeepSpeed");
+  add_program("checkpoint", "Saving and loading a training's state beside PyTorch");
 
   auto train_options = std::make_shared<bench::TrainBenchOptions>();
   CLI::App* train =

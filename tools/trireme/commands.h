@@ -20,11 +20,12 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
 std::vector<std::string> split_off_command(std::vector<std::string>& words);
 
 void add_bench_command(CLI::App& program, Action& action);
+void add_ckpt_command(CLI::App& program, Action& action);
 void add_compare_command(CLI::App& program, Action& action);
 void add_plot_command(CLI::App& program, Action& action);
 void add_train_command(CLI::App& program, Action& action);
-// What to say about a command, or a flag of `trireme train`, that does not exist: the nearest one.
-// Empty where there is none.
+// What to say about a command (also one of `trireme ckpt`), or a flag of `trireme train`, that does
+// not exist: the nearest one. Empty where there is none.
 std::string suggestion_for(const std::vector<std::string>& words);
 void add_sample_command(CLI::App& program, Action& action);
 

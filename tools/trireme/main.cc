@@ -43,6 +43,7 @@ int run_program(int argc, char** argv) {
   trireme::tools::Action action;
   trireme::tools::add_run_command(program, action, command);
   trireme::tools::add_bench_command(program, action);
+  trireme::tools::add_ckpt_command(program, action);
   trireme::tools::add_compare_command(program, action);
   trireme::tools::add_plot_command(program, action);
   trireme::tools::add_train_command(program, action);

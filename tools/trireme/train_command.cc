@@ -10,6 +10,7 @@
 
 #include "commands.h"
 #include "sibling.h"
+#include "train_resume.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
@@ -26,6 +27,7 @@ constexpr double kTimeToEnd = 60;
 
 struct TrainCommand {
   std::string config;
+  ResumeFlag resume;
   bool help = false;
   bool print_config = false;
   bool page = false;
@@ -44,15 +46,38 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TrainSettings settings_of(const TrainCommand& command) {
-  TrainSettings settings;
+// What is given, over these.
+TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
   if (!command.config.empty()) {
     apply_json(settings, text_of(command.config), command.config);
   }
   for (const auto& [setting, value] : command.flags) {
     setting->set_text(settings, value);
   }
-  return resolve(settings);
+  return settings;
+}
+
+// What is given, over what the run had before.
+TrainSettings continued(const std::string& run,
+                        const TrainSettings& given,
+                        const TrainCommand& command) {
+  TrainSettings settings = given_over(settings_of_run(run), command);
+  if (settings.zero != 3 && given.placement == "auto") {
+    settings.placement = "auto";  // it was for another stage
+  }
+  return settings;
+}
+
+// The folder that is named; empty: none.
+std::string named_run(const TrainCommand& command, const TrainSettings& given) {
+  const auto resumed = command.resume.run();
+  TRIREME_CHECK(!resumed || given.run.empty() || fs::path(given.run) == fs::path(*resumed),
+                "--resume: expected the folder of --run, \"",
+                given.run,
+                "\", or a step, found \"",
+                resumed.value_or(""),
+                "\"");
+  return resumed.value_or(given.run);
 }
 
 // "runs/2026-01-31_12-00-00_gpt", with a number behind it where that is taken.
@@ -69,31 +94,21 @@ std::string dated_folder(const std::string& model) {
   return folder;
 }
 
-void make_run_folder(const std::string& folder) {
-  std::error_code error;
-  // What every run leaves that got as far as its first step; one that did not can be repeated.
-  for (const char* name : {"metrics.jsonl", "summary.json", "fold-1"}) {
-    TRIREME_CHECK(!fs::exists(fs::path(folder) / name, error),
-                  "--run: \"",
-                  folder,
-                  "\" already holds a run (",
-                  name,
-                  "): choose another folder, or remove it");
-  }
-  fs::create_directories(folder, error);
-  TRIREME_CHECK(!error && fs::is_directory(folder),
-                "--run: the folder \"",
-                folder,
-                "\" could not be created: ",
-                error ? error.message() : "there is a file of this name");
-}
-
 // Our own, by groups and with all words: CLI11's would be one long list.
 std::string help_text() {
   return "Train a built-in model on this machine.\n\n"
-         "Usage: trireme train [-n N] [SETTINGS] [--config FILE] [--print-config]\n\n"
+         "Usage: trireme train [-n N] [SETTINGS] [--config FILE] [--resume [RUN|STEP|never]] "
+         "[--print-config]\n\n"
          "  --config FILE       settings from a JSON file, DeepSpeed's names too; flags count "
          "more\n"
+         "  --resume            go on from the newest checkpoint of --run. So does a run whose "
+         "folder has one\n"
+         "                      without this flag; with it, one that has none is refused. Settings "
+         "that are\n"
+         "                      not given are those of the run\n"
+         "  --resume RUN        the same, in this folder\n"
+         "  --resume STEP       go on from the checkpoint of this step\n"
+         "  --resume never      refuse a folder that holds a run\n"
          "  --print-config      show the settings in force, as JSON, and end\n\n"
          "SETTINGS, as flags or as names of one JSON object:\n" +
          settings_help() +
@@ -110,7 +125,14 @@ int run_training(const TrainCommand& command) {
     std::cout << settings_page();
     return kExitOk;
   }
-  TrainSettings settings = settings_of(command);
+  const TrainSettings given = given_over({}, command);
+  const std::string run = named_run(command, given);
+  const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
+  TrainSettings settings = resolve(step ? continued(run, given, command) : given);
+  settings.run = run;
+  if (step) {
+    check_settings(run, *step, settings);
+  }
   if (command.print_config) {
     std::cout << to_json(settings) << "\n";
     return kExitOk;
@@ -118,11 +140,18 @@ int run_training(const TrainCommand& command) {
   if (settings.run.empty()) {
     settings.run = dated_folder(settings.model);
   }
-  make_run_folder(settings.run);
-  write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
+  check_nobody_trains(settings.run);
+  if (!step) {
+    make_run_folder(settings.run);
+    write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
+  }
 
   LaunchOptions options;
   options.command = {sibling_path("trireme-worker"), "train", settings.run};
+  if (step) {
+    options.command.push_back(std::to_string(*step));
+  }
+  options.environment = {concat(kEnvTrainSettings, "=", to_json(settings))};
   options.ranks = static_cast<int>(settings.ranks);
   if (settings.threads > 0) {
     options.threads = static_cast<int>(settings.threads);
@@ -141,17 +170,27 @@ std::string suggestion_for(const std::vector<std::string>& words) {
   if (words.empty()) {
     return {};
   }
-  const std::vector<std::string> commands = {"run", "bench", "compare", "plot", "train", "sample"};
-  if (std::find(commands.begin(), commands.end(), words[0]) == commands.end() &&
-      !words[0].starts_with("-")) {
-    const std::string near = nearest_name(words[0], commands);
+  const auto unknown = [](const std::string& word, const std::vector<std::string>& commands) {
+    if (word.starts_with("-") ||
+        std::find(commands.begin(), commands.end(), word) != commands.end()) {
+      return std::string();
+    }
+    const std::string near = nearest_name(word, commands);
     return concat(
-        "; found \"", words[0], "\"", near.empty() ? "" : concat(", did you mean ", near, "?"));
+        "; found \"", word, "\"", near.empty() ? "" : concat(", did you mean ", near, "?"));
+  };
+  std::string other =
+      words[0] == "ckpt" && words.size() > 1
+          ? unknown(words[1], {"ls", "show", "verify", "export", "import", "diff", "prune"})
+          : unknown(words[0], {"run", "bench", "ckpt", "compare", "plot", "train", "sample"});
+  if (!other.empty()) {
+    return other;
   }
   if (words[0] != "train") {
     return {};
   }
-  std::vector<std::string> flags = {"--config", "--print-config", "--help", "--settings-page"};
+  std::vector<std::string> flags = {
+      "--config", "--resume", "--print-config", "--help", "--settings-page"};
   for (const Setting& setting : settings_table()) {
     flags.push_back(setting.flag());
   }
@@ -172,6 +211,15 @@ void add_train_command(CLI::App& program, Action& action) {
   train->set_help_flag();
   train->add_flag("-h,--help", command->help, "Show all settings");
   train->add_option("--config", command->config, "Settings from a JSON file")->type_name("FILE");
+  train
+      ->add_option_function<std::string>(
+          "--resume",
+          [command](const std::string& value) {
+            command->resume = {true, value};
+          },
+          "Go on from a checkpoint")
+      ->expected(0, 1)
+      ->type_name("[RUN|STEP|never]");
   train->add_flag("--print-config", command->print_config, "Show the settings in force");
   train->add_flag("--settings-page", command->page, "");  // for docs/train.md
   for (const Setting& setting : settings_table()) {

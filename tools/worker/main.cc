@@ -1,5 +1,5 @@
-// trireme-worker: what `trireme train` starts as ranks, and `trireme sample` becomes. A program of
-// its own, because it needs LibTorch.
+// trireme-worker: what `trireme train` starts as ranks, and `trireme sample` and `trireme ckpt`
+// become. A program of its own, because it needs LibTorch.
 
 #include <csignal>
 #include <cstdio>
@@ -15,13 +15,21 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    if (words.size() == 2 && words[0] == "train") {
-      return trireme::worker::train_in(words[1]);
+    if (words.size() >= 2 && words.size() <= 3 && words[0] == "train") {
+      return trireme::worker::train_in(words[1], words.size() == 3 ? words[2] : "");
     }
     if (!words.empty() && words[0] == "sample") {
       return trireme::worker::sample({words.begin() + 1, words.end()});
     }
-    std::fprintf(stderr, "trireme-worker: started by \"trireme train\" and \"trireme sample\"\n");
+    if (!words.empty() && words[0] == "export-archive") {
+      return trireme::worker::export_archive({words.begin() + 1, words.end()});
+    }
+    if (!words.empty() && words[0] == "import-archive") {
+      return trireme::worker::import_archive({words.begin() + 1, words.end()});
+    }
+    std::fprintf(
+        stderr,
+        "trireme-worker: started by \"trireme train\", \"trireme sample\" and \"trireme ckpt\"\n");
     return trireme::kExitUsage;
   } catch (const trireme::ConfigError& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());

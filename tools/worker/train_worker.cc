@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 #include <limits>
+#include <optional>
 #include <sstream>
 
 #include <malloc.h>
@@ -11,7 +12,9 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/world.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
@@ -79,18 +82,26 @@ std::string readable(const std::exception& error) {
   return torch != nullptr ? torch->what_without_backtrace() : error.what();
 }
 
+TrainSettings settings_of(const std::string& run) {
+  TrainSettings settings;
+  const std::string given = env_string(kEnvTrainSettings).value_or("");
+  if (!given.empty()) {
+    apply_json(settings, given, kEnvTrainSettings);
+  } else {
+    apply_json(settings, text_of(fs::path(run) / "config.json"), run + "/config.json");
+  }
+  return settings;
+}
+
 class Job {
  public:
-  explicit Job(const std::string& run)
-      : run_(run),
-        settings_([&] {
-          TrainSettings settings;
-          apply_json(settings, text_of(fs::path(run) / "config.json"), run + "/config.json");
-          return settings;
-        }()),
-        world_(init()) {}
+  Job(const std::string& run, std::optional<std::int64_t> step)
+      : run_(run), step_(step), settings_(settings_of(run)), world_(init()) {}
 
   int run() {
+    if (leads()) {
+      lock_.emplace(run_);  // before anything in the folder changes
+    }
     try {
       return settings_.folds > 0 ? validate() : train_once();
     } catch (const std::exception& error) {
@@ -146,7 +157,12 @@ class Job {
       describe(model);
       recorder_ = std::make_shared<RunRecorder>(run_, settings_, stdout);
     }
-    const TrainResult result = train(settings_, model, data, world_, recorder_.get(), wants_stop);
+    TrainCheckpoints checkpoints{.resume = step_.has_value(), .step = step_};
+    if (step_ || settings_.save_every > 0) {
+      checkpoints.folder = concat(run_, "/", kCheckpointsFolder);
+    }
+    const TrainResult result =
+        train(settings_, model, data, world_, recorder_.get(), wants_stop, checkpoints);
     if (leads()) {
       recorder_->finish(result);
       print("\n" + summary_table(settings_, result));
@@ -194,17 +210,19 @@ class Job {
   }
 
   std::string run_;
+  std::optional<std::int64_t> step_;
   TrainSettings settings_;
   std::shared_ptr<World> world_;
+  std::optional<FolderLock> lock_;
   std::shared_ptr<RunRecorder> recorder_;
 };
 
 }  // namespace
 
-int train_in(const std::string& run) {
+int train_in(const std::string& run, const std::string& step) {
   watch_signals();
   keep_freed_memory();
-  Job job(run);
+  Job job(run, parse_integer(step));
   try {
     return job.run();
   } catch (const CommError&) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,7 +47,9 @@ class SafetensorsWriter {
 // truncated, has a broken header, or whose tensors do not fill it exactly.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);
+  // Tensors for which `skipped` says so are left out, and may be of any type.
+  explicit SafetensorsFile(const std::string& path,
+                           const std::function<bool(const std::string& name)>& skipped = {});
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;

@@ -93,6 +93,13 @@ class DataError : public Error {
   std::int64_t offset_;
 };
 
+// A checkpoint is not what was saved, or could not be saved: the operator has to act. Nothing that
+// was complete before is damaged.
+class CheckpointError : public DataError {
+ public:
+  using DataError::DataError;
+};
+
 // A bug in Trireme.
 class InternalError : public Error {
  public:

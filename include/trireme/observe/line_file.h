@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "trireme/core/file_descriptor.h"
@@ -10,16 +11,21 @@ namespace trireme {
 // A file that grows line by line (JSON lines, a log). Lines are handed to the system whole, at most
 // a few tenths of a second after they were added, so that another program can read along and a
 // killed run loses next to nothing. Throws Error with file and reason when a write fails (a full
-// disk). Not thread-safe.
+// disk). Not thread-safe, but for sync().
 class LineFile {
  public:
   explicit LineFile(const std::string& path);  // begins a new file
+  // Goes on with one, after so many bytes of it; what comes behind them is cut off. It is made
+  // where there is none.
+  LineFile(const std::string& path, std::uint64_t kept_bytes);
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
   ~LineFile();  // flushes; a failure is logged
 
   void add(const std::string& line);  // without its end
   void flush();
+  // Returns when what was flushed is on disk. May be called from another thread.
+  void sync() const;
   const std::string& path() const { return path_; }
 
  private:

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trireme/optim/parameter_slice.h"
 #include "trireme/optim/square_sum.h"
@@ -22,6 +23,8 @@ class Optimizer {
   virtual std::string name() const = 0;
   // Buffers of the slice's dtype that the rule keeps for every element.
   virtual int state_count() const = 0;
+  // What checkpoints call them; of our own rules as torch::optim does.
+  virtual std::vector<std::string> state_names() const;
   virtual double learning_rate() const = 0;
 
   // Updates the slice in place with this learning rate (a schedule's, or learning_rate()).
@@ -91,6 +94,10 @@ class Sgd final : public Optimizer {
   explicit Sgd(const SgdOptions& options = {});
   std::string name() const override { return "sgd"; }
   int state_count() const override { return options_.momentum != 0 ? 1 : 0; }
+  std::vector<std::string> state_names() const override {
+    return state_count() > 0 ? std::vector<std::string>{"momentum_buffer"}
+                             : std::vector<std::string>{};
+  }
   double learning_rate() const override { return options_.lr; }
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
@@ -107,6 +114,7 @@ class Adam final : public Optimizer {
   explicit Adam(const AdamOptions& options = {});
   std::string name() const override { return "adam"; }
   int state_count() const override { return 2; }
+  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   double learning_rate() const override { return options_.lr; }
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
@@ -123,6 +131,7 @@ class AdamW final : public Optimizer {
   explicit AdamW(const AdamWOptions& options = {});
   std::string name() const override { return "adamw"; }
   int state_count() const override { return 2; }
+  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   double learning_rate() const override { return options_.lr; }
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
@@ -139,6 +148,7 @@ class Adagrad final : public Optimizer {
   explicit Adagrad(const AdagradOptions& options = {});
   std::string name() const override { return "adagrad"; }
   int state_count() const override { return 1; }
+  std::vector<std::string> state_names() const override { return {"sum"}; }
   double learning_rate() const override { return options_.lr; }
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
@@ -155,6 +165,7 @@ class Lion final : public Optimizer {
   explicit Lion(const LionOptions& options = {});
   std::string name() const override { return "lion"; }
   int state_count() const override { return 1; }
+  std::vector<std::string> state_names() const override { return {"exp_avg"}; }
   double learning_rate() const override { return options_.lr; }
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
@@ -188,6 +199,7 @@ class Lamb final : public Optimizer {
   explicit Lamb(const LambOptions& options = {});
   std::string name() const override { return "lamb"; }
   int state_count() const override { return 2; }
+  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   double learning_rate() const override { return options_.lr; }
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "trireme/core/memory_ledger.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/options.h"
+#include "trireme/shard/state_view.h"
 
 namespace trireme {
 
@@ -27,6 +29,12 @@ struct MemoryReport {
   std::int64_t ddp_bytes = 0;        // of one rank, if it held everything
 
   std::string to_string() const;  // a table
+};
+
+// What a training goes on with, as named ranges; see EngineBase::state.
+struct EngineState {
+  StateView view;
+  std::shared_ptr<const void> owner;  // of copies that the view points to
 };
 
 // Parameters whole and writable while it lives. Made by EngineBase::gathered.
@@ -94,6 +102,20 @@ class EngineBase {
   // Parameters, whole and writable, for as long as the result lives; all of them where no name is
   // given. Elsewhere parameters can be read, and a write is refused by name.
   Gathered gathered(const std::vector<std::string>& parameters = {});
+
+  // Weights at full precision, optimizer states, moving averages, buffers and the random generators
+  // (of LibTorch's default one on each rank): each element is in the slices of one rank. Valid
+  // until the next call that changes anything. Between steps; not collective.
+  EngineState state();
+  // Step counts, learning rate and loss scale, as a text for restore().
+  std::string progress() const;
+  // Puts a state back. `fill` is given what this rank holds, which at a low stage is more than it
+  // saves, and writes what it has of it; what it leaves alone keeps its value. An empty `progress`:
+  // only values change, and the averages start anew. Where it fails on one rank, all throw: what
+  // `fill` threw; after a ConfigError nothing has changed, after another error the engine is only
+  // good to be unwrapped. Collective, between steps.
+  void restore(const std::function<void(const StateView& into)>& fill,
+               const std::string& progress = {});
 
   // Gives the model back: whole parameters, in the engine's precision, in memory of its own. The
   // engine is finished.

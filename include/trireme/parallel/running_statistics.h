@@ -43,6 +43,8 @@ class RunningStatistics {
   void finish_step(std::int64_t micro_batches);
   // Drops those of a step that is not taken.
   void forget_step();
+  // The model's buffers have been set, between two steps, alike on all ranks: goes on from them.
+  void buffers_changed();
 
  private:
   struct Norm {

@@ -37,6 +37,9 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
 // The inverse: one flat object, names as in the table.
 std::string to_json(const TrainSettings& settings);
 
+// The variable in which `trireme train` hands its settings, as JSON, to the ranks.
+inline constexpr const char* kEnvTrainSettings = "TRIREME_TRAIN_SETTINGS";
+
 // The table as a page of documentation (Markdown), and as lines for --help.
 std::string settings_page();
 std::string settings_help();

@@ -106,6 +106,15 @@ struct TrainSettings {
   std::string goal;
   std::int64_t folds = 0;
 
+  // checkpoints
+  std::int64_t save_every = 0;
+  std::int64_t keep_last = 3;
+  std::int64_t keep_every = 0;
+  std::string snapshot_limit = "auto";
+  std::string weights_from;
+  bool weights_partial = false;
+  bool allow_changes = false;
+
   // output
   std::string run;
   std::int64_t log_every = 10;

@@ -13,6 +13,7 @@ namespace trireme {
 
 // "512MB", "1.5GiB"; nothing for "auto". Throws ConfigError for anything else.
 std::optional<std::uint64_t> memory_limit_bytes(const std::string& text);
+std::optional<std::uint64_t> snapshot_limit_bytes(const std::string& text);
 
 // From step `step` on (counted from 0), updates are made of `batch` samples.
 struct BatchChange {

@@ -13,6 +13,13 @@
 
 namespace trireme {
 
+namespace detail {
+class BestWeights;
+}
+
+// Of a run's folder: where its checkpoints are.
+inline constexpr const char* kCheckpointsFolder = "checkpoints";
+
 // Keeps a training in a folder, and shows it:
 //   config.json          the settings in force
 //   metrics.jsonl        a line per step, and per evaluation
@@ -24,17 +31,25 @@ namespace trireme {
 //   summary.json         the result
 // Numbers are written with all their digits. Throws Error with file and reason when a file cannot
 // be written.
+//
+// A run that goes on from a checkpoint goes on in its files: what they have of later steps is cut
+// off, so that there is neither a gap nor anything twice.
 class RunRecorder final : public TrainObserver {
  public:
-  // `folder` exists. `out`: where progress is shown, null for nowhere.
+  // `folder` exists; nothing in it is changed before training begins. `out`: where progress is
+  // shown, null for nowhere.
   RunRecorder(const std::string& folder, const TrainSettings& settings, std::FILE* out);
+  ~RunRecorder() override;
 
+  void begins(const TrainBeginning& beginning) override;
   void step(const StepReport& report) override;
   void evaluated(std::int64_t step, const Evaluation& evaluation, bool best) override;
   void values(const std::string& tag, std::int64_t step, std::span<const float> values) override;
   void message(const std::string& text) override;
   void weights(const std::string& which, const torch::nn::Module& module) override;
   void samples(const std::vector<std::int64_t>& samples) override;
+  void saves(std::int64_t step) override;
+  void settle() override;
 
   // Writes evaluation.csv and summary.json, and ends the live line.
   void finish(const TrainResult& result);
@@ -42,18 +57,24 @@ class RunRecorder final : public TrainObserver {
   void fail(const std::string& reason);
 
  private:
+  void begin_files();
+  void continue_files(const TrainBeginning& beginning);
   void write(const StepReport& report);
   void write_waiting();
+  void flush();
 
   std::string file(const std::string& name) const { return folder_ + "/" + name; }
 
   std::string folder_;
   TrainSettings settings_;
   ProgressLine progress_;
-  LineFile metrics_;
-  LineFile log_;
+  std::unique_ptr<detail::BestWeights> best_;
+  // From the beginning of training on; before it, nothing in the folder changes.
+  std::unique_ptr<LineFile> metrics_;
   std::unique_ptr<EventFile> events_;
   std::unique_ptr<LineFile> samples_;
+  std::unique_ptr<LineFile> log_;  // the last to be opened: where it is, the others are
+  std::vector<std::string> early_messages_;
   // Steps that are still to be written: many at a time cost a fraction of one at a time, between
   // two steps that fill every cache.
   std::vector<StepReport> waiting_;

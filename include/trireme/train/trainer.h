@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,10 +36,22 @@ struct StepReport {
   bool skipped = false;  // an overflow of float16
 };
 
+// How a training begins: from the start, or where a checkpoint was saved.
+struct TrainBeginning {
+  std::int64_t step = 0;       // that was the last one taken; 0: from the start
+  bool evaluated = false;      // whether the evaluation after that step is known already
+  std::int64_t best_step = 0;  // of the best evaluation up to then; 0: there was none
+  std::string checkpoint;      // that it goes on from; empty: from the start
+  int ranks = 0;               // that had saved it
+};
+
 // Who watches a training. Called on the rank it was given to, between steps.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
+  // Everything has been looked at and nothing was refused: training begins. Only messages come
+  // before it.
+  virtual void begins(const TrainBeginning& /*beginning*/) {}
   virtual void step(const StepReport& report) = 0;
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation, bool best) = 0;
   virtual void values(const std::string& tag, std::int64_t step, std::span<const float> values) = 0;
@@ -47,6 +60,11 @@ class TrainObserver {
   virtual void samples(const std::vector<std::int64_t>& samples) = 0;
   // Weights worth keeping: "best", and at the end "model".
   virtual void weights(const std::string& which, const torch::nn::Module& module) = 0;
+  // A checkpoint of this step is about to be saved.
+  virtual void saves(std::int64_t /*step*/) {}
+  // What was told up to the last saves() has to be on disk when this returns. Called on rank 0, by
+  // another thread, before that checkpoint appears: so nothing on disk is older than it.
+  virtual void settle() {}
 };
 
 struct TrainResult {
@@ -66,10 +84,22 @@ struct TrainResult {
   double communication_share = 0;      // of the steps' time, mean of the ranks
   double data_share = 0;               // waited for data
   double record_share = 0;             // spent on reporting, on the rank that does
+  double save_share = 0;               // stood still for checkpoints
   std::int64_t micro_batch = 0;
   MemoryReport memory;
   std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
   std::vector<std::int64_t> stragglers;
+};
+
+// Where a training is kept, so that it can go on after it was ended, however it was ended.
+struct TrainCheckpoints {
+  // Checkpoints are saved there (settings.save_every, keep_last, keep_every, snapshot_limit). Held
+  // against other jobs for as long as training lasts. Empty: nothing is saved.
+  std::string folder{};
+  // Go on from the newest one there, where there is one. Else a folder that holds some is refused.
+  bool resume = true;
+  // Go on from this one, which has to be there.
+  std::optional<std::int64_t> step{};
 };
 
 // The training loop: any model, any dataset, any stage; a step's data and random numbers follow the
@@ -85,13 +115,21 @@ struct TrainResult {
 // Collective. `observer` may be null; give it to one rank. `stop` is asked between steps; when it
 // says yes on any rank, training ends in good order on all. Throws DataError, GradientError (a step
 // that is not finite, with step, rank and parameter), MemoryError (not even one sample fits),
-// ConfigError.
+// ConfigError, CheckpointError (one that cannot be read, or could not be written).
+//
+// With a folder for checkpoints, the same call goes on where the last one that was saved ended, for
+// any number of ranks and any stage, and ends with the same bits as one that never was interrupted:
+//
+//   trireme::train(settings, model, data, world, nullptr, {}, {.folder = "run/checkpoints"});
+//
+// Settings that would change the result are refused by name, unless settings.allow_changes.
 TrainResult train(const TrainSettings& settings,
                   const Trainable& model,
                   const Parts& data,
                   const std::shared_ptr<World>& world,
                   TrainObserver* observer = nullptr,
-                  const std::function<bool()>& stop = {});
+                  const std::function<bool()>& stop = {},
+                  const TrainCheckpoints& checkpoints = {});
 
 // Standardises both parts by the statistics of the training part, which the ranks compute together
 // (settings.normalise). Collective.

@@ -1,7 +1,7 @@
 // Trains a model of one's own on data of one's own with Trireme's training loop: sampling, feeding,
 // evaluation, any stage, any number of ranks, the same losses to the last digit.
 //
-//   trireme run -n 2 -- build/release/bin/04_train
+//   trireme run -n 2 -- build/release/bin/05_train
 
 #include <cmath>
 #include <cstdio>

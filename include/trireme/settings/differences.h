@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/settings/train_settings.h"
+
+namespace trireme {
+
+// A setting with two values, as JSON.
+struct SettingDifference {
+  std::string name;
+  std::string saved;
+  std::string given;
+};
+
+// The settings that make what `given` computes differ from what `saved` does, which is JSON as
+// to_json has written it. All others may change between two parts of a run without changing a bit
+// of it: how many ranks there are, what each of them holds, what is written. (The number of ranks
+// counts where the settings let the result depend on it: sum_order = local_first, lr_scaling.)
+// Throws ConfigError for text that is no JSON.
+std::vector<SettingDifference> differences_of_result(const std::string& saved,
+                                                     const TrainSettings& given);
+
+// A line for each: "  lr: 0.1 in the checkpoint, 0.2 given".
+std::string to_string(const std::vector<SettingDifference>& differences);
+
+// For going on from a checkpoint of `step`, which was saved with other settings. Throws ConfigError
+// with all differences of the result and what can be done, unless given.allow_changes; returns them
+// then.
+std::vector<SettingDifference> check_same_result(const std::string& saved,
+                                                 const TrainSettings& given,
+                                                 std::int64_t step);
+
+}  // namespace trireme

@@ -1,0 +1,228 @@
+#include "trireme/checkpoint/checkpoint_folder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "checkpoint/durable.h"
+#include "trireme/checkpoint/manifest.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+using detail::errno_text;
+
+constexpr const char* kPrefix = "step-";
+constexpr std::size_t kDigits = 8;  // at least, so that names sort like numbers
+constexpr const char* kLatest = "latest";
+
+// A manifest's sequence number, from its first lines; -1 where it has none.
+std::int64_t sequence_in(const std::string& checkpoint) {
+  std::ifstream file(checkpoint + "/" + Manifest::kFileName, std::ios::binary);
+  std::string text(512, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  const std::string key = "\n\"sequence\": ";
+  const std::size_t at = text.find(key);
+  std::int64_t value = -1;
+  if (at != std::string::npos) {
+    std::from_chars(text.data() + at + key.size(), text.data() + text.size(), value);
+  }
+  return value;
+}
+
+// What `latest` says: a checkpoint, and the last sequence number that was there when it was
+// written. Later ones are newer, whatever it names.
+struct Latest {
+  std::int64_t step = -1;
+  std::int64_t sequence = -1;
+};
+
+Latest read_latest(const std::string& folder) {
+  std::ifstream file(folder + "/" + kLatest);
+  std::string name;
+  Latest latest;
+  if (file >> name >> latest.sequence) {
+    latest.step = CheckpointFolder::step_of(name).value_or(-1);
+  }
+  return latest;
+}
+
+}  // namespace
+
+std::string CheckpointFolder::name_of(std::int64_t step) {
+  std::string digits = std::to_string(step);
+  if (digits.size() < kDigits) {
+    digits.insert(0, kDigits - digits.size(), '0');
+  }
+  return kPrefix + digits;
+}
+
+std::optional<std::int64_t> CheckpointFolder::step_of(const std::string& name) {
+  std::int64_t step = 0;
+  const std::string prefix = kPrefix;
+  if (name.rfind(prefix, 0) != 0) {
+    return std::nullopt;
+  }
+  const char* end = name.data() + name.size();
+  const auto result = std::from_chars(name.data() + prefix.size(), end, step);
+  if (result.ec != std::errc() || result.ptr != end || name_of(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+std::string CheckpointFolder::path_of(std::int64_t step) const {
+  return path_ + "/" + name_of(step);
+}
+
+bool CheckpointFolder::contains(std::int64_t step) const {
+  std::error_code error;
+  return fs::is_regular_file(fs::path(path_of(step)) / Manifest::kFileName, error);
+}
+
+std::vector<std::int64_t> CheckpointFolder::steps() const {
+  std::vector<std::int64_t> found;
+  std::error_code error;
+  for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    const auto step = step_of(it->path().filename().string());
+    if (step && contains(*step)) {
+      found.push_back(*step);
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw CheckpointError(
+        path_, -1, concat("the folder \"", path_, "\" could not be read: ", error.message()));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::int64_t CheckpointFolder::last_sequence() const {
+  std::int64_t last = std::max<std::int64_t>(read_latest(path_).sequence, 0);
+  for (const std::int64_t step : steps()) {
+    last = std::max(last, sequence_in(path_of(step)));
+  }
+  return last;
+}
+
+std::optional<std::int64_t> CheckpointFolder::newest() const {
+  const Latest latest = read_latest(path_);
+  std::optional<std::int64_t> newest;
+  std::int64_t last = -1;
+  if (latest.step >= 0 && contains(latest.step)) {
+    newest = latest.step;
+    last = latest.sequence;
+  }
+  for (const std::int64_t step : steps()) {
+    const std::int64_t sequence = sequence_in(path_of(step));
+    if (sequence > last || !newest) {
+      newest = step;
+      last = sequence;
+    }
+  }
+  return newest;
+}
+
+void CheckpointFolder::set_latest(std::int64_t step) const {
+  const std::string text = concat(name_of(step), " ", last_sequence(), "\n");
+  detail::write_durably(path_ + "/" + kLatest, text);
+}
+
+void CheckpointFolder::publish(const std::string& finished, std::int64_t step) const {
+  const std::string target = path_of(step);
+  std::error_code error;
+  if (fs::exists(target, error)) {
+    // Both names exist at every moment.
+    if (renameat2(AT_FDCWD, finished.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+      detail::sync_folder(path_);
+      fs::remove_all(finished, error);  // the old one, which is the last to go
+      return;
+    }
+    remove(step);  // a file system that cannot exchange names
+  }
+  if (std::rename(finished.c_str(), target.c_str()) != 0) {
+    throw CheckpointError(
+        target, -1, concat("\"", finished, "\" could not be renamed: ", errno_text(errno)));
+  }
+  detail::sync_folder(path_);
+}
+
+void CheckpointFolder::remove(std::int64_t step) const {
+  const std::string target = path_of(step);
+  const std::string removed = concat(path_, "/.removed-", name_of(step), "-", getpid());
+  std::error_code error;
+  fs::remove_all(removed, error);
+  if (std::rename(target.c_str(), removed.c_str()) != 0) {
+    if (errno == ENOENT) {
+      return;  // somebody was faster
+    }
+    throw CheckpointError(
+        target, -1, concat("\"", target, "\" could not be removed: ", errno_text(errno)));
+  }
+  fs::remove_all(removed, error);
+}
+
+std::vector<std::int64_t> CheckpointFolder::superfluous(const Retention& retention,
+                                                        std::int64_t kept) const {
+  std::vector<std::int64_t> found;
+  if (retention.keep_last <= 0) {
+    return found;
+  }
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_age;  // sequence, step
+  for (const std::int64_t step : steps()) {
+    by_age.emplace_back(sequence_in(path_of(step)), step);
+  }
+  std::sort(by_age.rbegin(), by_age.rend());
+  for (std::size_t i = static_cast<std::size_t>(retention.keep_last); i < by_age.size(); ++i) {
+    const std::int64_t step = by_age[i].second;
+    const bool marked = retention.keep_every > 0 && step % retention.keep_every == 0;
+    if (step != kept && !marked) {
+      found.push_back(step);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<std::int64_t> CheckpointFolder::prune(const Retention& retention,
+                                                  std::int64_t kept) const {
+  std::vector<std::int64_t> removed = superfluous(retention, kept);
+  for (const std::int64_t step : removed) {
+    remove(step);
+  }
+  return removed;
+}
+
+std::vector<std::string> CheckpointFolder::unfinished() const {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind(".step-", 0) == 0 || name.rfind(".removed-", 0) == 0 ||
+        name.rfind(".latest-", 0) == 0) {
+      found.push_back(name);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void CheckpointFolder::remove_unfinished() const {
+  std::error_code error;
+  for (const std::string& name : unfinished()) {
+    fs::remove_all(fs::path(path_) / name, error);
+  }
+}
+
+}  // namespace trireme

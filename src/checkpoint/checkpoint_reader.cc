@@ -1,0 +1,275 @@
+#include "trireme/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <map>
+
+#include "checkpoint/block_file.h"
+#include "checkpoint/convert.h"
+#include "trireme/core/error.h"
+#include "trireme/core/host_memory.h"
+
+namespace trireme {
+namespace {
+
+using detail::BlockFile;
+using detail::concat;
+using detail::Fetch;
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t size : shape) {
+    text += concat(text.empty() ? "" : ", ", size);
+  }
+  return "[" + text + "]";
+}
+
+bool is_selected(const std::string& kind, const LoadSelection& selection) {
+  return selection.kinds.empty()
+             ? kind != kRandomKind
+             : std::find(selection.kinds.begin(), selection.kinds.end(), kind) !=
+                   selection.kinds.end();
+}
+
+// Empty where a saved tensor can become a wanted one.
+std::string difference(const StateTensor& wanted, const StateTensor& saved) {
+  if (wanted.shape != saved.shape) {
+    return concat(wanted.title(),
+                  ": expected ",
+                  shape_text(wanted.shape),
+                  ", found ",
+                  shape_text(saved.shape));
+  }
+  if (!detail::can_convert(saved.dtype, wanted.dtype)) {
+    return concat(wanted.title(),
+                  ": expected ",
+                  dtype_name(wanted.dtype),
+                  ", found ",
+                  dtype_name(saved.dtype));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string LoadDifferences::to_string() const {
+  std::string text;
+  const auto add = [&](const char* what, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      text += concat(text.empty() ? "" : "\n", "  ", what, name);
+    }
+  };
+  add("missing in the checkpoint: ", missing);
+  add("not expected: ", unexpected);
+  add("", other_shape);
+  return text;
+}
+
+class CheckpointReader::Impl {
+ public:
+  explicit Impl(const std::string& checkpoint)
+      : path_(checkpoint), manifest_(Manifest::read(checkpoint)) {
+    for (const SavedTensor& saved : manifest_.tensors) {
+      tensors_[{saved.tensor.kind, saved.tensor.name}] = &saved;
+    }
+    std::vector<std::string> problems;
+    for (const SavedFile& file : manifest_.files) {
+      try {
+        files_.push_back(std::make_unique<BlockFile>(path_, file, manifest_.block_bytes));
+      } catch (const CheckpointError& error) {
+        if (problems.empty()) {
+          first_ = {error.file(), error.offset()};
+        }
+        problems.emplace_back(error.what());
+      }
+    }
+    if (!problems.empty()) {
+      std::string all = problems[0];
+      for (std::size_t i = 1; i < problems.size(); ++i) {
+        all += "\n" + problems[i];
+      }
+      throw CheckpointError(first_.first, first_.second, all);
+    }
+  }
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  LoadDifferences compare(const std::vector<StateTensor>& wanted,
+                          const LoadSelection& selection) const {
+    LoadDifferences differences;
+    std::map<std::pair<std::string, std::string>, bool> seen;
+    for (const StateTensor& tensor : wanted) {
+      if (!is_selected(tensor.kind, selection)) {
+        continue;
+      }
+      seen[{tensor.kind, tensor.name}] = true;
+      const SavedTensor* saved = find(tensor);
+      if (saved == nullptr) {
+        differences.missing.push_back(tensor.title());
+        continue;
+      }
+      const std::string other = difference(tensor, saved->tensor);
+      if (!other.empty()) {
+        differences.other_shape.push_back(other);
+      }
+    }
+    for (const SavedTensor& saved : manifest_.tensors) {
+      if (is_selected(saved.tensor.kind, selection) &&
+          seen.count({saved.tensor.kind, saved.tensor.name}) == 0) {
+        differences.unexpected.push_back(saved.tensor.title());
+      }
+    }
+    return differences;
+  }
+
+  LoadDifferences load(const StateView& into, const LoadSelection& selection) const {
+    LoadDifferences differences = compare(into.tensors, selection);
+    if (!differences.empty() && !selection.partial) {
+      throw ConfigError(concat("the checkpoint \"",
+                               path_,
+                               "\" is not one of this model and optimizer:\n",
+                               differences.to_string(),
+                               "\nload it into what it was saved from, or only the weights of it "
+                               "that fit (partial)"));
+    }
+    Wanted wanted(files_.size());
+    std::vector<std::pair<const StateSlice*, const SavedTensor*>> converted;
+    for (const StateSlice& slice : into.slices) {
+      const StateTensor& tensor = into.tensors[slice.tensor];
+      const SavedTensor* saved = find(tensor);
+      if (slice.range.empty() || saved == nullptr || !is_selected(tensor.kind, selection) ||
+          !difference(tensor, saved->tensor).empty()) {
+        continue;
+      }
+      if (saved->tensor.dtype == tensor.dtype && same_order(tensor, saved->tensor)) {
+        want(*saved, slice.range, slice.data, wanted);
+      } else {
+        converted.emplace_back(&slice, saved);
+      }
+    }
+    fetch(std::move(wanted));
+    for (const auto& [slice, saved] : converted) {
+      load_converted(into.tensors[slice->tensor], *slice, *saved);
+    }
+    return differences;
+  }
+
+  void read(const SavedTensor& saved, std::byte* out) const {
+    StateTensor plain = saved.tensor;
+    plain.strides.clear();
+    const StateSlice whole{0, {0, plain.numel()}, out};
+    if (same_order(plain, saved.tensor)) {
+      Wanted wanted(files_.size());
+      want(saved, whole.range, out, wanted);
+      fetch(std::move(wanted));
+    } else {
+      load_converted(plain, whole, saved);
+    }
+  }
+
+  std::vector<std::string> verify(const std::function<void(std::uint64_t)>& progress) const {
+    std::vector<std::string> wrong;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      for (std::string& problem : files_[i]->verify()) {
+        wrong.push_back(std::move(problem));
+      }
+      bytes += manifest_.files[i].size_bytes;
+      if (progress) {
+        progress(bytes);
+      }
+    }
+    return wrong;
+  }
+
+ private:
+  using Wanted = std::vector<std::vector<Fetch>>;  // by file
+
+  static bool same_order(const StateTensor& a, const StateTensor& b) {
+    return detail::same_order(a.shape, a.strides, b.strides);
+  }
+
+  const SavedTensor* find(const StateTensor& tensor) const {
+    const auto found = tensors_.find({tensor.kind, tensor.name});
+    return found == tensors_.end() ? nullptr : found->second;
+  }
+
+  static void want(const SavedTensor& saved, Range range, std::byte* to, Wanted& wanted) {
+    const std::size_t element = dtype_bytes(saved.tensor.dtype);
+    for (const SavedPart& part : saved.parts) {
+      const Range common = intersection(part.range, range);
+      if (!common.empty()) {
+        wanted[part.file].push_back(
+            {part.offset + static_cast<std::uint64_t>(common.begin - part.range.begin) * element,
+             static_cast<std::uint64_t>(common.size()) * element,
+             to + static_cast<std::size_t>(common.begin - range.begin) * element});
+      }
+    }
+  }
+
+  void fetch(Wanted wanted) const {
+    for (std::size_t file = 0; file < wanted.size(); ++file) {
+      if (!wanted[file].empty()) {
+        files_[file]->fetch(std::move(wanted[file]));
+      }
+    }
+  }
+
+  // Through memory of its own: one tensor at a time.
+  void load_converted(const StateTensor& tensor,
+                      const StateSlice& slice,
+                      const SavedTensor& saved) const {
+    const std::size_t element = dtype_bytes(saved.tensor.dtype);
+    const bool ordered = same_order(tensor, saved.tensor);
+    const Range needed = ordered ? slice.range : Range{0, tensor.numel()};
+    HostMemory raw(static_cast<std::size_t>(needed.size()) * element);
+    Wanted wanted(files_.size());
+    want(saved, needed, raw.data(), wanted);
+    fetch(std::move(wanted));
+    if (!ordered) {
+      HostMemory in_order(static_cast<std::size_t>(slice.range.size()) * element);
+      detail::reorder(tensor.shape,
+                      element,
+                      saved.tensor.strides,
+                      raw.data(),
+                      tensor.strides,
+                      slice.range,
+                      in_order.data());
+      raw = std::move(in_order);
+    }
+    detail::convert(saved.tensor.dtype, raw.data(), tensor.dtype, slice.data, slice.range.size());
+  }
+
+  std::string path_;
+  Manifest manifest_;
+  std::map<std::pair<std::string, std::string>, const SavedTensor*> tensors_;
+  std::vector<std::unique_ptr<BlockFile>> files_;
+  std::pair<std::string, std::int64_t> first_;
+};
+
+CheckpointReader::CheckpointReader(const std::string& checkpoint)
+    : impl_(std::make_unique<Impl>(checkpoint)) {}
+CheckpointReader::~CheckpointReader() = default;
+const std::string& CheckpointReader::path() const {
+  return impl_->path();
+}
+const Manifest& CheckpointReader::manifest() const {
+  return impl_->manifest();
+}
+LoadDifferences CheckpointReader::compare(const std::vector<StateTensor>& wanted,
+                                          const LoadSelection& selection) const {
+  return impl_->compare(wanted, selection);
+}
+LoadDifferences CheckpointReader::load(const StateView& into,
+                                       const LoadSelection& selection) const {
+  return impl_->load(into, selection);
+}
+void CheckpointReader::read(const SavedTensor& tensor, std::byte* out) const {
+  impl_->read(tensor, out);
+}
+std::vector<std::string> CheckpointReader::verify(
+    const std::function<void(std::uint64_t bytes)>& progress) const {
+  return impl_->verify(progress);
+}
+
+}  // namespace trireme

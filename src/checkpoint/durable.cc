@@ -1,0 +1,60 @@
+#include "checkpoint/durable.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "trireme/core/error.h"
+#include "trireme/core/file_descriptor.h"
+#include "trireme/core/file_write.h"
+
+namespace trireme::detail {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  const std::string reason = errno_text(errno);
+  throw CheckpointError(path, -1, concat("\"", path, "\" could not be ", what, ": ", reason));
+}
+
+}  // namespace
+
+void sync_folder(const std::string& folder) {
+  const FileDescriptor handle(
+      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems have no fsync for folders, and need none.
+  if (handle.valid() && fsync(handle.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    fail(folder, "written to disk");
+  }
+}
+
+void write_durably(const std::string& path, const std::string& text) {
+  const std::filesystem::path target(path);
+  const std::string partial =
+      (target.parent_path() / concat(".", target.filename().string(), "-", getpid())).string();
+  FileDescriptor file(open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.valid()) {
+    fail(path, "created");
+  }
+  try {
+    write_all(file.get(), path, text.data(), text.size());
+    if (fsync(file.get()) != 0) {
+      fail(path, "written to disk");
+    }
+    file.reset();
+    if (std::rename(partial.c_str(), path.c_str()) != 0) {
+      fail(path, "renamed");
+    }
+  } catch (const CheckpointError&) {
+    unlink(partial.c_str());
+    throw;
+  } catch (const Error& error) {
+    unlink(partial.c_str());
+    throw CheckpointError(path, -1, error.what());
+  }
+  sync_folder(target.parent_path().string());
+}
+
+}  // namespace trireme::detail

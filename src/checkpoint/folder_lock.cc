@@ -1,0 +1,124 @@
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+using detail::errno_text;
+
+constexpr auto kPause = std::chrono::milliseconds(20);
+constexpr auto kPatience = std::chrono::milliseconds(60'000);
+
+std::string text_of(int file) {
+  char text[256];
+  const ssize_t length = pread(file, text, sizeof(text), 0);
+  return length > 0 ? std::string(text, static_cast<std::size_t>(length)) : "another process";
+}
+
+std::string machine_name() {
+  char name[128] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// What is written into the lock: who holds it.
+std::string holder_name(const std::string& process) {
+  return concat("process ", process, " on ", machine_name());
+}
+
+// Whether the holder was killed and is about to let go: a process that ends finishes what it has
+// asked of the disk, then gives up its memory, which takes a while where it is large, then its
+// files.
+bool is_ending(const std::string& holder) {
+  std::istringstream words(holder);
+  std::string word;
+  std::string process;
+  words >> word >> process;
+  if (holder != holder_name(process)) {
+    return false;  // on another machine
+  }
+  std::ifstream status("/proc/" + process + "/status");
+  bool has_memory = false;
+  bool killed = false;
+  for (std::string name, value; std::getline(status, name, ':') && std::getline(status, value);) {
+    has_memory |= name == "VmSize";
+    if (name == "SigPnd" || name == "ShdPnd") {
+      killed |= (std::strtoull(value.c_str(), nullptr, 16) >> (SIGKILL - 1) & 1) != 0;
+    }
+  }
+  return killed || !has_memory;
+}
+
+// 0, or the error.
+int try_to_lock(int file) {
+  return flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw ConfigError(
+        concat("the folder \"", folder, "\" could not be created: ", error.message()));
+  }
+  const std::string path = folder + "/.lock";
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (file_ < 0) {
+    throw ConfigError(concat("\"",
+                             path,
+                             "\" could not be opened: ",
+                             errno_text(errno),
+                             ": checkpoints need a folder that can be written"));
+  }
+  // The kernel lets go of it when the process ends, however it ends.
+  int reason = try_to_lock(file_);
+  for (auto left = kPatience;
+       reason == EWOULDBLOCK && left > left.zero() && is_ending(text_of(file_));
+       left -= kPause) {
+    std::this_thread::sleep_for(kPause);
+    reason = try_to_lock(file_);
+  }
+  if (reason != 0) {
+    const std::string holder = text_of(file_);
+    close(file_);
+    file_ = -1;
+    if (reason == EWOULDBLOCK) {
+      throw ConfigError(concat("\"",
+                               folder,
+                               "\" is being written by another job, ",
+                               holder,
+                               ": wait for its end, or choose another folder"));
+    }
+    throw ConfigError(concat("\"", path, "\" could not be locked: ", errno_text(reason)));
+  }
+  const std::string holder = holder_name(std::to_string(getpid()));
+  // A full disk must not keep anybody from reading here.
+  if (ftruncate(file_, 0) != 0 || pwrite(file_, holder.data(), holder.size(), 0) < 0) {
+    errno = 0;
+  }
+}
+
+FolderLock::~FolderLock() {
+  if (file_ >= 0) {
+    close(file_);
+  }
+}
+
+}  // namespace trireme

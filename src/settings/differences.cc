@@ -1,0 +1,80 @@
+#include "trireme/settings/differences.h"
+
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::json;
+
+// Settings that change no bit of the result.
+std::set<std::string> free_settings(bool local_first, bool scaled) {
+  std::set<std::string> names = {
+      "recompute",     "data_threads", "memory_limit",    "threads",     "zero",
+      "placement",     "unit_bytes",   "bucket_bytes",    "timeout",     "straggler_factor",
+      "save_every",    "keep_last",    "keep_every",      "run",         "snapshot_limit",
+      "allow_changes", "log_every",    "histogram_every", "tensorboard", "save_weights",
+      "save_initial",
+  };
+  if (!local_first) {
+    names.insert({"balance", "speeds"});
+  }
+  if (!local_first && !scaled) {
+    names.insert("ranks");
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<SettingDifference> differences_of_result(const std::string& saved,
+                                                     const TrainSettings& given) {
+  const Json json = Json::parse(saved, nullptr, /*allow_exceptions=*/false);
+  TRIREME_CHECK(json.is_object(), "expected settings as one JSON object, found ", saved);
+  const bool local_first =
+      given.sum_order == "local_first" || json.value("sum_order", Json()) == "local_first";
+  const bool scaled =
+      given.lr_scaling != "none" || json.value("lr_scaling", Json("none")) != "none";
+  const std::set<std::string> free = free_settings(local_first, scaled);
+  std::vector<SettingDifference> differences;
+  for (const Setting& setting : settings_table()) {
+    // One that was not there yet had no other effect than its default.
+    const std::string before =
+        json.contains(setting.name) ? json[setting.name].dump() : setting.default_text;
+    const std::string now = setting.to_json(given);
+    if (before != now && free.count(setting.name) == 0) {
+      differences.push_back({setting.name, before, now});
+    }
+  }
+  return differences;
+}
+
+std::string to_string(const std::vector<SettingDifference>& differences) {
+  std::string text;
+  for (const SettingDifference& each : differences) {
+    text += (text.empty() ? "" : "\n") + ("  " + each.name) + ": " + each.saved +
+            " in the checkpoint, " + each.given + " given";
+  }
+  return text;
+}
+
+std::vector<SettingDifference> check_same_result(const std::string& saved,
+                                                 const TrainSettings& given,
+                                                 std::int64_t step) {
+  std::vector<SettingDifference> differences = differences_of_result(saved, given);
+  TRIREME_CHECK(differences.empty() || given.allow_changes,
+                "the checkpoint of step ",
+                step,
+                " was saved with other settings, which change the result:\n",
+                to_string(differences),
+                "\nUse the same values, another folder for the run (--run), or --allow-changes to "
+                "go on with the new ones");
+  return differences;
+}
+
+}  // namespace trireme

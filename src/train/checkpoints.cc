@@ -1,0 +1,130 @@
+#include "trireme/train/checkpoints.h"
+
+#include "trireme/comm/first_failure.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+
+// The note that an engine's own progress is kept in.
+constexpr const char* kEngineNote = "engine";
+
+// Opens a checkpoint on every rank, or throws on every rank.
+std::unique_ptr<CheckpointReader> open_on_all(const std::string& checkpoint, Communicator& ranks) {
+  std::unique_ptr<CheckpointReader> reader;
+  std::string problem;
+  std::exception_ptr thrown;
+  try {
+    reader = std::make_unique<CheckpointReader>(checkpoint);
+  } catch (const Error& error) {
+    problem = error.what();
+    thrown = std::current_exception();
+  }
+  if (const auto failure = first_failure(ranks, problem)) {
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+    throw CheckpointError(checkpoint, -1, concat("rank ", failure->rank, ": ", failure->reason));
+  }
+  return reader;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const std::string& folder,
+                         std::shared_ptr<Communicator> ranks,
+                         const CheckpointOptions& options)
+    : ranks_(ranks), writer_(folder, std::move(ranks), options) {}
+
+SaveReport Checkpoints::save(EngineBase& engine,
+                             const Notes& notes,
+                             std::optional<std::int64_t> step) {
+  TRIREME_CHECK(notes.count(kEngineNote) == 0,
+                "the note \"",
+                kEngineNote,
+                "\" is the engine's own: choose another name");
+  const EngineState state = engine.state();
+  Notes all = notes;
+  all[kEngineNote] = engine.progress();
+  return writer_.save(step.value_or(engine.steps()), state.view, all);
+}
+
+std::optional<Resumed> Checkpoints::resume(EngineBase& engine, std::optional<std::int64_t> step) {
+  // Rank 0 looks: another's view of a shared file system may be older.
+  std::vector<std::int64_t> chosen = {-1};
+  std::string problem;
+  if (ranks_->rank() == 0) {
+    try {
+      if (step && !folder().contains(*step)) {
+        std::string steps;
+        for (const std::int64_t each : folder().steps()) {
+          steps += concat(steps.empty() ? "" : ", ", each);
+        }
+        throw ConfigError(concat("there is no checkpoint of step ",
+                                 *step,
+                                 " in \"",
+                                 folder().path(),
+                                 "\"; there are: ",
+                                 steps.empty() ? "none" : steps));
+      }
+      chosen[0] = step ? *step : folder().newest().value_or(-1);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  if (const auto failure = first_failure(*ranks_, problem)) {
+    throw ConfigError(failure->reason);
+  }
+  ranks_->broadcast(chosen, 0).wait();
+  if (chosen[0] < 0) {
+    return std::nullopt;
+  }
+  Resumed resumed = load_checkpoint(folder().path_of(chosen[0]), engine);
+  if (ranks_->rank() == 0) {
+    try {
+      folder().set_latest(chosen[0]);  // later ones are of a future that was given up
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  if (const auto failure = first_failure(*ranks_, problem)) {
+    throw CheckpointError(folder().path(), -1, failure->reason);
+  }
+  return resumed;
+}
+
+Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine) {
+  Communicator& ranks = engine.ranks();
+  const auto reader = open_on_all(checkpoint, ranks);
+  const Manifest& manifest = reader->manifest();
+  const auto progress = manifest.notes.find(kEngineNote);
+  TRIREME_CHECK(progress != manifest.notes.end(),
+                "the checkpoint \"",
+                checkpoint,
+                "\" holds weights only: nothing can be resumed from it, but load_weights() takes "
+                "them");
+  engine.restore(
+      [&](const StateView& into) {
+        reader->load(into);
+        if (manifest.ranks == ranks.size()) {
+          reader->load(into, {.kinds = {kRandomKind}, .partial = true});
+        }
+      },
+      progress->second);
+  return {manifest.step, checkpoint, manifest.notes, manifest.ranks};
+}
+
+LoadDifferences load_checkpoint_weights(const std::string& checkpoint,
+                                        EngineBase& engine,
+                                        bool partial) {
+  const auto reader = open_on_all(checkpoint, engine.ranks());
+  LoadDifferences differences;
+  engine.restore([&](const StateView& into) {
+    differences = reader->load(into, {.kinds = {kWeightKind, kBufferKind}, .partial = partial});
+  });
+  return differences;
+}
+
+}  // namespace trireme

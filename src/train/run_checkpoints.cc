@@ -1,0 +1,213 @@
+#include "train/run_checkpoints.h"
+
+#include <exception>
+#include <utility>
+
+#include "trireme/comm/first_failure.h"
+#include "trireme/core/error.h"
+#include "trireme/settings/differences.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/settings/values.h"
+#include "trireme/train/torch_archive.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr const char* kProgressNote = "train";
+constexpr const char* kSettingsNote = "settings";
+
+std::string list_of(const std::vector<std::int64_t>& steps) {
+  std::string text;
+  for (const std::int64_t step : steps) {
+    text += concat(text.empty() ? "" : ", ", step);
+  }
+  return text;
+}
+
+const std::string& note_of(const Manifest& manifest, const char* name, const std::string& path) {
+  const auto found = manifest.notes.find(name);
+  if (found == manifest.notes.end()) {
+    throw CheckpointError(path,
+                          -1,
+                          concat("\"",
+                                 path,
+                                 "\": expected the note \"",
+                                 name,
+                                 "\" of a training loop, found none: it was saved by another "
+                                 "program; weights_from takes its weights"));
+  }
+  return found->second;
+}
+
+std::optional<std::int64_t> choose_step(const TrainCheckpoints& where,
+                                        const CheckpointFolder& folder) {
+  const std::vector<std::int64_t> steps = folder.steps();
+  if (where.step) {
+    TRIREME_CHECK(folder.contains(*where.step),
+                  "\"",
+                  folder.path(),
+                  "\": expected a checkpoint of step ",
+                  *where.step,
+                  ", found ",
+                  steps.empty() ? "none at all" : list_of(steps));
+    return where.step;
+  }
+  TRIREME_CHECK(where.resume || steps.empty(),
+                "\"",
+                folder.path(),
+                "\" holds checkpoints of another run, of steps ",
+                list_of(steps),
+                ": go on from one of them, choose another folder, or remove them");
+  return folder.newest();
+}
+
+// Does what may fail on some ranks only, and throws on all of them where it does.
+template <class Action>
+void on_all(Communicator& ranks, const Action& action) {
+  std::string problem;
+  std::exception_ptr thrown;
+  try {
+    action();
+  } catch (const Error& error) {
+    problem = error.what();
+    thrown = std::current_exception();
+  }
+  if (const auto failure = first_failure(ranks, problem)) {
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+    throw CheckpointError("", -1, concat("rank ", failure->rank, ": ", failure->reason));
+  }
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(const TrainSettings& settings,
+                               const TrainCheckpoints& where,
+                               const torch::nn::Module& module,
+                               std::shared_ptr<World> world,
+                               TrainObserver* observer,
+                               Say say)
+    : settings_(settings), world_(std::move(world)), observer_(observer), say_(std::move(say)) {
+  if (where.folder.empty()) {
+    TRIREME_CHECK(settings.save_every == 0 && !where.step,
+                  "save_every: expected a folder for checkpoints, found none");
+    return;
+  }
+  CheckpointOptions options;
+  options.retention = {.keep_last = settings.keep_last, .keep_every = settings.keep_every};
+  options.snapshot_bytes =
+      static_cast<std::size_t>(snapshot_limit_bytes(settings.snapshot_limit).value_or(0));
+  options.say = [this](const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(text);
+  };
+  if (observer_ != nullptr) {
+    options.before_publish = [this] { observer_->settle(); };
+  }
+  module_notes_ = module_notes(module);
+  folder_.emplace(where.folder, world_, options);
+  // Rank 0 looks: another's view of a shared file system may be older.
+  std::vector<std::int64_t> chosen = {-1};
+  on_all(*world_, [&] {
+    if (world_->rank() == 0) {
+      chosen[0] = choose_step(where, folder_->folder()).value_or(-1);
+    }
+  });
+  world_->broadcast(chosen, 0).wait();
+  if (chosen[0] >= 0) {
+    step_ = chosen[0];
+  }
+}
+
+// What can be done about one that is damaged.
+std::string RunCheckpoints::other_steps() const {
+  std::vector<std::int64_t> others;
+  for (const std::int64_t step : folder_->folder().steps()) {
+    if (step != *step_) {
+      others.push_back(step);
+    }
+  }
+  return others.empty()
+             ? "there is no other checkpoint to go on from"
+             : concat("--resume STEP goes on from another one, of step ", list_of(others));
+}
+
+Resumed RunCheckpoints::resume(EngineBase& engine) {
+  try {
+    return folder_->resume(engine, step_).value();
+  } catch (const ConfigError& error) {
+    throw ConfigError(concat(error.what(),
+                             "\nThe model or the optimizer is another one: --weights-from begins a "
+                             "new run with the weights alone"));
+  }
+}
+
+RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
+  Loaded loaded;
+  loaded.path = folder_->folder().path_of(*step_);
+  const std::string file = loaded.path + "/" + Manifest::kFileName;
+  try {
+    on_all(*world_, [&] {
+      const Manifest manifest = Manifest::read(loaded.path);
+      const auto changes =
+          check_same_result(note_of(manifest, kSettingsNote, file), settings_, *step_);
+      loaded.progress = TrainProgress::parse(note_of(manifest, kProgressNote, file), file);
+      for (const SettingDifference& change : changes) {
+        if (change.name == "micro_batch") {
+          loaded.progress.micro_batch = 0;
+        }
+      }
+      if (!changes.empty()) {
+        say_(concat("going on with other settings than before:\n", to_string(changes)));
+      }
+    });
+    loaded.ranks = resume(engine).ranks;
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(error.file(), error.offset(), concat(error.what(), "; ", other_steps()));
+  }
+  saved_step_ = loaded.progress.step;
+  return loaded;
+}
+
+double RunCheckpoints::save(EngineBase& engine, const TrainProgress& progress) {
+  if (saved_step_ == progress.step) {
+    return 0;
+  }
+  saved_step_ = progress.step;
+  if (observer_ != nullptr) {
+    observer_->saves(progress.step);
+  }
+  Notes notes = module_notes_;
+  notes[kProgressNote] = progress.to_json();
+  notes[kSettingsNote] = to_json(settings_);
+  const SaveReport report = folder_->save(engine, notes, progress.step);
+  say_waiting();
+  return report.copy_seconds + report.disk_seconds;
+}
+
+void RunCheckpoints::say_waiting() {
+  std::vector<std::string> texts;
+  {
+    const std::lock_guard lock(mutex_);
+    texts.swap(waiting_);
+  }
+  for (const std::string& text : texts) {
+    say_(text);
+  }
+}
+
+std::string RunCheckpoints::failure() {
+  if (!folder_) {
+    return {};
+  }
+  say_waiting();
+  return folder_->failure();
+}
+
+void RunCheckpoints::finish() {
+  folder_->finish();
+  say_waiting();
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,97 @@
+#include "train/sampling_choice.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/random.h"
+#include "trireme/settings/values.h"
+
+namespace trireme::detail {
+
+SamplerOptions sampler_options(const TrainSettings& s,
+                               std::int64_t micro_batches,
+                               const SampleShape& shape) {
+  SamplerOptions options;
+  options.seed = mix(s.seed, 0x73616d706c6572u);  // "sampler"
+  options.sampling = s.sampling == "balanced"     ? Sampling::kBalanced
+                     : s.sampling == "weighted"   ? Sampling::kWeighted
+                     : s.sampling == "sequential" ? Sampling::kSequential
+                                                  : Sampling::kShuffled;
+  options.class_weights = s.class_weights;
+  TRIREME_CHECK(s.sampling != "weighted" ||
+                    static_cast<std::int64_t>(s.class_weights.size()) == shape.classes,
+                "class_weights: expected one for each of the ",
+                shape.classes,
+                " classes, found ",
+                s.class_weights.size());
+  if (s.partition == "hash") {
+    TRIREME_CHECK(
+        s.micro_batch != "auto",
+        "micro_batch: with partition = hash a micro-batch belongs to a share of the data: "
+        "expected a number, found auto");
+    options.partition = Partition::kHash;
+    options.shares = s.shares > 0 ? s.shares : micro_batches;
+    TRIREME_CHECK(micro_batches % options.shares == 0,
+                  "shares: expected a divisor of the ",
+                  micro_batches,
+                  " micro-batches of a step, found ",
+                  options.shares);
+    for (const BatchChange& change : batch_changes(s)) {
+      TRIREME_CHECK(
+          change.batch % (s.batch / micro_batches * options.shares) == 0,
+          "batch_schedule: with partition = hash expected multiples of micro_batch x shares "
+          "= ",
+          s.batch / micro_batches * options.shares,
+          ", found ",
+          change.batch);
+    }
+  }
+  return options;
+}
+
+LoaderOptions loader_options(const TrainSettings& s) {
+  return {.augmentation = {.shift = static_cast<int>(s.shift), .flip = s.flip, .noise = s.noise},
+          .seed = mix(s.seed, 0x6175676d656e74u),  // "augment"
+          .threads = static_cast<int>(s.data_threads)};
+}
+
+std::int64_t first_micro_batch(const TrainSettings& s) {
+  return parse_integer(s.micro_batch).value_or(1);  // "auto": found by trying
+}
+
+std::string uneven_classes(const Sampler& sampler) {
+  constexpr double kNotable = 2;    // times more or fewer
+  constexpr double kExpected = 10;  // fewer say nothing
+  const auto content = sampler.class_content();
+  std::vector<double> of_class(content.empty() ? 0 : content[0].size(), 0);
+  double total = 0;
+  for (const auto& share : content) {
+    for (std::size_t c = 0; c < share.size(); ++c) {
+      of_class[c] += static_cast<double>(share[c]);
+      total += static_cast<double>(share[c]);
+    }
+  }
+  for (std::size_t s = 0; s < content.size() && content.size() > 1; ++s) {
+    const double size = std::accumulate(content[s].begin(), content[s].end(), 0.0);
+    for (std::size_t c = 0; c < of_class.size(); ++c) {
+      const double even = of_class[c] * size / total;
+      const auto found = static_cast<double>(content[s][c]);
+      if (even >= kExpected && (found * kNotable < even || found > even * kNotable)) {
+        return concat("share ",
+                      s,
+                      " of the data has ",
+                      content[s][c],
+                      " samples of class ",
+                      c,
+                      " where ",
+                      std::llround(even),
+                      " would be even; --sampling balanced draws classes equally often");
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace trireme::detail

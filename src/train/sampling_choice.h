@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/data/loader.h"
+#include "trireme/data/sampler.h"
+#include "trireme/settings/train_settings.h"
+
+namespace trireme::detail {
+
+// How the settings want samples to be drawn and prepared. Throw ConfigError for what does not fit
+// the data.
+SamplerOptions sampler_options(const TrainSettings& settings,
+                               std::int64_t micro_batches,
+                               const SampleShape& shape);
+LoaderOptions loader_options(const TrainSettings& settings);
+
+// The micro-batch that is set; 1 where it is to be found by trying ("auto").
+std::int64_t first_micro_batch(const TrainSettings& settings);
+
+// Says where the shares of the data are not alike: what a class has in a share, beside what it
+// would have if classes were spread evenly. Empty where they are.
+std::string uneven_classes(const Sampler& sampler);
+
+}  // namespace trireme::detail

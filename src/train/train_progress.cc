@@ -1,0 +1,197 @@
+#include "train/train_progress.h"
+
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Metrics = std::map<std::string, double>;
+
+// Calls visit(name, member) for every member: the one list that writing and reading go through.
+template <class Progress, class Visit>
+void each_member(Progress& progress, const Visit& visit) {
+  visit("step", progress.step);
+  visit("position", progress.position);
+  visit("micro_batch", progress.micro_batch);
+  visit("training_samples", progress.training_samples);
+  visit("held_out_samples", progress.held_out_samples);
+  visit("evaluated_step", progress.evaluated_step);
+  visit("evaluation", progress.evaluation);
+  visit("best_step", progress.best_step);
+  visit("best", progress.best);
+  visit("without_improvement", progress.without_improvement);
+  visit("plateau_factor", progress.plateau.factor);
+  visit("plateau_best", progress.plateau.best);
+  visit("plateau_bad", progress.plateau.bad);
+  visit("plateau_seen", progress.plateau.seen);
+  visit("goal_step", progress.goal_step);
+  visit("goal_seconds", progress.goal_seconds);
+  visit("loss", progress.loss);
+  visit("seconds", progress.seconds);
+  visit("run_seconds", progress.run_seconds);
+  visit("processor_seconds", progress.processor_seconds);
+  visit("comm_seconds", progress.comm_seconds);
+  visit("data_seconds", progress.data_seconds);
+  visit("record_seconds", progress.record_seconds);
+  visit("save_seconds", progress.save_seconds);
+  visit("timed_seconds", progress.timed_seconds);
+  visit("timed_samples", progress.timed_samples);
+  visit("samples", progress.samples);
+  visit("tensor_bytes", progress.tensor_bytes);
+  visit("threads", progress.threads);
+}
+
+// JSON has no words for what is not finite.
+Json json_of(double value) {
+  if (std::isfinite(value)) {
+    return value;
+  }
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+Json json_of(std::int64_t value) {
+  return value;
+}
+Json json_of(int value) {
+  return value;
+}
+Json json_of(bool value) {
+  return value;
+}
+Json json_of(const Metrics& values) {
+  Json json = Json::object();
+  for (const auto& [name, value] : values) {
+    json[name] = json_of(value);
+  }
+  return json;
+}
+
+bool read(const Json& json, double& value) {
+  if (json.is_string()) {
+    const auto& word = json.get_ref<const std::string&>();
+    value = word == "nan" ? std::numeric_limits<double>::quiet_NaN()
+                          : std::numeric_limits<double>::infinity() * (word == "-inf" ? -1 : 1);
+    return word == "nan" || word == "inf" || word == "-inf";
+  }
+  if (json.is_number()) {
+    value = json.get<double>();
+  }
+  return json.is_number();
+}
+bool read(const Json& json, std::int64_t& value) {
+  if (json.is_number_integer()) {
+    value = json.get<std::int64_t>();
+  }
+  return json.is_number_integer();
+}
+bool read(const Json& json, int& value) {
+  if (json.is_number_integer()) {
+    value = json.get<int>();
+  }
+  return json.is_number_integer();
+}
+bool read(const Json& json, bool& value) {
+  if (json.is_boolean()) {
+    value = json.get<bool>();
+  }
+  return json.is_boolean();
+}
+bool read(const Json& json, Metrics& values) {
+  if (!json.is_object()) {
+    return false;
+  }
+  for (const auto& [name, value] : json.items()) {
+    if (!read(value, values[name])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool is_better(const std::string& metric, double a, double b) {
+  if (std::isnan(b)) {
+    return !std::isnan(a);  // any number is better than none
+  }
+  return metric == "loss" || metric == "perplexity" ? a < b : a > b;
+}
+
+}  // namespace
+
+bool TrainProgress::judge(std::int64_t after, const Metrics& metrics, const std::string& by) {
+  evaluated_step = after;
+  evaluation = metrics;
+  if (!best.empty() && !is_better(by, metrics.at(by), best.at(by))) {
+    ++without_improvement;
+    return false;
+  }
+  best = metrics;
+  best_step = after;
+  without_improvement = 0;
+  return true;
+}
+
+void TrainProgress::aim(const Goal& goal, double now_seconds) {
+  const auto reached = evaluation.find(goal.metric);
+  if (goal_step == 0 && reached != evaluation.end() &&
+      !is_better(goal.metric, goal.value, reached->second)) {
+    goal_step = evaluated_step;
+    goal_seconds = now_seconds;
+  }
+}
+
+void TrainProgress::summarise(TrainResult& result) const {
+  result.seconds = seconds;
+  result.loss = loss;
+  result.best_step = best_step;
+  result.best = best;
+  result.goal_step = goal_step;
+  result.goal_seconds = goal_seconds;
+  result.tensor_bytes = tensor_bytes;
+  if (timed_seconds > 0) {
+    result.per_second = static_cast<double>(timed_samples) / timed_seconds;
+  } else if (seconds > 0) {
+    result.per_second = static_cast<double>(samples) / seconds;
+  }
+  if (seconds > 0) {
+    result.communication_share = comm_seconds / seconds;
+    result.data_share = data_seconds / seconds;
+    result.record_share = record_seconds / (seconds + record_seconds);
+    result.save_share = save_seconds / (seconds + save_seconds);
+  }
+}
+
+std::string TrainProgress::to_json() const {
+  Json json = Json::object();
+  each_member(*this, [&](const char* name, const auto& member) { json[name] = json_of(member); });
+  return json.dump();
+}
+
+TrainProgress TrainProgress::parse(const std::string& text, const std::string& path) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto refuse = [&](const std::string& expected, const std::string& found) {
+    throw CheckpointError(
+        path,
+        -1,
+        concat("\"", path, "\": its note \"train\": expected ", expected, ", found ", found));
+  };
+  if (!json.is_object()) {
+    refuse("a JSON object", json.is_discarded() ? "something else" : json.dump());
+  }
+  TrainProgress progress;
+  each_member(progress, [&](const char* name, auto& member) {
+    if (!json.contains(name)) {
+      refuse(concat("\"", name, "\""), "none");
+    }
+    if (!read(json[name], member)) {
+      refuse(concat("a value of \"", name, "\""), json[name].dump());
+    }
+  });
+  return progress;
+}
+
+}  // namespace trireme::detail

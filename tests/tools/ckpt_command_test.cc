@@ -1,0 +1,279 @@
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/made_checkpoint.h"
+#include "support/processes.h"
+#include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/checkpoint/safetensors.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::by_columns;
+using testing::Finished;
+using testing::made;
+using testing::MadeTensor;
+using testing::save_checkpoint;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+MadeTensor floats(const std::string& kind, const std::string& name, float scale) {
+  return made<float>(
+      kind, name, {6, 4}, [=](std::int64_t i) { return scale * static_cast<float>(i); });
+}
+
+std::vector<MadeTensor> state(float scale) {
+  return {floats(kWeightKind, "layer.weight", scale),
+          made<std::int64_t>(kBufferKind, "count", {1}, [](std::int64_t) { return 3; }),
+          floats("optimizer.exp_avg", "layer.weight", 2 * scale)};
+}
+
+class CkptCommand : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  std::string run() const { return path("run"); }
+  CheckpointFolder checkpoints() const { return CheckpointFolder(path("run/checkpoints")); }
+
+  Finished ckpt(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {testing::trireme_binary(), "ckpt"});
+    return testing::run_program(std::move(arguments));
+  }
+  // The command ends with this code and says all of this, in its output or its errors.
+  Finished expect(std::vector<std::string> arguments,
+                  int code,
+                  const std::vector<std::string>& parts = {}) const {
+    std::string words;
+    for (const std::string& word : arguments) {
+      words += " " + word;
+    }
+    const Finished done = ckpt(std::move(arguments));
+    EXPECT_EQ(done.code, code) << words << "\n" << done.out << done.err;
+    for (const std::string& part : parts) {
+      EXPECT_TRUE(has(done.out + done.err, part)) << words << "\nno \"" << part << "\" in\n"
+                                                  << done.out << done.err;
+    }
+    return done;
+  }
+
+  void save(std::int64_t step, float scale = 1, const Notes& notes = {}, int ranks = 2) const {
+    save_checkpoint(checkpoints().path(), step, state(scale), notes, ranks);
+  }
+  // Changes one byte near the end of a file.
+  static void damage(const std::string& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(-2, std::ios::end);
+    const int byte = stream.get();
+    stream.seekp(-2, std::ios::end);
+    stream.put(static_cast<char>(byte ^ 1));
+  }
+
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(CkptCommand, ListsCheckpointsAndMarksTheNewest) {
+  save(5);
+  save(10, 1, {}, 3);
+  fs::create_directories(checkpoints().path() + "/.step-00000015-0003");
+  for (const std::string& place : {run(), run() + "/", checkpoints().path()}) {
+    const Finished done = expect({"ls", place}, 0, {"step", "ranks", ".step-00000015-0003"});
+    std::istringstream lines(done.out);
+    std::string line;
+    int found = 0;
+    while (std::getline(lines, line)) {
+      if (line.starts_with("5 ")) {
+        EXPECT_FALSE(has(line, "newest")) << line;
+        ++found;
+      } else if (line.starts_with("10 ")) {
+        EXPECT_TRUE(line.ends_with("newest")) << line;
+        EXPECT_TRUE(has(line, "  3  ")) << line;  // ranks, and tensors
+        ++found;
+      }
+    }
+    EXPECT_EQ(found, 2) << done.out;
+  }
+}
+
+TEST_F(CkptCommand, AListSaysWhichManifestIsBroken) {
+  save(5);
+  save(10);
+  std::ofstream(checkpoints().path_of(5) + "/manifest.json", std::ios::app) << "?";
+  expect({"ls", run()}, 1, {"broken", "newest", "step-00000005/manifest.json"});
+}
+
+TEST_F(CkptCommand, ShowsWhatACheckpointHolds) {
+  save(5, 1, {{"settings", std::string(200, 'x')}, {"lines", "one\ntwo"}});
+  save(7);
+  const std::vector<std::string> parts = {"step 5",
+                                          "2 ranks",
+                                          "(200 characters)",
+                                          "one two",
+                                          "weight layer.weight",
+                                          "optimizer.exp_avg layer.weight",
+                                          "buffer count",
+                                          "float32",
+                                          "[6, 4]",
+                                          "rank-00001.safetensors"};
+  expect({"show", checkpoints().path_of(5)}, 0, parts);
+  expect({"show", run(), "--step", "5"}, 0, parts);
+  expect({"show", run()}, 0, {"step 7"});
+  const Finished json = expect({"show", checkpoints().path(), "--json"}, 0);
+  const auto parsed = nlohmann::json::parse(json.out);
+  EXPECT_EQ(parsed["step"], 7);
+  EXPECT_EQ(parsed["tensors"].size(), 3U);
+}
+
+TEST_F(CkptCommand, SaysWhatIsNoCheckpoint) {
+  save(5);
+  expect({"show", path("nowhere")}, 2, {"nothing", path("nowhere")});
+  expect({"show", run(), "--step", "6"}, 2, {"which has 5", "found 6"});
+  expect({"show", checkpoints().path_of(5), "--step", "5"}, 2, {"--step"});
+  fs::create_directories(path("empty"));
+  expect({"ls", path("empty")}, 2, {"found none"});
+  std::ofstream(path("empty/config.json")) << "{}";
+  expect({"ls", path("empty")}, 2, {"--save-every"});
+  fs::create_directories(path("crossed/fold-1"));
+  expect({"ls", path("crossed")}, 2, {"folds"});
+  std::ofstream(path("file")) << "x";
+  expect({"ls", path("file")}, 2, {"a file"});
+  fs::remove(checkpoints().path_of(5) + "/manifest.json");
+  expect({"show", checkpoints().path_of(5)}, 1, {"manifest.json", "No such file"});
+}
+
+TEST_F(CkptCommand, VerifiesEveryByte) {
+  save(5);
+  save(10);
+  save(15);
+  expect({"verify", run()}, 0, {"step-00000015", "as they were saved"});
+  damage(checkpoints().path_of(5) + "/rank-00001.safetensors");
+  fs::resize_file(checkpoints().path_of(10) + "/rank-00000.safetensors", 100);
+  damage(checkpoints().path_of(10) + "/rank-00001.safetensors");
+  expect({"verify", run()}, 0);  // the newest one
+  expect({"verify", run(), "--step", "5"}, 1, {"rank-00001.safetensors", "1 thing is wrong"});
+  expect({"verify", run(), "--all"},
+         1,
+         {"step-00000005: 1 thing is wrong",
+          "step-00000010: 2 things are wrong",
+          "truncated",
+          "step-00000015: all"});
+  expect({"verify", run(), "--all", "--step", "5"}, 2, {"--all"});
+}
+
+TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
+  save(5, 0.5F);
+  const std::string out = path("out.safetensors");
+  expect({"export", run(), out}, 0, {out, "2 tensors", "step-00000005"});
+  const SafetensorsFile file(out);
+  EXPECT_EQ(file.entries().size(), 2U);
+  const auto* values = reinterpret_cast<const float*>(file.tensor("layer.weight").bytes());
+  EXPECT_EQ(values[23], 11.5F);
+  expect({"export", run(), out}, 2, {"exists already", "--force"});
+  expect({"export", run(), out, "--force"}, 0);
+  expect({"export", run(), path("average"), "--average"}, 2, {"no moving averages"});
+  expect({"export", out, path("average"), "--average"}, 2, {"--average", "average.safetensors"});
+  expect({"export", run(), path("x"), "--dtype", "int8"}, 2, {"--dtype"});
+  expect({"export", run(), path("no/such/folder/x")}, 1, {"No such file"});
+  expect({"export", run(), path("x.safetensors"), "--format", "gpt2"}, 2, {"tokens.weight"});
+  EXPECT_FALSE(fs::exists(path("x.safetensors")));
+
+  expect({"import", out, path("new")}, 0, {"new/step-00000000", "2 tensors"});
+  expect({"diff", path("new"), out}, 0, {"2 tensors are equal"});
+  expect({"import", out, path("new")}, 2, {"exists already"});
+  expect({"import", out, run(), "--step", "20"}, 0, {"run/checkpoints/step-00000020"});
+  expect({"import", path("missing"), run()}, 2, {"nothing"});
+  expect({"import", run(), run()}, 2, {"a folder"});
+  std::ofstream(path("broken")) << "not a file of weights";
+  expect({"import", path("broken"), path("new"), "--step", "1"}, 1, {path("broken"), "byte 0"});
+  expect({"import", out, path("new"), "--format", "gpt2", "--step", "1"}, 2, {"wte.weight"});
+}
+
+TEST_F(CkptCommand, FindsTheHeadsOfAGptInItsRun) {
+  // A gpt without layers is one.
+  const auto gpt = [](std::int64_t rows, const std::string& name) {
+    return made<float>(kWeightKind, name, {rows, 12}, [](std::int64_t) { return 1.0F; });
+  };
+  const auto norm = [](const std::string& name) {
+    return made<float>(kWeightKind, name, {12}, [](std::int64_t) { return 1.0F; });
+  };
+  const std::vector<MadeTensor> tensors = {
+      gpt(7, "tokens.weight"), gpt(5, "places.weight"), norm("norm.weight"), norm("norm.bias")};
+  save_checkpoint(checkpoints().path(), 1, tensors);
+  const auto heads = [&](const std::string& name) {
+    return nlohmann::json::parse(testing::read_file(path(name + "/config.json")))["n_head"];
+  };
+  expect({"export", run(), path("unknown"), "--format", "gpt2"}, 2, {"--heads"});
+  EXPECT_FALSE(fs::exists(path("unknown")));
+  expect({"export", run(), path("given"), "--format", "gpt2", "--heads", "3"}, 0);
+  EXPECT_EQ(heads("given"), 3);
+  expect({"export", run(), path("wrong"), "--format", "gpt2", "--heads", "5"}, 2, {"multiple"});
+  std::ofstream(run() + "/config.json") << R"({"model":"gpt","size":"small"})";
+  expect({"export", run(), path("by_size"), "--format", "gpt2"}, 0);
+  EXPECT_EQ(heads("by_size"), 6);
+  save_checkpoint(checkpoints().path(), 2, tensors, {{"settings", R"({"model":"gpt","heads":2})"}});
+  expect({"export", run(), path("by_note"), "--format", "gpt2"}, 0);
+  EXPECT_EQ(heads("by_note"), 2);
+}
+
+TEST_F(CkptCommand, TellsTwoCheckpointsApart) {
+  save(5, 1, {{"position", "10"}}, 2);
+  save(10, 1, {{"position", "10"}}, 3);
+  expect({"diff", checkpoints().path_of(5), checkpoints().path_of(10)}, 0, {"3 tensors are equal"});
+  save(15, 1, {{"position", "11"}, {"more", ""}});
+  expect({"diff", checkpoints().path_of(5), run()}, 1, {"note position", "more: only in B"});
+  expect({"diff", checkpoints().path_of(5), run(), "--no-notes"}, 0);
+
+  auto changed = state(1);
+  changed[0] = by_columns(changed[0]);
+  changed[0].bytes[4 * sizeof(float)] ^= std::byte{1};  // one element
+  changed[2].tensor.shape = {4, 6};
+  changed.push_back(floats(kWeightKind, "other", 1));
+  save_checkpoint(checkpoints().path(), 20, changed, {{"position", "10"}});
+  expect({"diff", checkpoints().path_of(5), checkpoints().path_of(20)},
+         1,
+         {"weight layer.weight: 1 of 24 elements differ",
+          "optimizer.exp_avg layer.weight: float32 [6, 4] and float32 [4, 6]",
+          "only in B: weight other",
+          "1 tensor is equal"});
+  expect({"diff", run(), run(), "--step", "10"}, 0);
+  expect({"diff", run(), path("nowhere")}, 2, {"nowhere"});
+  damage(checkpoints().path_of(20) + "/rank-00001.safetensors");
+  expect({"diff", run(), checkpoints().path_of(5)}, 1, {"rank-00001.safetensors", "checksum"});
+}
+
+TEST_F(CkptCommand, PrunesAllButWhatIsToStay) {
+  for (const std::int64_t step : {10, 20, 25, 30, 35}) {
+    save(step);
+  }
+  fs::create_directories(checkpoints().path() + "/.step-00000040-0009");
+  expect({"prune", run(), "--keep-last", "1", "--keep-every", "10", "--dry-run"},
+         0,
+         {"would remove", "step-00000025", ".step-00000040-0009", "4 checkpoints stay"});
+  EXPECT_EQ(checkpoints().steps().size(), 5U);
+  {
+    const FolderLock lock(checkpoints().path());
+    expect({"prune", run(), "--keep-last", "1"}, 2, {"another job"});
+    EXPECT_EQ(checkpoints().steps().size(), 5U);
+  }
+  expect({"prune", run(), "--keep-last", "1", "--keep-every", "10"}, 0, {"removed"});
+  EXPECT_EQ(checkpoints().steps(), (std::vector<std::int64_t>{10, 20, 30, 35}));
+  EXPECT_TRUE(checkpoints().unfinished().empty());
+  // The one that training goes on from stays, however old.
+  checkpoints().set_latest(10);
+  expect({"prune", run(), "--keep-last", "1"}, 0, {"2 checkpoints stay"});
+  EXPECT_EQ(checkpoints().steps(), (std::vector<std::int64_t>{10, 35}));
+  expect({"prune", run()}, 2, {"--keep-last"});
+  expect({"prune", run(), "--keep-last", "0"}, 2, {"--keep-last"});
+}
+
+TEST_F(CkptCommand, NamesTheNearestCommand) {
+  expect({"verfy", run()}, 2, {"did you mean verify?"});
+  expect({}, 2, {"subcommand is required"});
+}
+
+}  // namespace
+}  // namespace trireme

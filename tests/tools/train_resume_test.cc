@@ -1,0 +1,357 @@
+// trireme train, ended and started again.
+
+#include <csignal>
+#include <map>
+
+#include <unistd.h>
+
+#include "tools/train_runs.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::expect_parts;
+using testing::Finished;
+using testing::history;
+using testing::Json;
+using testing::processes_with;
+using testing::Program;
+using testing::read_file;
+using testing::read_json;
+using testing::run_program;
+using testing::trireme_binary;
+using testing::Words;
+
+class TrainResume : public testing::TrainRuns {
+ protected:
+  // Kills a run, with everything it has started, when it has said this.
+  void kill_after(const std::string& run, const std::string& settings, const std::string& text) {
+    const std::string mark = testing::unique_mark();
+    Program program(command(run, settings), {mark});
+    ASSERT_TRUE(program.wait_for_output(text));
+    for (const pid_t rank : program.children()) {
+      kill(rank, SIGKILL);
+    }
+    kill(program.pid(), SIGKILL);
+    program.wait();
+    for (int i = 0; i < 1000 && !processes_with(mark).empty(); ++i) {
+      usleep(5000);
+    }
+    ASSERT_TRUE(processes_with(mark).empty());
+  }
+
+  void interrupt_after(const std::string& run,
+                       const std::string& settings,
+                       const std::string& text) {
+    signal(SIGINT, SIG_DFL);  // a shell may have had it ignored
+    Program program(command(run, settings));
+    ASSERT_TRUE(program.wait_for_output(text));
+    kill(program.pid(), SIGINT);
+    const Finished finished = program.wait();
+    EXPECT_EQ(finished.code, 128 + SIGINT) << finished.out << finished.err;
+  }
+
+  void expect_same_file(const std::string& a, const std::string& b, const std::string& name) const {
+    const std::string file = read_file(path(a) + "/" + name);
+    EXPECT_FALSE(file.empty()) << name;
+    EXPECT_TRUE(file == read_file(path(b) + "/" + name)) << name << " of " << a << " and " << b;
+  }
+
+  void expect_same_run(const std::string& a, const std::string& b) const {
+    EXPECT_EQ(history(path(b)), history(path(a)));
+    for (const char* name : {"model.safetensors", "best.safetensors", "evaluation.csv"}) {
+      expect_same_file(a, b, name);
+    }
+    const Json wanted = summary(a);
+    const Json found = summary(b);
+    for (const char* name : {"status", "steps", "training_loss", "metrics", "best"}) {
+      EXPECT_EQ(found.at(name), wanted.at(name)) << name;
+    }
+  }
+
+  void copy(const std::string& from, const std::string& to) const {
+    fs::copy(path(from), path(to), fs::copy_options::recursive);
+  }
+
+  // A file of the newest checkpoint.
+  std::string newest(const std::string& run, const std::string& name) const {
+    std::istringstream latest(read_file(path(run) + "/checkpoints/latest"));
+    std::string step;
+    latest >> step;
+    return path(run) + "/checkpoints/" + step + "/" + name;
+  }
+
+  std::map<std::string, std::string> contents(const std::string& run) const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(path(run))) {
+      const std::string name = entry.path().filename().string();
+      if (entry.is_regular_file() && name != ".lock") {  // says who looked last
+        files[entry.path().string()] = read_file(entry.path().string());
+      }
+    }
+    return files;
+  }
+};
+
+// --- the same bits
+
+TEST_F(TrainResume, EndsAsIfNobodyHadKilledIt) {
+  const std::string settings =
+      gpt() + "--dropout 0.2 --steps 150 --eval-every 10 --record-samples --log-every 1 ";
+  train_well("calm", settings);
+  // The same command; and with other ranks and another stage each time.
+  kill_after("killed", settings + "--save-every 7 -n 2", "step 20/");
+  ASSERT_FALSE(fs::exists(path("killed") + "/summary.json"));
+  kill_after("killed", settings + "--save-every 7 -n 2", "step 50/");
+  kill_after("killed", settings + "--save-every 5 -n 3 --zero 3 --placement copied", "step 100/");
+  const Finished last = train("killed", settings + "-n 2 --zero 2 --save-every 0");
+  EXPECT_EQ(last.code, 0) << last.err;
+  expect_parts(last.out, {"going on after step ", "saved by 3 ranks"});
+  expect_same_run("calm", "killed");
+  expect_same_file("calm", "killed", "samples.jsonl");
+  const std::string log = read_file(path("killed") + "/train.log");
+  expect_parts(log, {"step 1/150", "going on after step", "step 150/150"});
+}
+
+TEST_F(TrainResume, EndsAsIfNobodyHadInterruptedIt) {
+  const std::string settings = mlp() + "--steps 600 --eval-every 7 --dropout 0.1 --log-every 1 ";
+  train_well("calm", settings);
+  interrupt_after("stopped", settings + "-n 2 --zero 1 --save-every 1000", "step 20/");
+  EXPECT_EQ(summary("stopped").at("status"), "interrupted");
+  interrupt_after("stopped", settings + "--zero 2 --save-every 1000", "step 200/");
+  // What is not said is as it was.
+  Finished last = run_program({trireme_binary(), "train", "--resume", path("stopped"), "-n", "3"});
+  EXPECT_EQ(last.code, 0) << last.err;
+  expect_same_run("calm", "stopped");
+  EXPECT_EQ(summary("stopped").at("zero"), 2);
+  EXPECT_EQ(summary("stopped").at("ranks"), 3);
+}
+
+TEST_F(TrainResume, GoesOnFromAnyStepOfAnyModel) {
+  const std::vector<std::pair<std::string, std::string>> models = {
+      {"convnet",
+       convnet() + "--dropout 0.3 --shift 1 --flip --noise 0.1 --normalise standard --ema-decay "
+                   "0.9 "},
+      {"wide", wide() + "--optimizer adagrad "},
+      {"half", gpt() + "--precision float16 --loss-scale-window 2 --optimizer lamb "},
+  };
+  for (const auto& [name, model] : models) {
+    const std::string settings = model + "--steps 8 --eval-every 3 --save-every 2 --keep-last 0";
+    train_well(name, settings + " -n 2 --zero 3");
+    for (const auto& [step, ranks] : {std::pair("2", "1"), std::pair("6", "3")}) {
+      const std::string again = name + step;
+      copy(name, again);
+      train_well(again, std::string("--resume ") + step + " -n " + ranks + " --zero 1");
+      expect_same_run(name, again);
+      if (name == "convnet") {
+        expect_same_file(name, again, "average.safetensors");
+      }
+    }
+  }
+}
+
+TEST_F(TrainResume, EndsOnceMoreWhereItHadEnded) {
+  const std::string settings = mlp() + "--steps 5 --eval-every 2 --save-every 2 ";
+  train_well("run", settings + "-n 2");
+  copy("run", "again");
+  train_well("again", settings);
+  expect_same_run("run", "again");
+}
+
+// --- settings
+
+TEST_F(TrainResume, RefusesOtherSettingsAndChangesNothing) {
+  const std::string settings = mlp() + "--steps 6 --eval-every 2 --save-every 2 ";
+  train_well("run", settings);
+  const auto before = contents("run");
+  const std::vector<std::pair<std::string, Words>> cases = {
+      {settings + "--lr 0.5 --seed 9 -n 2 --zero 1",
+       {"lr: 0.001 in the checkpoint, 0.5 given",
+        "seed: 1 in the checkpoint, 9 given",
+        "--allow-changes",
+        "--run"}},
+      {"--micro-batch share -n 2", {"micro_batch: \"2\" in the checkpoint, \"6\" given"}},
+      {"--hidden 8,8", {"hidden: [16] in the checkpoint, [8,8] given"}},
+      {"--lr-scaling linear", {"lr_scaling"}},
+      {"--resume 3", {"step", "2, 4, 6", "3"}},
+      {"--resume " + path("other"), {"--resume", path("run"), path("other")}},
+      {"--resume never", {"already holds a run"}},
+      {"--resume never --tensorboard off", {"already holds a run"}},
+  };
+  for (const auto& [given, parts] : cases) {
+    const Finished refused = train("run", given);
+    EXPECT_EQ(refused.code, 2) << given << refused.out;
+    expect_parts(refused.err, parts);
+    EXPECT_EQ(refused.err.find("zero"), std::string::npos) << "changes no bit: " << refused.err;
+    EXPECT_TRUE(contents("run") == before) << given << ": something in the folder has changed";
+  }
+}
+
+TEST_F(TrainResume, GoesOnWithOtherSettingsWhereThatIsAllowed) {
+  train_well("run", mlp() + "--steps 6 --eval-every 2 --save-every 2 --schedule constant");
+  const Words before = history(path("run"));
+  const Finished longer = train("run", "--steps 9 --lr 0.25 --allow-changes");
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  expect_parts(longer.out, {"steps: 6 in the checkpoint, 9 given", "0.25 given"});
+  const Words after = history(path("run"));
+  EXPECT_EQ(Words(after.begin(), after.begin() + static_cast<std::ptrdiff_t>(before.size())),
+            before);
+  EXPECT_EQ(Json::parse(after[before.size()]).at("lr"), 0.25);
+  EXPECT_EQ(Json::parse(after.back()).at("step"), 9);
+  EXPECT_EQ(read_json(path("run") + "/config.json").at("lr"), 0.25);
+  // It held for that start only.
+  const Finished again = train("run", "--lr 0.125");
+  EXPECT_EQ(again.code, 2);
+  expect_parts(again.err, {"lr: 0.25 in the checkpoint, 0.125 given"});
+}
+
+TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
+  train_well("run", mlp() + "--steps 2");
+  const std::vector<std::pair<Words, Words>> cases = {
+      {{"--run", path("run"), "--resume"}, {path("run"), "found none", "--save-every"}},
+      {{"--run", path("run")}, {path("run"), "already holds a run"}},
+      {{"--resume", path("nowhere")}, {path("nowhere"), "found none"}},
+      {{"--resume"}, {"--resume", "--run"}},
+      {{"--resume", "7"}, {"--resume", "--run"}},
+      {{"--save-every", "2", "--folds", "3"}, {"save_every", "folds"}},
+      {{"--weights-partial"}, {"weights_partial", "weights_from"}},
+      {{"--snapshot-limit", "much"}, {"snapshot_limit", "much"}},
+      {{"--save-every", "-1"}, {"save_every", "-1"}},
+  };
+  for (const auto& [given, parts] : cases) {
+    Words command = {trireme_binary(), "train", "--model", "mlp"};
+    command.insert(command.end(), given.begin(), given.end());
+    const Finished refused = run_program(command);
+    EXPECT_EQ(refused.code, 2) << refused.out;
+    expect_parts(refused.err, parts);
+  }
+}
+
+TEST_F(TrainResume, ShowsTheSettingsItWouldGoOnWith) {
+  train_well("run", mlp() + "--steps 2 --save-every 1 --lr 0.125 -n 2");
+  const Finished shown = train("run", "-n 3 --print-config");
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  const Json config = Json::parse(shown.out);
+  EXPECT_EQ(config.at("lr"), 0.125);
+  EXPECT_EQ(config.at("micro_batch"), "2");
+  EXPECT_EQ(config.at("ranks"), 3);
+}
+
+// --- what goes wrong
+
+TEST_F(TrainResume, RefusesAFolderInWhichARunIsAlive) {
+  const std::string settings = mlp() + "--steps 1000000 --log-every 1 ";
+  const std::string mark = testing::unique_mark();
+  signal(SIGINT, SIG_DFL);
+  for (const std::string& first : {std::string("--save-every 5"),
+                                   std::string("--save-every 9999999"),
+                                   std::string("--save-every 0")}) {
+    fs::remove_all(path("run"));
+    Program program(command("run", settings + first), {mark});
+    ASSERT_TRUE(program.wait_for_output("step 20/"));
+    const auto ranks = program.children();
+    ASSERT_EQ(ranks.size(), 1U);
+    for (const char* second : {"--save-every 5", "--save-every 0", "--resume never"}) {
+      const Finished refused = train("run", settings + second);
+      EXPECT_EQ(refused.code, 2) << first << " and " << second << ": " << refused.out;
+      expect_parts(refused.err, {"another job", "process " + std::to_string(ranks[0])});
+    }
+    kill(program.pid(), SIGINT);
+    EXPECT_EQ(program.wait().code, 128 + SIGINT);
+    std::int64_t step = 0;
+    for (const Json& line : testing::read_json_lines(path("run") + "/metrics.jsonl")) {
+      step += line.contains("eval") ? 0 : 1;
+      EXPECT_EQ(line.at("step"), step) << "neither a gap nor anything twice";
+    }
+    EXPECT_EQ(summary("run").at("steps"), step);
+  }
+}
+
+TEST_F(TrainResume, NamesWhatIsDamaged) {
+  const std::string settings = mlp() + "--steps 6 --eval-every 2 --save-every 2 -n 2 ";
+  train_well("run", settings);
+  copy("run", "manifest");
+  copy("run", "missing");
+
+  const std::string data = newest("run", "rank-00001.safetensors");
+  std::string bytes = read_file(data);
+  bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 4);
+  std::ofstream(data, std::ios::binary) << bytes;
+  const std::string manifest = newest("manifest", "manifest.json");
+  std::ofstream(manifest, std::ios::binary) << read_file(manifest).substr(0, 300);
+  const std::string missing = newest("missing", "rank-00000.safetensors");
+  fs::remove(missing);
+
+  for (const auto& [run, file] :
+       {std::pair("run", data), std::pair("manifest", manifest), std::pair("missing", missing)}) {
+    const auto before = contents(run);
+    const Finished refused = train(run, settings);
+    EXPECT_EQ(refused.code, 3) << run << refused.out;
+    expect_parts(refused.err, {file, "--resume STEP", "2, 4"});
+    auto after = contents(run);
+    std::erase_if(after,
+                  [](const auto& each) { return each.first.find("/logs/") != std::string::npos; });
+    auto expected = before;
+    std::erase_if(expected,
+                  [](const auto& each) { return each.first.find("/logs/") != std::string::npos; });
+    EXPECT_TRUE(after == expected) << run << ": something in the folder has changed";
+    train_well(run, settings + "--resume 4");
+  }
+  expect_same_run("run", "manifest");
+}
+
+// Files may not grow beyond a limit, which the system says as it says that a disk is full.
+TEST_F(TrainResume, StopsWhenACheckpointCannotBeWritten) {
+  const std::string settings =
+      gpt() + "--width 256 --layers 2 --steps 100000 --save-every 3 --save-weights off";
+  const std::string mark = testing::unique_mark();
+  Words shell = command("run", settings);
+  shell.insert(shell.begin(), {"bash", "-c", "ulimit -f 4096; exec \"$0\" \"$@\""});
+  const Finished finished = run_program(shell, {mark});
+  EXPECT_EQ(finished.code, 3) << finished.out;
+  expect_parts(finished.err, {path("run") + "/checkpoints/", "File too large"});
+  EXPECT_TRUE(processes_with(mark).empty());
+  EXPECT_EQ(summary("run").at("status"), "failed");
+  EXPECT_GE(history(path("run")).size(), 3U);
+  for (const auto& entry : fs::directory_iterator(path("run") + "/checkpoints")) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with("step-")) << entry.path();
+  }
+}
+
+// --- weights of another run
+
+TEST_F(TrainResume, BeginsWithTheWeightsOfAnother) {
+  train_well("source", convnet() + "--steps 4 --save-every 2 -n 2 --zero 3");
+  const std::string model = read_file(path("source") + "/model.safetensors");
+  const std::vector<std::pair<std::string, std::string>> sources = {
+      {"run", path("source")},
+      {"checkpoint", path("source") + "/checkpoints/step-00000004"},
+      {"file", path("source") + "/model.safetensors"},
+  };
+  for (const auto& [name, source] : sources) {
+    train_well(name, convnet() + "--steps 1 --save-initial --weights-from " + source);
+    EXPECT_TRUE(read_file(path(name) + "/initial.safetensors") == model) << name;
+    EXPECT_EQ(history(path(name)), history(path("run"))) << name;
+  }
+}
+
+TEST_F(TrainResume, ListsAllWeightsThatDoNotFit) {
+  train_well("source", mlp() + "--steps 1 --save-every 1");
+  const std::string other =
+      "--hidden 16,5 --steps 1 --save-initial --weights-from " + path("source");
+  const Finished refused = train("other", mlp() + other);
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  expect_parts(refused.err,
+               {"weights_from", "missing", "expected", "[3, 16]", "--weights-partial"});
+  EXPECT_FALSE(fs::exists(path("other") + "/metrics.jsonl"));
+  const Finished partial = train("other", mlp() + other + " --weights-partial");
+  EXPECT_EQ(partial.code, 0) << partial.err;
+  expect_parts(partial.out, {"beginning with weights of", "not taken", "[3, 16]"});
+  const Finished nothing = train("none", mlp() + "--steps 1 --weights-from " + path("nowhere"));
+  EXPECT_EQ(nothing.code, 2);
+  expect_parts(nothing.err, {"weights_from", path("nowhere"), "does not exist"});
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,754 @@
+// A training that is interrupted or killed, and goes on, ends with the same bits as one that was
+// not.
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include "data/formula_dataset.h"
+#include "support/processes.h"
+#include "support/ranks.h"
+#include "train/continued_run.h"
+#include "train/train_progress.h"
+#include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/core/error.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+namespace nn = torch::nn;
+using at::Tensor;
+using detail::concat;
+using detail::TrainProgress;
+using testing::fork_ranks;
+using testing::FormulaDataset;
+using testing::message_of;
+using testing::TemporaryFolder;
+
+constexpr std::int64_t kFeatures = 6;
+constexpr std::int64_t kClasses = 3;
+
+std::shared_ptr<const Dataset> dataset(std::int64_t size) {
+  return std::make_shared<FormulaDataset>(
+      size,
+      std::vector<std::int64_t>{kFeatures},
+      kClasses,
+      [](std::int64_t sample) { return sample % kClasses; },
+      [](std::int64_t sample, std::int64_t place) {
+        const double noise = std::sin(0.7 * static_cast<double>(sample * 13 + place * 5));
+        return static_cast<float>(noise + (place == sample % kClasses ? 1.5 : 0));
+      });
+}
+
+struct NetImpl : nn::Module {
+  nn::Linear first{nullptr}, second{nullptr};
+  nn::BatchNorm1d norm{nullptr};
+  nn::Dropout drop{nullptr};
+  NetImpl() {
+    torch::manual_seed(3);
+    first = register_module("first", nn::Linear(kFeatures, 8));
+    norm = register_module("norm", nn::BatchNorm1d(8));
+    drop = register_module("drop", nn::Dropout(0.3));
+    second = register_module("second", nn::Linear(8, kClasses));
+  }
+  Tensor forward(const Tensor& x) {
+    Tensor h = norm->forward(first->forward(x).to(at::kFloat)).to(x.scalar_type());
+    return second->forward(drop->forward(at::relu(h)));
+  }
+};
+TORCH_MODULE(Net);
+
+// Takes a single sample, too.
+struct PlainNetImpl : nn::Module {
+  nn::Linear linear{nullptr};
+  PlainNetImpl() {
+    torch::manual_seed(3);
+    linear = register_module("linear", nn::Linear(kFeatures, kClasses));
+  }
+  Tensor forward(const Tensor& x) { return linear->forward(x); }
+};
+TORCH_MODULE(PlainNet);
+
+std::string bits_of(const nn::Module& model) {
+  std::string bits;
+  for (const auto& list : {model.parameters(), model.buffers()}) {
+    for (const Tensor& each : list) {
+      const Tensor values = each.detach().clone().contiguous();
+      bits.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+    }
+  }
+  return bits;
+}
+
+// What a run has said, one text for each step and evaluation, to the last bit; a run that goes on
+// goes on in it, as in a file.
+class History final : public TrainObserver {
+ public:
+  void begins(const TrainBeginning& beginning) override {
+    begun = beginning;
+    std::erase_if(lines, [&](const Line& line) {
+      const bool again = line.step == beginning.step && line.evaluates && !beginning.evaluated;
+      return line.step > beginning.step || again;
+    });
+  }
+  void step(const StepReport& report) override {
+    char text[200];
+    std::snprintf(text,
+                  sizeof(text),
+                  "step %lld epoch %a loss %a lr %a norm %a%s",
+                  static_cast<long long>(report.step),
+                  report.epoch,
+                  report.loss,
+                  report.learning_rate,
+                  report.gradient_norm,
+                  report.skipped ? " skipped" : "");
+    lines.push_back({report.step, false, text});
+    if (report.step == dies_after) {
+      throw Error("killed");
+    }
+  }
+  void evaluated(std::int64_t step, const Evaluation& evaluation, bool best) override {
+    char text[100];
+    std::snprintf(text, sizeof(text), "eval %a%s", evaluation.metrics.at("loss"), best ? "!" : "");
+    lines.push_back({step, true, text});
+  }
+  void values(const std::string&, std::int64_t, std::span<const float>) override {}
+  void message(const std::string& text) override { messages += text + "\n"; }
+  void samples(const std::vector<std::int64_t>&) override {}
+  void weights(const std::string& which, const nn::Module& module) override {
+    kept[which] = bits_of(module);
+  }
+
+  // What a step's line says behind `name`.
+  double value(const std::string& name, std::int64_t step) const {
+    double found = std::nan("");
+    for (const Line& line : lines) {
+      const std::size_t at = line.text.find(name);
+      if (line.step == step && !line.evaluates && at != std::string::npos) {
+        std::sscanf(line.text.c_str() + at + name.size(), "%la", &found);
+      }
+    }
+    return found;
+  }
+
+  std::string text() const {
+    std::string all;
+    for (const Line& line : lines) {
+      all += concat(line.step, ": ", line.text, "\n");
+    }
+    return all;
+  }
+
+  struct Line {
+    std::int64_t step;
+    bool evaluates;
+    std::string text;
+  };
+  std::vector<Line> lines;
+  std::map<std::string, std::string> kept;
+  std::string messages;
+  TrainBeginning begun;
+  std::int64_t dies_after = -1;
+};
+
+TrainSettings base_settings() {
+  TrainSettings settings;
+  settings.model = "mine";
+  settings.data = "mine";
+  settings.steps = 14;
+  settings.batch = 12;
+  settings.micro_batch = "4";
+  settings.schedule = "cosine";
+  settings.lr = 1e-2;
+  settings.eval_every = 3;
+  settings.noise = 0.1;
+  settings.memory_limit = "1GB";
+  settings.save_every = 2;
+  return settings;
+}
+
+// How a part of a run is computed, and how it ends.
+struct Part {
+  int ranks = 1;
+  int zero = 0;
+  std::int64_t stops_after = -1;  // in good order
+  std::int64_t dies_after = -1;   // in no order at all
+  std::string placement = "auto";
+};
+
+using Adjust = std::function<void(TrainSettings& settings)>;
+using MakeModel = std::function<Trainable()>;
+
+Trainable net() {
+  const Net model;
+  return {model.ptr(),
+          [model = model.ptr()](const TensorBatch& batch) { return model->forward(batch.dense); }};
+}
+
+std::shared_ptr<World> world_of(const std::string& job, int rank, int size) {
+  return init(testing::options_for(job, rank, size));
+}
+
+// Runs a part in a world of its own; ranks that are not in it do nothing.
+std::optional<TrainResult> run_part(const Part& part,
+                                    TrainSettings settings,
+                                    const MakeModel& make,
+                                    const std::string& job,
+                                    int rank,
+                                    const TrainCheckpoints& checkpoints,
+                                    History& history) {
+  if (rank >= part.ranks) {
+    return std::nullopt;
+  }
+  settings.ranks = part.ranks;
+  settings.zero = part.zero;
+  settings.placement = part.placement;
+  const auto world = world_of(job, rank, part.ranks);
+  history.dies_after = part.dies_after;
+  std::int64_t asked = 0;
+  const auto stop = [&] {
+    return history.begun.step + ++asked == part.stops_after && rank == part.ranks - 1;
+  };
+  const Trainable model = make();
+  try {
+    const TrainResult result = train(
+        resolve(settings), model, {dataset(100), dataset(30)}, world, &history, stop, checkpoints);
+    EXPECT_LT(part.dies_after, 0);
+    return result;
+  } catch (const Error& error) {
+    EXPECT_GE(part.dies_after, 0) << error.what();
+    return std::nullopt;
+  }
+}
+
+// Runs the settings in one go on one rank, and in parts, and expects the same of both. `happens`
+// has to: otherwise the test would not be about anything.
+void expect_same(const std::string& name,
+                 const Adjust& adjust,
+                 const std::vector<Part>& parts,
+                 const std::function<bool(const History& expected)>& happens = {}) {
+  SCOPED_TRACE(name);
+  const TemporaryFolder folder;
+  std::vector<std::string> jobs;
+  for (std::size_t i = 0; i < parts.size() + 2; ++i) {
+    jobs.push_back(testing::unique_job());
+  }
+  constexpr int kRanks = 3;
+  fork_ranks(kRanks, [&](int rank) {
+    at::set_num_threads(1);
+    const auto everyone = world_of(jobs.back(), rank, kRanks);
+    TrainSettings settings = base_settings();
+    adjust(settings);
+
+    TrainSettings calm = settings;
+    calm.save_every = 0;
+    History expected;
+    const auto wanted =
+        run_part({}, calm, net, concat(jobs[parts.size()], "-", rank), 0, {}, expected);
+
+    History history;
+    std::optional<TrainResult> result;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      result = run_part(
+          parts[i], settings, net, jobs[i], rank, {.folder = folder.path() + "/c"}, history);
+      if (i > 0 && rank < parts[i].ranks) {
+        EXPECT_GT(history.begun.step, 0) << "went on from a checkpoint";
+      }
+      everyone->barrier().wait();
+    }
+    if (rank == 0) {  // in every part
+      ASSERT_TRUE(wanted && result);
+      EXPECT_TRUE(!happens || happens(expected)) << expected.text();
+      EXPECT_EQ(history.text(), expected.text());
+      EXPECT_EQ(history.kept.at("model"), expected.kept.at("model"));
+      EXPECT_TRUE(history.kept == expected.kept) << "all weights that were kept";
+      EXPECT_EQ(result->status, wanted->status);
+      EXPECT_EQ(result->steps, wanted->steps);
+      EXPECT_EQ(result->loss, wanted->loss);
+      EXPECT_EQ(result->best_step, wanted->best_step);
+      EXPECT_EQ(result->best, wanted->best);
+      EXPECT_EQ(result->goal_step, wanted->goal_step);
+      EXPECT_EQ(result->micro_batch, wanted->micro_batch);
+      EXPECT_EQ(result->evaluation.metrics, wanted->evaluation.metrics);
+      EXPECT_TRUE(CheckpointFolder(folder.path() + "/c").contains(wanted->steps))
+          << "the last one has the name of the last step";
+    }
+    everyone->barrier().wait();
+  });
+}
+
+TEST(Resume, AfterBeingInterruptedInMidEpoch) {
+  // An epoch has 100 samples, a step 12; step 9 is where evaluation is due, too.
+  for (const std::int64_t step : {1, 5, 9}) {
+    expect_same(concat("stopped after ", step),
+                [](TrainSettings&) {},
+                {{.ranks = 1, .stops_after = step}, {.ranks = 1}});
+  }
+}
+
+TEST(Resume, AfterBeingKilledWithOtherRanksAndStages) {
+  const std::vector<std::vector<Part>> cases = {
+      {{.ranks = 2, .zero = 0, .dies_after = 9}, {.ranks = 2, .zero = 0}},
+      {{.ranks = 3, .zero = 1, .dies_after = 7}, {.ranks = 1, .zero = 0}},
+      {{.ranks = 1, .zero = 2, .dies_after = 6}, {.ranks = 3, .zero = 3}},
+      {{.ranks = 2, .zero = 3, .dies_after = 9, .placement = "copied"},
+       {.ranks = 3, .zero = 2, .dies_after = 13},
+       {.ranks = 2, .zero = 3, .placement = "mapped"}},
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    expect_same(
+        concat("case ", i),
+        [](TrainSettings& s) {
+          s.clip_norm = 1;
+          s.ema_decay = 0.8;
+          s.goal = "loss:1.0";
+        },
+        cases[i]);
+  }
+}
+
+TEST(Resume, AgainAndAgain) {
+  std::vector<Part> parts;
+  for (const std::int64_t step : {2, 3, 6, 9, 12}) {
+    parts.push_back({.ranks = 1 + static_cast<int>(step % 2), .zero = 1, .stops_after = step});
+  }
+  parts.push_back({.ranks = 2, .zero = 3});
+  expect_same(
+      "five times", [](TrainSettings& s) { s.eval_every = 0; }, parts);
+}
+
+TEST(Resume, WithAPlateauAndEarlyStopping) {
+  // The rate falls at evaluations that are not the best, some before and some after the break.
+  const Adjust stalls = [](TrainSettings& s) {
+    s.schedule = "plateau";
+    s.plateau_patience = 0;
+    s.gamma = 0.5;
+    s.lr = 0.3;
+    s.eval_every = 1;
+    s.early_stop = 6;
+    s.warm_up = 3;
+    s.steps = 40;
+  };
+  const auto stops = [](const History& expected) {
+    const auto rate = [&](std::int64_t step) { return expected.value("lr ", step); };
+    const std::int64_t last = expected.lines.back().step;
+    return last == 13 && rate(9) < rate(8) && rate(13) < rate(12);
+  };
+  expect_same("killed",
+              stalls,
+              {{.ranks = 2, .zero = 2, .dies_after = 12}, {.ranks = 3, .zero = 1}},
+              stops);
+  expect_same("stopped", stalls, {{.ranks = 1, .stops_after = 10}, {.ranks = 2, .zero = 3}}, stops);
+}
+
+TEST(Resume, AfterTheEndChangesNothing) {
+  const std::vector<Part> twice = {{.ranks = 2, .zero = 3}, {.ranks = 1}};
+  expect_same(
+      "finished", [](TrainSettings&) {}, twice);
+  expect_same(
+      "stopped early",
+      [](TrainSettings& s) {
+        s.lr = 1e-12;
+        s.optimizer = "sgd";
+        s.best = "accuracy";
+        s.early_stop = 2;
+      },
+      twice,
+      [](const History& expected) { return expected.lines.back().step < 14; });
+}
+
+// Overflows halve the scale and skip steps: the step of the run is not that of the engine.
+TEST(Resume, WithALossScale) {
+  expect_same(
+      "float16",
+      [](TrainSettings& s) {
+        s.precision = "float16";
+        s.loss_scale_initial = 16777216;
+        s.loss_scale_window = 2;
+        s.clip_norm = 1;
+      },
+      {{.ranks = 2, .zero = 2, .dies_after = 7},
+       {.ranks = 1, .zero = 0, .stops_after = 10},
+       {.ranks = 3, .zero = 3}},
+      [](const History& expected) {
+        const std::string text = expected.text();
+        return text.find("skipped") < text.find("step 5 ") &&
+               text.rfind("skipped") > text.find("step 10 ") &&
+               text.find("step 14 ") != std::string::npos;
+      });
+}
+
+TEST(Resume, InEveryPrecision) {
+  for (const char* precision : {"bfloat16", "autocast"}) {
+    expect_same(precision,
+                [&](TrainSettings& s) {
+                  s.precision = precision;
+                  s.ema_decay = 0.9;
+                },
+                {{.ranks = 2, .zero = 3, .dies_after = 9}, {.ranks = 3, .zero = 1}});
+  }
+}
+
+TEST(Resume, WithBatchesAndSamplesOfAllKinds) {
+  const std::vector<Part> parts = {{.ranks = 2, .zero = 1, .dies_after = 8}, {.ranks = 3}};
+  expect_same(
+      "growing",
+      [](TrainSettings& s) {
+        s.batch_schedule = {"4:24", "9:36"};
+      },
+      parts);
+  expect_same(
+      "drawn",
+      [](TrainSettings& s) {
+        s.sampling = "weighted";
+        s.class_weights = {1, 2, 3};
+        s.loss_weights = {1, 0.5, 2};
+        s.optimizer = "lamb";
+      },
+      parts);
+  expect_same(
+      "shares",
+      [](TrainSettings& s) {
+        s.partition = "hash";
+        s.optimizer = "sgd";
+      },
+      parts);
+}
+
+// What was found, or made smaller, stays in force; it is not looked for again.
+TEST(Resume, WithTheMicroBatchThatWasFound) {
+  const TemporaryFolder folder;
+  const std::string jobs[] = {testing::unique_job(), testing::unique_job()};
+  fork_ranks(1, [&](int rank) {
+    at::set_num_threads(1);
+    TrainSettings settings = base_settings();
+    settings.micro_batch = "auto";
+    std::int64_t room = 6;
+    const auto make = [&] {
+      const PlainNet fresh;
+      return Trainable{fresh.ptr(), [&, fresh = fresh.ptr()](const TensorBatch& batch) {
+                         if (fresh->is_training() && batch.samples > room) {
+                           throw MemoryError("no room");
+                         }
+                         return fresh->forward(batch.dense);
+                       }};
+    };
+    History history;
+    const TrainCheckpoints kept{.folder = folder.path() + "/c"};
+    run_part({.stops_after = 5}, settings, make, jobs[0], rank, kept, history);
+    EXPECT_NE(history.messages.find("micro-batches of 6 fit"), std::string::npos);
+    room = 12;
+    history.messages.clear();
+    const auto result = run_part({}, settings, make, jobs[1], rank, kept, history);
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->micro_batch, 6);
+    EXPECT_EQ(history.messages.find(" fit"), std::string::npos) << history.messages;
+  });
+}
+
+// --- what is refused
+
+void with_checkpoint(const std::function<void(const std::string& folder, int rank)>& then) {
+  const TemporaryFolder folder;
+  const std::string job = testing::unique_job();
+  fork_ranks(1, [&](int rank) {
+    at::set_num_threads(1);
+    History history;
+    const std::string checkpoints = folder.path() + "/c";
+    run_part({.stops_after = 5}, base_settings(), net, job, rank, {.folder = checkpoints}, history);
+    then(checkpoints, rank);
+  });
+}
+
+std::string refusal(const TrainSettings& settings, const TrainCheckpoints& checkpoints) {
+  const auto world = world_of(testing::unique_job(), 0, 1);
+  History history;
+  const std::string message = message_of<Error>([&] {
+    train(resolve(settings), net(), {dataset(100), dataset(30)}, world, &history, {}, checkpoints);
+  });
+  EXPECT_TRUE(history.lines.empty()) << "nothing was told before it was refused";
+  return message;
+}
+
+void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+  }
+}
+
+TEST(Resume, RefusesOtherSettingsUnlessTheyAreAllowed) {
+  with_checkpoint([](const std::string& folder, int) {
+    TrainSettings other = base_settings();
+    other.lr = 0.5;
+    other.eval_every = 7;
+    other.keep_last = 1;
+    const std::string message = refusal(other, {.folder = folder});
+    expect_parts(message,
+                 {"step 5",
+                  "lr: 0.01 in the checkpoint, 0.5 given",
+                  "eval_every: 3 in the checkpoint, 7 given",
+                  "--allow-changes"});
+    EXPECT_EQ(message.find("keep_last"), std::string::npos) << message;
+
+    other.allow_changes = true;
+    History history;
+    const auto world = world_of(testing::unique_job(), 0, 1);
+    train(resolve(other),
+          net(),
+          {dataset(100), dataset(30)},
+          world,
+          &history,
+          {},
+          {.folder = folder});
+    expect_parts(history.messages, {"other settings", "lr: 0.01 in the checkpoint, 0.5 given"});
+    // The new rate is in force: half a cosine of 14 steps, of which 5 are done.
+    EXPECT_NEAR(history.value("lr ", 6), 0.5 * (1 + std::cos(M_PI * 5 / 14)) / 2, 1e-12);
+  });
+}
+
+TEST(Resume, RefusesOtherDataUnlessItIsAllowed) {
+  with_checkpoint([](const std::string& folder, int) {
+    const auto world = world_of(testing::unique_job(), 0, 1);
+    const auto with = [&](const TrainSettings& settings) {
+      train(resolve(settings),
+            net(),
+            {dataset(101), dataset(30)},
+            world,
+            nullptr,
+            {},
+            {.folder = folder});
+    };
+    TrainSettings settings = base_settings();
+    expect_parts(message_of<ConfigError>([&] { with(settings); }),
+                 {"data", "100 samples", "101", "--allow-changes"});
+    settings.allow_changes = true;
+    with(settings);
+  });
+}
+
+TEST(Resume, ListsTheStepsThatAreThere) {
+  with_checkpoint([](const std::string& folder, int) {
+    expect_parts(refusal(base_settings(), {.folder = folder, .step = 3}), {"step 3", "2, 4, 5"});
+    expect_parts(refusal(base_settings(), {.folder = folder, .resume = false}),
+                 {"holds checkpoints of another run", "2, 4, 5"});
+    TrainSettings less = base_settings();
+    less.steps = 4;
+    less.allow_changes = true;
+    expect_parts(refusal(less, {.folder = folder}), {"steps", "5", "found 4"});
+  });
+}
+
+TEST(Resume, NamesWhatIsDamagedAndWhatIsLeft) {
+  with_checkpoint([](const std::string& folder, int) {
+    const std::string data = CheckpointFolder(folder).path_of(5) + "/rank-00000.safetensors";
+    const auto size = static_cast<std::streamoff>(fs::file_size(data));
+    {
+      std::fstream file(data, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(size - 9);
+      file.put('?');
+    }
+    expect_parts(refusal(base_settings(), {.folder = folder}), {data, "--resume STEP", "2, 4"});
+    // An older one is whole.
+    const auto world = world_of(testing::unique_job(), 0, 1);
+    History history;
+    train(resolve(base_settings()),
+          net(),
+          {dataset(100), dataset(30)},
+          world,
+          &history,
+          {},
+          {.folder = folder, .step = 4});
+    EXPECT_EQ(history.begun.step, 4);
+    EXPECT_EQ(history.lines.front().step, 5);
+  });
+}
+
+// A file that may not grow is what a rank sees of a disk that is full.
+TEST(Resume, ASaveThatFailsOnOneRankStopsAll) {
+  class Limiter final : public TrainObserver {
+   public:
+    explicit Limiter(int rank) : rank_(rank) {}
+    void step(const StepReport& report) override {
+      last = report.step;
+      if (rank_ == 1 && report.step == 18) {
+        const rlimit limit{1000, 1000};
+        setrlimit(RLIMIT_FSIZE, &limit);
+      }
+    }
+    void evaluated(std::int64_t, const Evaluation&, bool) override {}
+    void values(const std::string&, std::int64_t, std::span<const float>) override {}
+    void message(const std::string&) override {}
+    void samples(const std::vector<std::int64_t>&) override {}
+    void weights(const std::string&, const nn::Module&) override {}
+    std::int64_t last = 0;
+
+   private:
+    int rank_;
+  };
+  const TemporaryFolder folder;
+  const std::string job = testing::unique_job();
+  const std::string checkpoints = folder.path() + "/c";
+  fork_ranks(3, [&](int rank) {
+    at::set_num_threads(1);
+    signal(SIGXFSZ, SIG_IGN);
+    const auto world = world_of(job, rank, 3);
+    TrainSettings settings = base_settings();
+    settings.steps = 100000;
+    settings.save_every = 5;
+    Limiter observer(rank);
+    const std::string message = message_of<CheckpointError>([&] {
+      train(resolve(settings),
+            net(),
+            {dataset(100), nullptr},
+            world,
+            &observer,
+            {},
+            {.folder = checkpoints});
+    });
+    expect_parts(message, {checkpoints, "File too large"});
+    expect_parts(message,
+                 rank == 1 ? std::vector<std::string>{} : std::vector<std::string>{"rank 1"});
+    EXPECT_GE(observer.last, 20);
+    EXPECT_LE(observer.last, 25) << "at the latest when the next one is to be saved";
+    world->barrier().wait();
+    // What was complete before still is.
+    if (rank == 0) {
+      EXPECT_EQ(CheckpointFolder(checkpoints).newest(), 15);
+    }
+  });
+}
+
+// --- the parts
+
+TEST(TrainProgress, ComesBackToTheLastBit) {
+  TrainProgress progress;
+  progress.step = 9007199254740993;  // 2^53 + 1, which is no double
+  progress.position = -1;
+  progress.micro_batch = 7;
+  progress.evaluation = {{"loss", std::nan("")}, {"accuracy", 0.1 + 0.2}, {"f1", -INFINITY}};
+  progress.best = {{"loss", INFINITY}};
+  progress.plateau = {.factor = 1.0 / 3, .best = 5e-324, .bad = 4, .seen = true};
+  progress.loss = -0.0;
+  progress.seconds = 1e300;
+  const std::string text = progress.to_json();
+  const TrainProgress read = TrainProgress::parse(text, "a");
+  EXPECT_EQ(read.to_json(), text);
+  EXPECT_EQ(read.step, progress.step);
+  EXPECT_EQ(read.position, -1);
+  EXPECT_TRUE(std::isnan(read.evaluation.at("loss")));
+  EXPECT_EQ(read.evaluation.at("accuracy"), 0.1 + 0.2);
+  EXPECT_EQ(read.evaluation.at("f1"), -INFINITY);
+  EXPECT_EQ(read.best.at("loss"), INFINITY);
+  EXPECT_EQ(read.plateau.factor, 1.0 / 3);
+  EXPECT_EQ(read.plateau.best, 5e-324);
+  EXPECT_EQ(read.plateau.bad, 4);
+  EXPECT_TRUE(read.plateau.seen);
+  EXPECT_TRUE(std::signbit(read.loss));
+  EXPECT_EQ(read.seconds, 1e300);
+}
+
+TEST(TrainProgress, RefusesWhatIsNone) {
+  for (const char* text : {"", "[]", "{}", R"({"step": "one"})", "{\"step\": 1"}) {
+    const std::string message =
+        message_of<CheckpointError>([&] { TrainProgress::parse(text, "the/manifest.json"); });
+    expect_parts(message, {"the/manifest.json", "\"train\"", "expected"});
+  }
+}
+
+class KeptLines : public ::testing::Test {
+ protected:
+  std::string file(const std::string& text) const {
+    std::ofstream(folder_.path() + "/lines") << text;
+    return folder_.path() + "/lines";
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(KeptLines, EndWithTheStep) {
+  const std::string one = "{\"step\":1,\"loss\":2}\n";
+  const std::string eval = "{\"step\":1,\"eval\":{\"loss\":2}}\n";
+  const std::string two = "{\"step\":2,\"loss\":2}\n";
+  const std::string eval_two = "{\"step\":2,\"eval\":{\"loss\":2}}\n";
+  const std::string three = "{\"step\":3,\"loss\":2}\n";
+  const auto kept = [&](const std::string& text, std::int64_t step, bool evaluated) {
+    const detail::KeptLines lines = detail::kept_metrics(file(text), step, evaluated);
+    return std::pair(text.substr(0, lines.bytes), lines.steps);
+  };
+  const std::string all = one + eval + two + eval_two + three;
+  using Kept = std::pair<std::string, std::int64_t>;
+  EXPECT_EQ(kept(all, 3, false), Kept(all, 3));
+  EXPECT_EQ(kept(all, 2, true), Kept(one + eval + two + eval_two, 2));
+  EXPECT_EQ(kept(all, 2, false), Kept(one + eval + two, 2)) << "it is evaluated again";
+  EXPECT_EQ(kept(all, 1, false), Kept(one, 1));
+  EXPECT_EQ(kept(all, 0, true), Kept("", 0));
+  EXPECT_EQ(kept(one + two.substr(0, 9), 2, true), Kept(one, 1)) << "half a line";
+  EXPECT_EQ(kept(one + two.substr(0, two.size() - 1), 2, true), Kept(one, 1)) << "no end";
+  EXPECT_EQ(kept(one + "nothing\n" + two, 2, true), Kept(one, 1)) << "no line";
+  EXPECT_EQ(kept("", 2, true), Kept("", 0));
+  EXPECT_EQ(detail::kept_metrics(folder_.path() + "/none", 2, true).bytes, 0U);
+}
+
+TEST_F(KeptLines, AreOneForEachStepOfSamples) {
+  const std::string path = file("[1]\n[2,3]\n[4]\n[5");
+  EXPECT_EQ(detail::kept_samples(path, 2).bytes, 10U);
+  EXPECT_EQ(detail::kept_samples(path, 2).steps, 2);
+  EXPECT_EQ(detail::kept_samples(path, 0).bytes, 0U);
+  EXPECT_EQ(detail::kept_samples(path, 9).bytes, 14U);
+  EXPECT_EQ(detail::kept_samples(path, 9).steps, 3);
+  EXPECT_EQ(detail::kept_log(path), 14U);
+}
+
+TEST(BestWeights, ComeBackWithTheCheckpoint) {
+  const TemporaryFolder run;
+  const std::string file = run.path() + "/best.safetensors";
+  const CheckpointFolder checkpoints(run.path() + "/checkpoints");
+  const auto write = [&](const std::string& text) {  // as a new file, like everything we write
+    std::ofstream(file + ".new") << text;
+    fs::rename(file + ".new", file);
+  };
+  const auto appear = [&](std::int64_t step) {
+    fs::create_directories(checkpoints.path_of(step));
+    std::ofstream(checkpoints.path_of(step) + "/manifest.json") << "{}";
+  };
+  fs::create_directories(checkpoints.path());
+  detail::BestWeights best(run.path());
+  best.keep_with(1);  // before there is one
+  appear(1);
+  write("two");
+  best.keep_with(2);
+  appear(2);
+  best.keep_with(3);
+  write("three");
+  appear(3);
+  best.keep_with(4);
+  best.put_back(3, true);
+  EXPECT_EQ(testing::read_file(file), "two");
+  best.put_back(4, true);
+  EXPECT_EQ(testing::read_file(file), "three");
+  best.put_back(2, true);
+  EXPECT_EQ(testing::read_file(file), "two");
+  best.put_back(1, false);
+  EXPECT_FALSE(fs::exists(file));
+  // Of checkpoints that are gone nothing stays; one that is being written is not gone.
+  fs::remove_all(checkpoints.path_of(2));
+  best.forget();
+  std::size_t left = 0;
+  for (const auto& entry : fs::directory_iterator(checkpoints.path())) {
+    left += entry.path().filename().string().starts_with(".best-") ? 1 : 0;
+  }
+  EXPECT_EQ(left, 2U);
+}
+
+}  // namespace
+}  // namespace trireme

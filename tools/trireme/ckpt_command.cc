@@ -1,0 +1,181 @@
+#include <limits>
+#include <memory>
+
+#include "ckpt.h"
+#include "commands.h"
+
+namespace trireme::tools {
+namespace {
+
+constexpr const char* kPlace = "A checkpoint, or a run or folder of them (its newest)";
+
+// One subcommand, whose options live as long as the program may need them.
+template <class Options>
+std::shared_ptr<Options> add(CLI::App& parent,
+                             Action& action,
+                             const char* name,
+                             const char* help,
+                             int (*run)(const Options&),
+                             CLI::App** made) {
+  auto options = std::make_shared<Options>();
+  *made = parent.add_subcommand(name, help);
+  (*made)->callback([&action, options, run] { action = [options, run] { return run(*options); }; });
+  return options;
+}
+
+void add_place(CLI::App& command, std::string& place, const char* help, const char* type) {
+  command.add_option("PLACE", place, help)->type_name(type)->required();
+}
+
+void add_step(CLI::App& command, Step& step) {
+  command.add_option("--step", step, "Of a run or folder: that of this step, not the newest")
+      ->type_name("N");
+}
+
+// CLI11's own words would be "Number less or equal to 0".
+CLI::Validator from(std::int64_t least) {
+  return CLI::Range(least, std::numeric_limits<std::int64_t>::max())
+      .description(std::to_string(least) + " or more");
+}
+
+void add_ls(CLI::App& ckpt, Action& action) {
+  CLI::App* command = nullptr;
+  const auto place = add<std::string>(
+      ckpt, action, "ls", "List the checkpoints of a run or folder", list_checkpoints, &command);
+  add_place(*command, *place, "A run, or a folder of checkpoints", "RUN|FOLDER");
+}
+
+void add_show(CLI::App& ckpt, Action& action) {
+  CLI::App* command = nullptr;
+  const auto options =
+      add(ckpt, action, "show", "Say what a checkpoint holds", show_checkpoint, &command);
+  add_place(*command, options->place, kPlace, "CHECKPOINT|RUN|FOLDER");
+  add_step(*command, options->step);
+  command->add_flag("--json", options->json, "Its manifest, with everything");
+}
+
+void add_verify(CLI::App& ckpt, Action& action) {
+  CLI::App* command = nullptr;
+  const auto options = add(ckpt,
+                           action,
+                           "verify",
+                           "Read every byte, and say all that is not as it was saved",
+                           verify_checkpoints,
+                           &command);
+  command->footer("Exit codes: 0 all is as it was saved, 1 something is not.");
+  add_place(*command, options->place, kPlace, "CHECKPOINT|RUN|FOLDER");
+  add_step(*command, options->step);
+  command->add_flag("--all", options->all, "Every checkpoint of the run or folder");
+}
+
+void add_export(CLI::App& ckpt, Action& action) {
+  CLI::App* command = nullptr;
+  const auto options =
+      add(ckpt, action, "export", "Write weights for other programs", export_weights, &command);
+  command->footer(
+      "safetensors: one file with the names of the model. torch: what torch::load(model, OUT)\n"
+      "reads. gpt2: Hugging Face's names; where OUT does not end in .safetensors, a folder with\n"
+      "config.json, for from_pretrained.");
+  add_place(*command,
+            options->source,
+            "A checkpoint, a run or folder of them (its newest), or a .safetensors file",
+            "CHECKPOINT|RUN|FILE");
+  command->add_option("OUT", options->out, "What is written")->type_name("OUT")->required();
+  command
+      ->add_option("--format",
+                   options->format,
+                   "safetensors, torch or gpt2 (default: torch for OUT.pt, else safetensors)")
+      ->check(CLI::IsMember({"safetensors", "torch", "gpt2"}))
+      ->type_name("FORMAT");
+  add_step(*command, options->step);
+  command->add_flag("--average", options->average, "Moving averages in the place of the weights");
+  command
+      ->add_option("--dtype",
+                   options->dtype,
+                   "float32, float64, float16 or bfloat16 (default: as they were saved)")
+      ->check(CLI::IsMember({"float32", "float64", "float16", "bfloat16"}))
+      ->type_name("TYPE");
+  command
+      ->add_option("--heads",
+                   options->heads,
+                   "Of gpt2: attention heads (default: as config.json of the run says)")
+      ->check(from(1))
+      ->type_name("N");
+  command->add_flag("--force", options->force, "Replace OUT");
+}
+
+void add_import(CLI::App& ckpt, Action& action) {
+  CLI::App* command = nullptr;
+  const auto options = add(
+      ckpt, action, "import", "Make a checkpoint of weights from a file", import_file, &command);
+  command->footer("trireme train --weights-from takes it.");
+  command->add_option("FILE", options->file, "Weights")->type_name("FILE")->required();
+  command->add_option("FOLDER", options->folder, "A run, or a folder of checkpoints, new or not")
+      ->type_name("FOLDER")
+      ->required();
+  command
+      ->add_option("--format",
+                   options->format,
+                   "safetensors, torch (what torch::save(model, FILE) wrote), gpt2 (Hugging "
+                   "Face's names), or auto, which looks at the file (default: auto)")
+      ->check(CLI::IsMember({"auto", "safetensors", "torch", "gpt2"}))
+      ->type_name("FORMAT");
+  command->add_option("--step", options->step, "Of the checkpoint (default: 0)")
+      ->check(from(0))
+      ->type_name("N");
+  command->add_flag("--untied",
+                    options->untied,
+                    "Of gpt2: with a head of its own, a copy of the embeddings where the file has "
+                    "none");
+}
+
+void add_diff(CLI::App& ckpt, Action& action) {
+  CLI::App* command = nullptr;
+  const auto options = add(ckpt,
+                           action,
+                           "diff",
+                           "Compare two checkpoints or files of weights, element by element",
+                           diff_checkpoints,
+                           &command);
+  command->footer("Exit codes: 0 equal, 1 different.");
+  command->add_option("A", options->a, "A checkpoint, run, folder or .safetensors file")
+      ->type_name("A")
+      ->required();
+  command->add_option("B", options->b, "The other")->type_name("B")->required();
+  command->add_flag("!--no-notes", options->notes, "Tensors only");
+  add_step(*command, options->step);
+}
+
+void add_prune(CLI::App& ckpt, Action& action) {
+  CLI::App* command = nullptr;
+  const auto options = add(
+      ckpt, action, "prune", "Remove checkpoints; the newest stays", prune_checkpoints, &command);
+  add_place(*command, options->place, "A run, or a folder of checkpoints", "RUN|FOLDER");
+  command->add_option("--keep-last", options->keep_last, "How many of the newest stay (required)")
+      ->check(from(1))
+      ->type_name("K")
+      ->required();
+  command
+      ->add_option(
+          "--keep-every", options->keep_every, "Those whose step is a multiple of this stay, too")
+      ->check(from(1))
+      ->type_name("N");
+  command->add_flag("--dry-run", options->dry_run, "Only say what would be removed");
+}
+
+}  // namespace
+
+void add_ckpt_command(CLI::App& program, Action& action) {
+  CLI::App* ckpt =
+      program.add_subcommand("ckpt", "List, check, compare, export and import checkpoints");
+  ckpt->require_subcommand(1);
+  add_ls(*ckpt, action);
+  add_show(*ckpt, action);
+  add_verify(*ckpt, action);
+  add_export(*ckpt, action);
+  add_import(*ckpt, action);
+  add_diff(*ckpt, action);
+  add_prune(*ckpt, action);
+}
+
+}  // namespace trireme::tools

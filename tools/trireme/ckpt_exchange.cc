@@ -1,0 +1,209 @@
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint_place.h"
+#include "ckpt.h"
+#include "output_file.h"
+#include "sibling.h"
+#include "trireme/checkpoint/exchange.h"
+#include "trireme/core/error.h"
+#include "trireme/launch/launcher.h"
+#include "trireme/observe/progress_line.h"
+#include "trireme/settings/settings_table.h"
+
+namespace trireme::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+using Source = std::unique_ptr<TensorSource>;
+
+constexpr const char* kWorker = "trireme-worker";
+
+Dtype dtype_called(const std::string& name) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16}) {
+    if (name == dtype_name(dtype)) {
+      return dtype;
+    }
+  }
+  throw ConfigError(
+      concat("--dtype: expected float32, float64, float16 or bfloat16, found \"", name, "\""));
+}
+
+// The settings of the training that made a checkpoint or a file of weights; nothing where neither
+// it nor the folder around it tells.
+std::optional<TrainSettings> settings_behind(const std::string& path) {
+  std::string text;
+  std::string from = path;
+  if (!is_weights_file(path)) {
+    const Notes notes = Manifest::read(path).notes;
+    const auto note = notes.find("settings");
+    text = note == notes.end() ? "" : note->second;
+  }
+  if (const std::string run = run_around(path); text.empty() && !run.empty()) {
+    from = run + "/config.json";
+    std::ifstream file(from);
+    std::ostringstream content;
+    content << file.rdbuf();
+    text = content.str();
+  }
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  TrainSettings settings;
+  apply_json(settings, text, from);
+  return settings;
+}
+
+// The heads of a gpt, which its tensors do not tell; nothing where nobody says it.
+std::optional<std::int64_t> heads_behind(const std::string& path) {
+  const auto settings = settings_behind(path);
+  if (!settings || settings->model != "gpt") {
+    return std::nullopt;
+  }
+  if (settings->heads > 0) {
+    return settings->heads;
+  }
+  // As models::GptOptions::of_size has them, which needs LibTorch.
+  return settings->size == "tiny" ? 4 : settings->size == "small" ? 6 : 12;
+}
+
+std::string format_of(const ExportOptions& options) {
+  if (options.format != "auto") {
+    return options.format;
+  }
+  return fs::path(options.out).extension() == ".pt" ? "torch" : "safetensors";
+}
+
+void refuse_to_replace(const ExportOptions& options) {
+  std::error_code error;
+  TRIREME_CHECK(options.force || !fs::exists(options.out, error),
+                "\"",
+                options.out,
+                "\" exists already: choose another name, or replace it with --force");
+}
+
+Source weights_at(const ExportOptions& options, const std::string& path) {
+  Source source;
+  if (is_weights_file(path)) {
+    TRIREME_CHECK(!options.average,
+                  "--average: a file of weights has no moving averages, found \"",
+                  path,
+                  "\": name a checkpoint, or the run's average.safetensors");
+    source = weights_of_safetensors(path);
+  } else {
+    source = weights_of_checkpoint(path, options.average);
+  }
+  return options.dtype.empty() ? std::move(source)
+                               : converted(std::move(source), dtype_called(options.dtype));
+}
+
+std::string summary_of(const TensorSource& source) {
+  std::size_t bytes = 0;
+  for (const StateTensor& tensor : source.tensors()) {
+    bytes += tensor.size_bytes();
+  }
+  return concat(source.tensors().size(),
+                source.tensors().size() == 1 ? " tensor, " : " tensors, ",
+                megabytes_text(static_cast<std::int64_t>(bytes)),
+                ", from ",
+                source.path());
+}
+
+// A file, or a folder as Hugging Face's from_pretrained takes it.
+void export_gpt2(const ExportOptions& options, Source ours, const std::string& path) {
+  const GptSizes sizes = gpt_sizes(*ours);
+  const auto heads = options.heads ? options.heads : heads_behind(path);
+  const Source theirs = as_gpt2(std::move(ours));
+  std::string out = options.out;
+  if (fs::path(out).extension() != ".safetensors") {
+    TRIREME_CHECK(heads,
+                  "a folder of Hugging Face has a config.json, which says how many heads the gpt "
+                  "has, and \"",
+                  path,
+                  "\" is not in the folder of a run that knows: give --heads N");
+    const std::string config = gpt2_config(sizes, *heads);
+    std::error_code error;
+    fs::create_directories(out, error);
+    TRIREME_CHECK(!error, "the folder \"", out, "\" could not be created: ", error.message());
+    write_output(out + "/config.json", config);
+    out += "/model.safetensors";
+  }
+  std::map<std::string, std::string> metadata;
+  if (heads) {
+    gpt2_config(sizes, *heads);  // refuses a wrong number
+    metadata["n_head"] = std::to_string(*heads);
+  }
+  export_safetensors(*theirs, out, metadata);
+  std::printf("%s: %s\n", out.c_str(), summary_of(*theirs).c_str());
+}
+
+bool is_zip(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  char begin[4] = {};
+  file.read(begin, sizeof(begin));
+  return std::string(begin, sizeof(begin)) == std::string("PK\3\4");
+}
+
+Source open_import(const ImportOptions& options) {
+  if (options.format != "safetensors") {
+    Source theirs = weights_of_gpt2_file(options.file);
+    if (options.format == "gpt2" || has_gpt2_names(*theirs)) {
+      return from_gpt2(std::move(theirs), options.untied);
+    }
+  }
+  return weights_of_safetensors(options.file);
+}
+
+}  // namespace
+
+int export_weights(const ExportOptions& options) {
+  const std::string path = is_weights_file(options.source)
+                               ? options.source
+                               : checkpoint_at(options.source, options.step);
+  const std::string format = format_of(options);
+  refuse_to_replace(options);
+  TRIREME_CHECK(!options.heads || format == "gpt2", "--heads: only --format gpt2 needs it");
+  Source source = weights_at(options, path);
+  if (format == "torch") {
+    std::vector<std::string> words = {"export-archive", path, options.out};
+    if (options.average) {
+      words.emplace_back("--average");
+    }
+    if (!options.dtype.empty()) {
+      words.insert(words.end(), {"--dtype", options.dtype});
+    }
+    return run_sibling(kWorker, std::move(words));
+  }
+  if (format == "gpt2") {
+    export_gpt2(options, std::move(source), path);
+    return kExitOk;
+  }
+  export_safetensors(*source, options.out);
+  std::printf("%s: %s\n", options.out.c_str(), summary_of(*source).c_str());
+  return kExitOk;
+}
+
+int import_file(const ImportOptions& options) {
+  TRIREME_CHECK(is_weights_file(options.file),
+                "expected a file of weights, found ",
+                fs::is_directory(options.file) ? "a folder" : "nothing",
+                " at \"",
+                options.file,
+                "\"");
+  const fs::path inside = fs::path(options.folder) / "checkpoints";
+  const std::string folder = fs::is_directory(inside) ? inside.string() : options.folder;
+  if (options.format == "torch" || (options.format == "auto" && is_zip(options.file))) {
+    TRIREME_CHECK(!options.untied, "--untied: only names of GPT-2 know it");
+    return run_sibling(kWorker,
+                       {"import-archive", options.file, folder, std::to_string(options.step)});
+  }
+  const Source source = open_import(options);
+  const std::string made = import_weights(*source, folder, options.step);
+  std::printf("%s: %s\n", made.c_str(), summary_of(*source).c_str());
+  return kExitOk;
+}
+
+}  // namespace trireme::tools

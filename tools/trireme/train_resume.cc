@@ -1,0 +1,129 @@
+#include "train_resume.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/checkpoint/manifest.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/settings/differences.h"
+#include "trireme/settings/settings_table.h"
+
+namespace trireme::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+
+constexpr const char* kNever = "never";
+
+std::string checkpoints_of(const std::string& run) {
+  return run + "/checkpoints";
+}
+
+}  // namespace
+
+std::optional<std::string> ResumeFlag::run() const {
+  const bool folder = !value.empty() && value != kNever && !parse_integer(value);
+  return folder ? std::optional(value) : std::nullopt;
+}
+
+std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag) {
+  if (flag.value == kNever) {
+    return std::nullopt;
+  }
+  TRIREME_CHECK(!flag.given || !run.empty(),
+                "--resume: expected the folder of a run, here or with --run, found none");
+  if (run.empty()) {
+    return std::nullopt;
+  }
+  const CheckpointFolder folder(checkpoints_of(run));
+  std::error_code error;
+  const auto newest = fs::is_directory(folder.path(), error) ? folder.newest() : std::nullopt;
+  TRIREME_CHECK(newest || !flag.given,
+                "--resume: expected a checkpoint in \"",
+                folder.path(),
+                "\", found none: a run makes them where it is told to (--save-every N)");
+  const auto asked = parse_integer(flag.value);
+  if (!asked) {
+    return newest;
+  }
+  std::string steps;
+  for (const std::int64_t step : folder.steps()) {
+    steps += concat(steps.empty() ? "" : ", ", step);
+  }
+  TRIREME_CHECK(folder.contains(*asked),
+                "--resume: expected a step of which \"",
+                folder.path(),
+                "\" has a checkpoint (",
+                steps,
+                "), found ",
+                *asked);
+  return asked;
+}
+
+TrainSettings settings_of_run(const std::string& run) {
+  const std::string path = run + "/config.json";
+  std::ifstream file(path, std::ios::binary);
+  TRIREME_CHECK(file.is_open(),
+                "\"",
+                path,
+                "\" could not be read: ",
+                detail::errno_text(errno),
+                ": the settings of a run are needed to go on with it");
+  TrainSettings settings;
+  apply_json(settings, {std::istreambuf_iterator<char>(file), {}}, path);
+  settings.run = run;
+  settings.allow_changes = false;  // that was for another start
+  return settings;
+}
+
+void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given) {
+  Notes notes;
+  try {
+    notes = Manifest::read(CheckpointFolder(checkpoints_of(run)).path_of(step)).notes;
+  } catch (const CheckpointError&) {
+    return;  // the ranks say what is wrong, and what can be done
+  }
+  if (const auto saved = notes.find("settings"); saved != notes.end()) {
+    check_same_result(saved->second, given, step);
+  }
+}
+
+void check_nobody_trains(const std::string& run) {
+  std::error_code error;
+  if (fs::is_directory(run, error)) {
+    const FolderLock lock(run);  // and lets go of it for the ranks
+  }
+}
+
+void make_run_folder(const std::string& run) {
+  std::error_code error;
+  const auto refuse_where = [&](bool holds, const std::string& what) {
+    TRIREME_CHECK(!holds,
+                  "--run: \"",
+                  run,
+                  "\" already holds a run (",
+                  what,
+                  "): choose another folder, or remove it");
+  };
+  // What every run leaves that got as far as its first step; one that did not can be repeated.
+  for (const char* name : {"metrics.jsonl", "summary.json", "fold-1"}) {
+    refuse_where(fs::exists(fs::path(run) / name, error), name);
+  }
+  refuse_where(fs::is_directory(checkpoints_of(run), error) &&
+                   !CheckpointFolder(checkpoints_of(run)).steps().empty(),
+               "checkpoints");
+  fs::create_directories(run, error);
+  TRIREME_CHECK(!error && fs::is_directory(run),
+                "--run: the folder \"",
+                run,
+                "\" could not be created: ",
+                error ? error.message() : "there is a file of this name");
+}
+
+}  // namespace trireme::tools

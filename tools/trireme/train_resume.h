@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/settings/train_settings.h"
+
+// Where `trireme train` begins: in a new folder, or after a checkpoint of one that is there.
+
+namespace trireme::tools {
+
+// --resume [RUN|STEP|never], as it was given.
+struct ResumeFlag {
+  bool given = false;
+  std::string value;
+
+  // The folder, where it names one.
+  std::optional<std::string> run() const;
+};
+
+// The step of the checkpoint in RUN/checkpoints to go on from; nothing: there is none, and none is
+// asked for. Throws ConfigError where what was asked for is not there, with what is.
+std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag);
+
+// What RUN/config.json says: what a run goes on with, where nothing else is given.
+TrainSettings settings_of_run(const std::string& run);
+
+// Throws ConfigError where settings differ that change the result, unless that is allowed.
+void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given);
+
+// Throws ConfigError that names the process, where a run in this folder is still alive.
+void check_nobody_trains(const std::string& run);
+
+// Makes the folder of a new run. Throws ConfigError where it holds one.
+void make_run_folder(const std::string& run);
+
+}  // namespace trireme::tools
