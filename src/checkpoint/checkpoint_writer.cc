@@ -39,6 +39,7 @@ using Time = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
 // Less than any sensible deadline of a collective, which others may be waiting in.
 constexpr auto kWaitTurn = std::chrono::milliseconds(100);
+constexpr int kRest = 2;  // see Note [resting]
 
 double seconds_since(Time::time_point begin) {
   return std::chrono::duration<double>(Time::now() - begin).count();
@@ -81,7 +82,8 @@ class CheckpointWriter::Impl {
       cancelled_ = true;  // the job ends: nobody can be waited for
     }
     deadline_ = Time::now() + kPatience;
-    hurry_ = true;
+    ending_ = true;
+    hurry();
     if (thread_.joinable()) {
       thread_.join();
     }
@@ -190,6 +192,7 @@ class CheckpointWriter::Impl {
   // A slow disk may take longer than a communicator's patience: its ranks hear of each other
   // meanwhile. Also of failures that a full disk did not let them tell through the folder.
   void wait_for_threads() {
+    hurry();
     try {
       for (std::vector<std::int64_t> busy_failed = {1, 0}; busy_failed[0] != 0;) {
         std::unique_lock lock(mutex_);
@@ -250,6 +253,7 @@ class CheckpointWriter::Impl {
     about.notes = notes;
     const auto begin = Time::now();
     writing_ = true;
+    awaited_ = options_.wait || snapshot_.memory_bytes() < image.size_bytes();
     thread_ = std::thread([this, assembly, about]() mutable { write(assembly, std::move(about)); });
     double waited = 0;
     for (std::uint64_t done = 0; done < image.size_bytes();) {
@@ -285,10 +289,12 @@ class CheckpointWriter::Impl {
     try {
       DirectFile file(assembly.own_path(), about.block_bytes);
       while (const auto piece = snapshot_.take_full()) {
+        const auto begin = Time::now();
         if (!given_up()) {
           file.append(piece->data, piece->bytes);
         }
         snapshot_.put_empty(piece->data);
+        rest(Time::now() - begin);
       }
       if (!given_up()) {
         file.finish();
@@ -312,6 +318,21 @@ class CheckpointWriter::Impl {
     ended_.notify_all();
   }
 
+  // Note [resting]
+  // Checksums and the disk's transfers take memory bandwidth from the training. Nobody needs a
+  // checkpoint at once that is written in the background: after each piece the thread rests for
+  // twice as long as that took, until somebody waits for it.
+  void rest(Time::duration worked) {
+    std::unique_lock lock(mutex_);
+    awaited_changed_.wait_for(lock, kRest * worked, [this] { return awaited_; });
+  }
+
+  void hurry() {
+    const std::lock_guard lock(mutex_);
+    awaited_ = true;
+    awaited_changed_.notify_all();
+  }
+
   void fail(const Assembly& assembly, const Error& error) {
     if (cancelled_) {
       return;  // the job ends for another reason
@@ -327,8 +348,8 @@ class CheckpointWriter::Impl {
 
   // Rank 0: when all files are on disk, the checkpoint appears.
   void assemble(Assembly& assembly, Manifest about) {
-    const bool complete =
-        assembly.wait_for_all([this] { return given_up() || (hurry_ && Time::now() > deadline_); });
+    const bool complete = assembly.wait_for_all(
+        [this] { return given_up() || (ending_ && Time::now() > deadline_); });
     if (!complete) {
       if (!given_up()) {
         throw CheckpointError(assembly.own_path(),
@@ -372,11 +393,13 @@ class CheckpointWriter::Impl {
   std::atomic<bool> writing_{false};
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> another_failed_{false};
-  std::atomic<bool> hurry_{false};
-  Time::time_point deadline_;  // written before hurry_
+  std::atomic<bool> ending_{false};
+  Time::time_point deadline_;  // written before ending_
 
   mutable std::mutex mutex_;  // of the failure, and of the end of writing
   std::condition_variable ended_;
+  std::condition_variable awaited_changed_;
+  bool awaited_ = false;  // guarded by mutex_: somebody waits for what is being written
   std::atomic<bool> failed_{false};
   std::string failure_;
   std::string failed_file_;

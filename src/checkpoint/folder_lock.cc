@@ -14,6 +14,7 @@
 
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/error.h"
+#include "trireme/core/file_descriptor.h"
 
 namespace trireme {
 namespace {
@@ -64,9 +65,29 @@ bool is_ending(const std::string& holder) {
   return killed || !has_memory;
 }
 
-// 0, or the error.
-int try_to_lock(int file) {
-  return flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+// Returns 0, or the error. Has patience with a holder that is about to let go.
+int try_to_lock(int file, int kind) {
+  const auto attempt = [&] { return flock(file, kind | LOCK_NB) == 0 ? 0 : errno; };
+  int reason = attempt();
+  for (auto left = kPatience;
+       reason == EWOULDBLOCK && left > left.zero() && is_ending(text_of(file));
+       left -= kPause) {
+    std::this_thread::sleep_for(kPause);
+    reason = attempt();
+  }
+  return reason;
+}
+
+[[noreturn]] void refuse(const std::string& folder, const std::string& holder) {
+  throw ConfigError(concat("\"",
+                           folder,
+                           "\" is being written by another job, ",
+                           holder,
+                           ": wait for its end, or choose another folder"));
+}
+
+std::string lock_of(const std::string& folder) {
+  return folder + "/.lock";
 }
 
 }  // namespace
@@ -78,7 +99,7 @@ FolderLock::FolderLock(const std::string& folder) {
     throw ConfigError(
         concat("the folder \"", folder, "\" could not be created: ", error.message()));
   }
-  const std::string path = folder + "/.lock";
+  const std::string path = lock_of(folder);
   file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (file_ < 0) {
     throw ConfigError(concat("\"",
@@ -88,23 +109,13 @@ FolderLock::FolderLock(const std::string& folder) {
                              ": checkpoints need a folder that can be written"));
   }
   // The kernel lets go of it when the process ends, however it ends.
-  int reason = try_to_lock(file_);
-  for (auto left = kPatience;
-       reason == EWOULDBLOCK && left > left.zero() && is_ending(text_of(file_));
-       left -= kPause) {
-    std::this_thread::sleep_for(kPause);
-    reason = try_to_lock(file_);
-  }
+  const int reason = try_to_lock(file_, LOCK_EX);
   if (reason != 0) {
     const std::string holder = text_of(file_);
     close(file_);
     file_ = -1;
     if (reason == EWOULDBLOCK) {
-      throw ConfigError(concat("\"",
-                               folder,
-                               "\" is being written by another job, ",
-                               holder,
-                               ": wait for its end, or choose another folder"));
+      refuse(folder, holder);
     }
     throw ConfigError(concat("\"", path, "\" could not be locked: ", errno_text(reason)));
   }
@@ -112,6 +123,13 @@ FolderLock::FolderLock(const std::string& folder) {
   // A full disk must not keep anybody from reading here.
   if (ftruncate(file_, 0) != 0 || pwrite(file_, holder.data(), holder.size(), 0) < 0) {
     errno = 0;
+  }
+}
+
+void FolderLock::check_free(const std::string& folder) {
+  const FileDescriptor file(open(lock_of(folder).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.valid() && try_to_lock(file.get(), LOCK_SH) == EWOULDBLOCK) {
+    refuse(folder, text_of(file.get()));
   }
 }
 

@@ -27,6 +27,7 @@ detail::AdamStep adam_step(double lr, double beta1, double beta2, double eps, st
 
 std::vector<std::string> Optimizer::state_names() const {
   std::vector<std::string> names;
+  names.reserve(static_cast<std::size_t>(state_count()));
   for (int i = 0; i < state_count(); ++i) {
     names.push_back("state_" + std::to_string(i));
   }

@@ -11,23 +11,9 @@ using detail::concat;
 // The note that an engine's own progress is kept in.
 constexpr const char* kEngineNote = "engine";
 
-// Opens a checkpoint on every rank, or throws on every rank.
 std::unique_ptr<CheckpointReader> open_on_all(const std::string& checkpoint, Communicator& ranks) {
   std::unique_ptr<CheckpointReader> reader;
-  std::string problem;
-  std::exception_ptr thrown;
-  try {
-    reader = std::make_unique<CheckpointReader>(checkpoint);
-  } catch (const Error& error) {
-    problem = error.what();
-    thrown = std::current_exception();
-  }
-  if (const auto failure = first_failure(ranks, problem)) {
-    if (thrown) {
-      std::rethrow_exception(thrown);
-    }
-    throw CheckpointError(checkpoint, -1, concat("rank ", failure->rank, ": ", failure->reason));
-  }
+  on_all_ranks(ranks, [&] { reader = std::make_unique<CheckpointReader>(checkpoint); });
   return reader;
 }
 
@@ -82,16 +68,11 @@ std::optional<Resumed> Checkpoints::resume(EngineBase& engine, std::optional<std
     return std::nullopt;
   }
   Resumed resumed = load_checkpoint(folder().path_of(chosen[0]), engine);
-  if (ranks_->rank() == 0) {
-    try {
+  on_all_ranks(*ranks_, [&] {
+    if (ranks_->rank() == 0) {
       folder().set_latest(chosen[0]);  // later ones are of a future that was given up
-    } catch (const Error& error) {
-      problem = error.what();
     }
-  }
-  if (const auto failure = first_failure(*ranks_, problem)) {
-    throw CheckpointError(folder().path(), -1, failure->reason);
-  }
+  });
   return resumed;
 }
 
@@ -103,8 +84,8 @@ Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine) {
   TRIREME_CHECK(progress != manifest.notes.end(),
                 "the checkpoint \"",
                 checkpoint,
-                "\" holds weights only: nothing can be resumed from it, but load_weights() takes "
-                "them");
+                "\" holds weights only: nothing can be resumed from it, but "
+                "load_checkpoint_weights() takes them");
   engine.restore(
       [&](const StateView& into) {
         reader->load(into);

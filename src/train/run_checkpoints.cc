@@ -1,6 +1,5 @@
 #include "train/run_checkpoints.h"
 
-#include <exception>
 #include <utility>
 
 #include "trireme/comm/first_failure.h"
@@ -61,25 +60,6 @@ std::optional<std::int64_t> choose_step(const TrainCheckpoints& where,
   return folder.newest();
 }
 
-// Does what may fail on some ranks only, and throws on all of them where it does.
-template <class Action>
-void on_all(Communicator& ranks, const Action& action) {
-  std::string problem;
-  std::exception_ptr thrown;
-  try {
-    action();
-  } catch (const Error& error) {
-    problem = error.what();
-    thrown = std::current_exception();
-  }
-  if (const auto failure = first_failure(ranks, problem)) {
-    if (thrown) {
-      std::rethrow_exception(thrown);
-    }
-    throw CheckpointError("", -1, concat("rank ", failure->rank, ": ", failure->reason));
-  }
-}
-
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const TrainSettings& settings,
@@ -109,7 +89,7 @@ RunCheckpoints::RunCheckpoints(const TrainSettings& settings,
   folder_.emplace(where.folder, world_, options);
   // Rank 0 looks: another's view of a shared file system may be older.
   std::vector<std::int64_t> chosen = {-1};
-  on_all(*world_, [&] {
+  on_all_ranks(*world_, [&] {
     if (world_->rank() == 0) {
       chosen[0] = choose_step(where, folder_->folder()).value_or(-1);
     }
@@ -148,7 +128,7 @@ RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
   loaded.path = folder_->folder().path_of(*step_);
   const std::string file = loaded.path + "/" + Manifest::kFileName;
   try {
-    on_all(*world_, [&] {
+    on_all_ranks(*world_, [&] {
       const Manifest manifest = Manifest::read(loaded.path);
       const auto changes =
           check_same_result(note_of(manifest, kSettingsNote, file), settings_, *step_);

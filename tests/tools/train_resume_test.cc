@@ -228,6 +228,21 @@ TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
   }
 }
 
+TEST_F(TrainResume, KnowsItsSettingsFromTheCheckpointWhereTheyAreLost) {
+  train_well("run", mlp() + "--steps 6 --eval-every 2 --save-every 2 --lr 0.125");
+  for (const bool empty : {false, true}) {
+    const std::string again = empty ? "empty" : "missing";
+    copy("run", again);
+    fs::remove(path(again) + "/config.json");
+    if (empty) {
+      data_.write("empty/config.json", "");
+    }
+    train_well(again, "--resume 4");
+    expect_same_run("run", again);
+    EXPECT_EQ(read_json(path(again) + "/config.json").at("lr"), 0.125);
+  }
+}
+
 TEST_F(TrainResume, ShowsTheSettingsItWouldGoOnWith) {
   train_well("run", mlp() + "--steps 2 --save-every 1 --lr 0.125 -n 2");
   const Finished shown = train("run", "-n 3 --print-config");

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "sibling.h"
 #include "train_resume.h"
+#include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
@@ -59,9 +60,10 @@ TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
 
 // What is given, over what the run had before.
 TrainSettings continued(const std::string& run,
+                        std::int64_t step,
                         const TrainSettings& given,
                         const TrainCommand& command) {
-  TrainSettings settings = given_over(settings_of_run(run), command);
+  TrainSettings settings = given_over(settings_of_run(run, step), command);
   if (settings.zero != 3 && given.placement == "auto") {
     settings.placement = "auto";  // it was for another stage
   }
@@ -71,7 +73,9 @@ TrainSettings continued(const std::string& run,
 // The folder that is named; empty: none.
 std::string named_run(const TrainCommand& command, const TrainSettings& given) {
   const auto resumed = command.resume.run();
-  TRIREME_CHECK(!resumed || given.run.empty() || fs::path(given.run) == fs::path(*resumed),
+  std::error_code error;
+  TRIREME_CHECK(!resumed || given.run.empty() || given.run == *resumed ||
+                    fs::equivalent(given.run, *resumed, error),
                 "--resume: expected the folder of --run, \"",
                 given.run,
                 "\", or a step, found \"",
@@ -128,7 +132,7 @@ int run_training(const TrainCommand& command) {
   const TrainSettings given = given_over({}, command);
   const std::string run = named_run(command, given);
   const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
-  TrainSettings settings = resolve(step ? continued(run, given, command) : given);
+  TrainSettings settings = resolve(step ? continued(run, *step, given, command) : given);
   settings.run = run;
   if (step) {
     check_settings(run, *step, settings);
@@ -140,7 +144,7 @@ int run_training(const TrainCommand& command) {
   if (settings.run.empty()) {
     settings.run = dated_folder(settings.model);
   }
-  check_nobody_trains(settings.run);
+  FolderLock::check_free(settings.run);
   if (!step) {
     make_run_folder(settings.run);
     write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");

@@ -1,6 +1,5 @@
 #include "train_resume.h"
 
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,6 +19,7 @@ namespace fs = std::filesystem;
 using detail::concat;
 
 constexpr const char* kNever = "never";
+constexpr const char* kSettingsNote = "settings";  // of checkpoints that a run has saved
 
 std::string checkpoints_of(const std::string& run) {
   return run + "/checkpoints";
@@ -66,17 +66,25 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   return asked;
 }
 
-TrainSettings settings_of_run(const std::string& run) {
-  const std::string path = run + "/config.json";
+TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
+  std::string path = run + "/config.json";
   std::ifstream file(path, std::ios::binary);
-  TRIREME_CHECK(file.is_open(),
-                "\"",
-                path,
-                "\" could not be read: ",
-                detail::errno_text(errno),
-                ": the settings of a run are needed to go on with it");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.empty()) {  // lost with the machine that wrote it; the checkpoint has what it was saved
+                       // with
+    path = CheckpointFolder(checkpoints_of(run)).path_of(step);
+    const Notes notes = Manifest::read(path).notes;
+    const auto saved = notes.find(kSettingsNote);
+    TRIREME_CHECK(saved != notes.end(),
+                  "\"",
+                  run,
+                  "/config.json\" could not be read, and \"",
+                  path,
+                  "\" was not saved by a run: its settings are needed to go on with it");
+    text = saved->second;
+  }
   TrainSettings settings;
-  apply_json(settings, {std::istreambuf_iterator<char>(file), {}}, path);
+  apply_json(settings, text, path);
   settings.run = run;
   settings.allow_changes = false;  // that was for another start
   return settings;
@@ -89,15 +97,8 @@ void check_settings(const std::string& run, std::int64_t step, const TrainSettin
   } catch (const CheckpointError&) {
     return;  // the ranks say what is wrong, and what can be done
   }
-  if (const auto saved = notes.find("settings"); saved != notes.end()) {
+  if (const auto saved = notes.find(kSettingsNote); saved != notes.end()) {
     check_same_result(saved->second, given, step);
-  }
-}
-
-void check_nobody_trains(const std::string& run) {
-  std::error_code error;
-  if (fs::is_directory(run, error)) {
-    const FolderLock lock(run);  // and lets go of it for the ranks
   }
 }
 

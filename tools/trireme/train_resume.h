@@ -23,14 +23,12 @@ struct ResumeFlag {
 // asked for. Throws ConfigError where what was asked for is not there, with what is.
 std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag);
 
-// What RUN/config.json says: what a run goes on with, where nothing else is given.
-TrainSettings settings_of_run(const std::string& run);
+// What a run goes on with, where nothing else is given: what RUN/config.json says, else what the
+// checkpoint was saved with.
+TrainSettings settings_of_run(const std::string& run, std::int64_t step);
 
 // Throws ConfigError where settings differ that change the result, unless that is allowed.
 void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given);
-
-// Throws ConfigError that names the process, where a run in this folder is still alive.
-void check_nobody_trains(const std::string& run);
 
 // Makes the folder of a new run. Throws ConfigError where it holds one.
 void make_run_folder(const std::string& run);

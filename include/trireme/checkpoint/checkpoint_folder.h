@@ -63,6 +63,9 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock();
 
+  // Throws the same where somebody holds it now, and changes nothing in the folder.
+  static void check_free(const std::string& folder);
+
  private:
   int file_ = -1;
 };

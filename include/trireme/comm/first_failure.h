@@ -1,9 +1,11 @@
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <string>
 
 #include "trireme/comm/communicator.h"
+#include "trireme/core/error.h"
 
 namespace trireme {
 
@@ -16,5 +18,26 @@ struct RankFailure {
 // Lets all ranks know of a failure that only some have seen, so that all throw and none waits for
 // one that has. `mine` is empty where this rank has not failed. Collective.
 std::optional<RankFailure> first_failure(Communicator& ranks, const std::string& mine);
+
+// Does what may fail on some ranks only, a look at files for one, and throws on all of them where
+// it does: what it threw where it failed, a CheckpointError that names the rank elsewhere.
+// Collective.
+template <class Action>
+void on_all_ranks(Communicator& ranks, const Action& action) {
+  std::string problem;
+  std::exception_ptr thrown;
+  try {
+    action();
+  } catch (const Error& error) {
+    problem = error.what();
+    thrown = std::current_exception();
+  }
+  if (const auto failure = first_failure(ranks, problem)) {
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+    throw CheckpointError("", -1, detail::concat("rank ", failure->rank, ": ", failure->reason));
+  }
+}
 
 }  // namespace trireme
