@@ -19,7 +19,7 @@ struct CheckpointOptions {
   std::size_t snapshot_bytes = 0;
   // save() returns when the checkpoint is complete on disk.
   bool wait = false;
-  // Told, on rank 0, what a person should know: that training had to wait, what was removed.
+  // Told, on rank 0, what a person should know: that training had to wait for the disk.
   // Default: the log.
   std::function<void(const std::string& text)> say{};
   // Called by rank 0's writing thread when all files are on disk, before the checkpoint appears: to
