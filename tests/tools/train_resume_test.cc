@@ -206,6 +206,24 @@ TEST_F(TrainResume, GoesOnWithOtherSettingsWhereThatIsAllowed) {
   expect_parts(again.err, {"lr: 0.25 in the checkpoint, 0.125 given"});
 }
 
+TEST_F(TrainResume, ARunThatWasKilledBeforeItsFirstCheckpointBeginsAnew) {
+  const std::string settings = mlp() + "--steps 6 --save-every 4 ";
+  train_well("run", settings);
+  const Words before = history(path("run"));
+  // As SIGKILL leaves it: some steps are recorded, nothing is saved.
+  std::filesystem::remove_all(path("run") + "/checkpoints");
+  std::filesystem::remove(path("run") + "/summary.json");
+  const Finished other = train("run", settings + "--lr 0.5");
+  EXPECT_EQ(other.code, 2);
+  expect_parts(other.err, {"already holds a run"});
+  const Finished never = train("run", settings + "--resume never");
+  EXPECT_EQ(never.code, 2);
+  const Finished again = train("run", settings);
+  EXPECT_EQ(again.code, 0) << again.err;
+  expect_parts(again.out, {"ended before its first checkpoint"});
+  EXPECT_EQ(history(path("run")), before);
+}
+
 TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
   train_well("run", mlp() + "--steps 2");
   const std::vector<std::pair<Words, Words>> cases = {

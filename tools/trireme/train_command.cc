@@ -146,6 +146,12 @@ int run_training(const TrainCommand& command) {
   }
   FolderLock::check_free(settings.run);
   if (!step) {
+    if (command.resume.value.empty() && ended_before_a_checkpoint(settings)) {
+      std::cout << "the run in " << settings.run
+                << " ended before its first checkpoint: it begins anew\n"
+                << std::flush;
+      forget_run(settings.run);
+    }
     make_run_folder(settings.run);
     write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
   }

@@ -102,6 +102,33 @@ void check_settings(const std::string& run, std::int64_t step, const TrainSettin
   }
 }
 
+bool ended_before_a_checkpoint(const TrainSettings& settings) {
+  const fs::path run = settings.run;
+  std::error_code error;
+  const auto has = [&](const char* name) { return fs::exists(run / name, error); };
+  if (settings.save_every == 0 || !has("metrics.jsonl") || has("summary.json") || has("fold-1") ||
+      !CheckpointFolder(checkpoints_of(settings.run)).steps().empty()) {
+    return false;
+  }
+  std::ifstream file(run / "config.json", std::ios::binary);
+  const std::string saved((std::istreambuf_iterator<char>(file)), {});
+  return saved == to_json(settings) + "\n";
+}
+
+void forget_run(const std::string& run) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator it(run, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name == "metrics.jsonl" || name == "samples.jsonl" || name.starts_with("events.out.")) {
+      files.push_back(it->path());
+    }
+  }
+  for (const fs::path& each : files) {
+    fs::remove(each, error);
+  }
+}
+
 void make_run_folder(const std::string& run) {
   std::error_code error;
   const auto refuse_where = [&](bool holds, const std::string& what) {

@@ -30,6 +30,12 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step);
 // Throws ConfigError where settings differ that change the result, unless that is allowed.
 void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given);
 
+// Whether the folder holds a run of just these settings that was to save checkpoints and was killed
+// before it could: the very same command can then only mean to train.
+bool ended_before_a_checkpoint(const TrainSettings& settings);
+// Removes what such a run has recorded; training anew gives the same.
+void forget_run(const std::string& run);
+
 // Makes the folder of a new run. Throws ConfigError where it holds one.
 void make_run_folder(const std::string& run);
 
