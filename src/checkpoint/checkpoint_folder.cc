@@ -87,8 +87,10 @@ std::string CheckpointFolder::path_of(std::int64_t step) const {
 }
 
 bool CheckpointFolder::contains(std::int64_t step) const {
+  // Not whether it is whole: one that has lost its manifest is damaged, and whoever wants it has to
+  // hear of that instead of getting an older one.
   std::error_code error;
-  return fs::is_regular_file(fs::path(path_of(step)) / Manifest::kFileName, error);
+  return fs::is_directory(path_of(step), error);
 }
 
 std::vector<std::int64_t> CheckpointFolder::steps() const {

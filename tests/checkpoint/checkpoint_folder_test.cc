@@ -94,15 +94,22 @@ TEST_F(FolderOfCheckpoints, AFileInItsPlaceIsNamed) {
             std::string::npos);
 }
 
-TEST_F(FolderOfCheckpoints, OnlyCompleteOnesCount) {
+TEST_F(FolderOfCheckpoints, OneThatHasLostItsManifestIsDamagedAndNotAbsent) {
+  make(10, 1);
+  make(20, 2);
+  folder_.set_latest(20);
+  fs::remove(folder_.path_of(20) + "/" + Manifest::kFileName);
+  EXPECT_EQ(folder_.steps(), (Steps{10, 20}));
+  EXPECT_EQ(folder_.newest(), 20) << "an older one would be taken in silence";
+}
+
+TEST_F(FolderOfCheckpoints, OnlyPublishedOnesCount) {
   make(3, 1);
   make(20, 2);
   make(100'000'000, 3);
-  fs::create_directories(folder_.path_of(4));  // no manifest
   std::ofstream(folder_.path_of(5)) << "a file";
-  fs::create_directories(folder_.path_of(6) + "/" + Manifest::kFileName);  // no file
-  trireme::make(temporary_.path() + "/.step-00000007-4", 7, 4);            // not published
-  trireme::make(temporary_.path() + "/step-8", 8, 5);                      // not its name
+  trireme::make(temporary_.path() + "/.step-00000007-4", 7, 4);  // not published
+  trireme::make(temporary_.path() + "/step-8", 8, 5);            // not its name
   EXPECT_EQ(folder_.steps(), (Steps{3, 20, 100'000'000}));
   EXPECT_EQ(folder_.last_sequence(), 3);
   EXPECT_EQ(folder_.newest(), 100'000'000);

@@ -306,6 +306,7 @@ TEST_F(TrainResume, NamesWhatIsDamaged) {
   train_well("run", settings);
   copy("run", "manifest");
   copy("run", "missing");
+  copy("run", "bare");
 
   const std::string data = newest("run", "rank-00001.safetensors");
   std::string bytes = read_file(data);
@@ -315,9 +316,13 @@ TEST_F(TrainResume, NamesWhatIsDamaged) {
   std::ofstream(manifest, std::ios::binary) << read_file(manifest).substr(0, 300);
   const std::string missing = newest("missing", "rank-00000.safetensors");
   fs::remove(missing);
+  const std::string bare = newest("bare", "manifest.json");
+  fs::remove(bare);
 
-  for (const auto& [run, file] :
-       {std::pair("run", data), std::pair("manifest", manifest), std::pair("missing", missing)}) {
+  for (const auto& [run, file] : {std::pair("run", data),
+                                  std::pair("manifest", manifest),
+                                  std::pair("missing", missing),
+                                  std::pair("bare", bare)}) {
     const auto before = contents(run);
     const Finished refused = train(run, settings);
     EXPECT_EQ(refused.code, 3) << run << refused.out;

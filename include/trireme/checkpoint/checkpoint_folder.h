@@ -23,7 +23,7 @@ class CheckpointFolder {
 
   const std::string& path() const { return path_; }
   std::string path_of(std::int64_t step) const;
-  // Complete ones, by step. Empty where the folder is missing.
+  // By step; one that is damaged is among them. Empty where the folder is missing.
   std::vector<std::int64_t> steps() const;
   // The one written last, or the one that training was last resumed from, where nothing was written
   // since.
