@@ -4,6 +4,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/trireme")
 
 install(TARGETS ${TRIREME_ROOMS} EXPORT triremeTargets)
+install(TARGETS ${TRIREME_MODULES} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/trireme")
 if(TARGET trireme_program)
   install(TARGETS trireme_program)
 endif()

@@ -1,6 +1,7 @@
 #include "comm/job_environment.h"
 
 #include <limits>
+#include <sstream>
 
 #include <unistd.h>
 
@@ -91,12 +92,92 @@ bool in_slurm_step() {
          *step < std::numeric_limits<std::uint32_t>::max() - 16;
 }
 
+// What the user says counts, whatever the launcher implies.
+JobEnvironment with_rendezvous(JobEnvironment job) {
+  if (const auto place = env_string(kEnvRendezvous)) {
+    job.rendezvous = *place;
+    job.rendezvous_source = kEnvRendezvous;
+  }
+  return job;
+}
+
+// srun says on which machine a task is, and how many tasks each machine has.
+void place_in_slurm(JobEnvironment& job) {
+  if (env_integer("SLURM_NNODES", 1, kMaxRanks).value_or(1) == 1) {
+    return;
+  }
+  const auto node = static_cast<int>(env_integer("SLURM_NODEID", 0, kMaxRanks).value_or(0));
+  const char* name = env_string("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE"
+                                                             : "SLURM_TASKS_PER_NODE";
+  const auto tasks = slurm_tasks_of(value(name), node);
+  TRIREME_CHECK(tasks && job.local_rank < *tasks,
+                name,
+                "=\"",
+                value(name),
+                "\" does not say how many tasks machine ",
+                node,
+                " has: expected a list of Slurm's like 2(x3),1 with more than ",
+                job.local_rank,
+                " there");
+  job.local_size = *tasks;
+  const std::string host =
+      first_slurm_host(env_string("SLURM_STEP_NODELIST").value_or(value("SLURM_JOB_NODELIST")));
+  constexpr std::int64_t kFirstPort = 20000;
+  constexpr std::int64_t kPorts = 12000;  // below those that the system hands out
+  const auto id = parse_integer(value("SLURM_JOB_ID")).value_or(0);
+  if (!host.empty()) {
+    job.rendezvous = concat(host, ":", kFirstPort + id % kPorts);
+    job.rendezvous_source = "SLURM_STEP_NODELIST and SLURM_JOB_ID";
+  }
+}
+
 }  // namespace
+
+std::string first_slurm_host(const std::string& list) {
+  const auto end = list.find_first_of(",[");
+  if (end == std::string::npos || list[end] == ',') {
+    return list.substr(0, end);
+  }
+  const auto number_end = list.find_first_of("-,]", end + 1);
+  if (number_end == std::string::npos) {
+    return "";
+  }
+  const auto close = list.find(']', end);
+  const auto next = close == std::string::npos ? close : list.find_first_of(",[", close + 1);
+  const std::string suffix =
+      close == std::string::npos
+          ? ""
+          : list.substr(close + 1, next == std::string::npos ? next : next - close - 1);
+  return list.substr(0, end) + list.substr(end + 1, number_end - end - 1) + suffix;
+}
+
+std::optional<int> slurm_tasks_of(const std::string& list, int node) {
+  std::istringstream parts(list);
+  int first = 0;
+  for (std::string part; std::getline(parts, part, ',');) {
+    const auto open = part.find("(x");
+    const auto tasks = parse_integer(part.substr(0, open));
+    std::optional<std::int64_t> times = 1;
+    if (open != std::string::npos && part.back() == ')') {
+      times = parse_integer(part.substr(open + 2, part.size() - open - 3));
+    }
+    if (!tasks || !times || *tasks < 1 || *times < 1 || *times > kMaxRanks) {
+      return std::nullopt;
+    }
+    if (node < first + *times) {
+      return static_cast<int>(*tasks);
+    }
+    first += static_cast<int>(*times);
+  }
+  return std::nullopt;
+}
 
 JobEnvironment read_job_environment() {
   if (env_string(kTrireme.rank)) {
     JobEnvironment job = read(kTrireme);
     job.job = value(kEnvJob);
+    job.rendezvous = value(kEnvRendezvous);
+    job.rendezvous_source = kEnvRendezvous;
     return job;
   }
   if (env_string(kTorchrun.rank) && env_string(kTorchrun.size)) {
@@ -109,7 +190,12 @@ JobEnvironment read_job_environment() {
                      value("TORCHELASTIC_RUN_ID"),
                      " ",
                      value("TORCHELASTIC_RESTART_COUNT"));
-    return job;
+    // torchrun itself has MASTER_PORT.
+    if (const auto port = env_integer("MASTER_PORT", 1, 65534)) {
+      job.rendezvous = concat(value("MASTER_ADDR"), ":", *port + 1);
+      job.rendezvous_source = "MASTER_ADDR and MASTER_PORT + 1";
+    }
+    return with_rendezvous(job);
   }
   if (env_string(kOpenMpi.rank)) {
     JobEnvironment job = read(kOpenMpi);
@@ -119,28 +205,24 @@ JobEnvironment read_job_environment() {
                      value("OMPI_MCA_ess_base_jobid"),
                      " ",
                      value("OMPI_MCA_orte_hnp_uri"));
-    return job;
+    return with_rendezvous(job);
   }
   if (in_slurm_step()) {
     JobEnvironment job = read(kSlurm);
-    TRIREME_CHECK(env_integer("SLURM_NNODES", 1, kMaxRanks).value_or(1) == 1,
-                  "srun started this job on ",
-                  value("SLURM_NNODES"),
-                  " machines; ranks of several machines cannot join each other yet: "
-                  "use --nodes=1");
+    place_in_slurm(job);
     job.job = concat("slurm ",
                      value("SLURM_JOB_ID"),
                      " ",
                      value("SLURM_STEP_ID"),
                      " ",
                      value("SLURM_RESTART_COUNT"));
-    return job;
+    return with_rendezvous(job);
   }
   if (env_string(kMpich.rank)) {
     JobEnvironment job = read(kMpich);
     // MPICH names its jobs nowhere; its ranks on one machine are children of one proxy.
     job.job = concat("mpich ", value("PMI_JOBID"), " ", value("PMI_PORT"), " ", getppid());
-    return job;
+    return with_rendezvous(job);
   }
   return {};
 }

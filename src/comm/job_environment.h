@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace trireme::detail {
@@ -12,7 +13,17 @@ struct JobEnvironment {
   int local_rank = 0;
   int local_size = 1;
   std::string job;  // what tells this job from others on the machine; empty: nothing does
+  // Where rank 0 can be reached from other machines ("HOST:PORT"; empty: nothing says), and which
+  // variables say so.
+  std::string rendezvous;
+  std::string rendezvous_source;
 };
+
+// The name of the first machine in a list of Slurm's ("node[03-05,9],gpu1"), and how many tasks
+// machine `node` has in one of its lists of numbers ("2(x3),1"); nothing where the text is no such
+// list.
+std::string first_slurm_host(const std::string& list);
+std::optional<int> slurm_tasks_of(const std::string& list, int node);
 
 // Reads, in this order, the variables of trireme run, torchrun, Open MPI, MPICH and Slurm's srun;
 // the first that names a rank counts. Throws ConfigError for values that make no sense.

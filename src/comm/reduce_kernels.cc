@@ -169,6 +169,31 @@ void widen_sum(const Reduction& r) {
   }
 }
 
+template <class Format>
+void round_to(const float* from, std::byte* to, std::size_t numel) {
+  using Stored = typename Format::Stored;
+  const typename Format::Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t at = 0;
+  for (; at + lanes <= numel; at += lanes) {
+    Format::store(d, hn::LoadU(d, from + at), reinterpret_cast<Stored*>(to) + at);
+  }
+  if (at < numel) {
+    // See Note [same bits].
+    const std::size_t rest = numel - at;
+    HWY_ALIGN float wide[hn::MaxLanes(d)] = {};
+    HWY_ALIGN Stored padded[hn::MaxLanes(d)] = {};
+    std::memcpy(wide, from + at, rest * sizeof(float));
+    Format::store(d, hn::LoadU(d, wide), padded);
+    std::memcpy(to + at * sizeof(Stored), padded, rest * sizeof(Stored));
+  }
+}
+
+void round_half(Dtype dtype, const float* from, std::byte* to, std::size_t numel) {
+  return dtype == Dtype::kFloat16 ? round_to<Ieee>(from, to, numel)
+                                  : round_to<Brain>(from, to, numel);
+}
+
 void reduce_floats(const Reduction& r) {
   if (r.widen) {
     return r.dtype == Dtype::kFloat16 ? widen_sum<Ieee>(r) : widen_sum<Brain>(r);
@@ -195,6 +220,7 @@ namespace trireme::detail {
 namespace {
 
 HWY_EXPORT(reduce_floats);
+HWY_EXPORT(round_half);
 
 // Integers are exact in any order and need no vector code of their own. `Wide` holds sums.
 template <class T, class Wide>
@@ -240,6 +266,10 @@ void reduce(const Reduction& reduction) {
     default:
       return HWY_DYNAMIC_DISPATCH(reduce_floats)(reduction);
   }
+}
+
+void round_floats(Dtype dtype, const float* from, std::byte* to, std::size_t numel) {
+  HWY_DYNAMIC_DISPATCH(round_half)(dtype, from, to, numel);
 }
 
 }  // namespace trireme::detail

@@ -31,4 +31,7 @@ struct Reduction {
 
 void reduce(const Reduction& reduction);
 
+// float32 values into a 16-bit type, rounded as the result of a reduction of that type is.
+void round_floats(Dtype dtype, const float* from, std::byte* to, std::size_t numel);
+
 }  // namespace trireme::detail

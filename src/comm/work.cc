@@ -39,4 +39,8 @@ bool Work::done() {
   return !state_;
 }
 
+std::vector<int> Work::missing() const {
+  return state_ ? state_->missing() : std::vector<int>{};
+}
+
 }  // namespace trireme

@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <sstream>
 
 #include <sodium.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/cluster_world.h"
 #include "comm/failure_report.h"
 #include "comm/job_environment.h"
 #include "comm/rendezvous/rendezvous.h"
@@ -104,29 +106,61 @@ std::string flight_folder_of(const InitOptions& options, const std::string& job)
 
 }  // namespace
 
-World::World(std::unique_ptr<Communicator> backend,
-             int local_rank,
-             int local_size,
-             std::string launcher)
-    : backend_(std::move(backend)),
-      local_rank_(local_rank),
-      local_size_(local_size),
-      launcher_(std::move(launcher)) {}
+World::World(std::unique_ptr<Communicator> backend, Facts facts)
+    : backend_(std::move(backend)), facts_(std::move(facts)) {}
 
 Work World::submit(Operation operation) {
   return submit_to(*backend_, std::move(operation));
 }
 
+namespace {
+
+std::string option_or_variable(const std::string& option, const char* variable) {
+  return option.empty() ? env_string(variable).value_or("auto") : option;
+}
+
+std::vector<std::string> interfaces_of(const InitOptions& options) {
+  if (!options.interfaces.empty()) {
+    return options.interfaces;
+  }
+  std::vector<std::string> names;
+  std::istringstream list(env_string(kEnvInterfaces).value_or(""));
+  for (std::string name; std::getline(list, name, ',');) {
+    if (!name.empty()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+int sum_group_of(const InitOptions& options) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const std::int64_t group =
+      options.sum_group > 0 ? options.sum_group : env_integer(kEnvSumGroup, 1, kMost).value_or(1);
+  TRIREME_CHECK(options.sum_group >= 0,
+                "InitOptions: sum_group is a number of ranks, found ",
+                options.sum_group);
+  return static_cast<int>(group);
+}
+
+}  // namespace
+
 std::shared_ptr<World> init(const InitOptions& options) {
   const JobEnvironment place = place_of_this_process(options);
-  TRIREME_CHECK(place.local_size == place.size,
+  const std::string backend = option_or_variable(options.backend, kEnvBackend);
+  TRIREME_CHECK(backend == "auto" || backend == "shm" || backend == "ucx" || backend == "mpi",
+                options.backend.empty() ? kEnvBackend : "InitOptions::backend",
+                ": expected auto, shm, ucx or mpi; found \"",
+                backend,
+                "\"");
+  const bool several = place.local_size != place.size;
+  TRIREME_CHECK(!several || backend != "shm",
                 place.launcher,
                 " started ",
                 place.size,
                 " ranks, ",
                 place.local_size,
-                " of them on this machine; ranks of several machines cannot join each "
-                "other yet: start all of them on one machine");
+                " of them on this machine: the backend shm is for one machine; use auto");
   std::string job = options.job.empty() ? place.job : options.job;
   TRIREME_CHECK(place.size == 1 || !job.empty(),
                 "nothing tells this job of ",
@@ -142,20 +176,48 @@ std::shared_ptr<World> init(const InitOptions& options) {
   meeting.identity.token =
       options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
   meeting.identity.program_version = program_version_of(options);
-  meeting.name =
-      concat("trireme/", geteuid(), "/", hex_digest(job), "/", number_of_world(job, place.rank));
+  const int number = number_of_world(job, place.rank);
+  meeting.name = concat("trireme/", geteuid(), "/", hex_digest(job), "/", number);
   // Windows of the stage must hold a vector of each rank.
   constexpr std::size_t kLeastPerRank = 1024;
   meeting.stage_bytes =
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   meeting.timeout = timeout_of(options);
+  const std::string folder = flight_folder_of(options, job);
+  const int sum_group = sum_group_of(options);
+  World::Facts facts;
+  facts.local_rank = place.local_rank;
+  facts.local_size = place.local_size;
+  facts.launcher = place.launcher;
   try {
+    if (several || backend == "ucx" || backend == "mpi") {
+      detail::ClusterOptions cluster;
+      cluster.place = place;
+      cluster.meeting = meeting;
+      cluster.job = job;
+      cluster.world = number;
+      cluster.backend = backend;
+      cluster.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
+      cluster.interfaces = interfaces_of(options);
+      if (!options.rendezvous.empty()) {
+        cluster.place.rendezvous = options.rendezvous;
+        cluster.place.rendezvous_source = "InitOptions::rendezvous";
+      } else if (cluster.place.rendezvous.empty()) {
+        cluster.place.rendezvous = env_string(kEnvRendezvous).value_or("");
+        cluster.place.rendezvous_source = kEnvRendezvous;
+      }
+      cluster.sum_group = sum_group;
+      cluster.progress_thread = options.progress_thread;
+      cluster.flight_folder = folder;
+      auto communicator = detail::make_cluster_communicator(cluster, &facts);
+      return std::make_shared<World>(std::move(communicator), std::move(facts));
+    }
     detail::Membership membership = detail::meet(meeting);
-    auto backend = detail::make_shm_communicator(
-        std::move(membership),
-        {meeting.timeout, options.progress_thread, flight_folder_of(options, job)});
-    return std::make_shared<World>(
-        std::move(backend), place.local_rank, place.local_size, place.launcher);
+    membership.sum_group = sum_group;
+    facts.description = "shared memory";
+    auto communicator = detail::make_shm_communicator(
+        std::move(membership), {meeting.timeout, options.progress_thread, folder});
+    return std::make_shared<World>(std::move(communicator), std::move(facts));
   } catch (const CommError& error) {
     detail::report_failure(place.rank, error);
     throw;

@@ -30,8 +30,8 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
 
 // This process's folder in a control-group hierarchy: "" names version 2, else a controller of
 // version 1.
-std::string cgroup_path(const std::string& controller) {
-  std::ifstream file("/proc/self/cgroup");
+std::string cgroup_path(const std::string& root, const std::string& controller) {
+  std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const auto first = line.find(':');
     const auto second = line.find(':', first + 1);
@@ -89,9 +89,10 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-int cpu_quota() {
+int cpu_quota(const std::string& root) {
+  const std::string groups = root + "/sys/fs/cgroup";
   double tightest = std::numeric_limits<double>::infinity();
-  for_each_group("/sys/fs/cgroup", cgroup_path(""), [&](const std::string& folder) {
+  for_each_group(groups, cgroup_path(root, ""), [&](const std::string& folder) {
     std::istringstream line(first_line(folder + "/cpu.max").value_or(""));
     double quota = 0;
     double period = 0;
@@ -99,7 +100,7 @@ int cpu_quota() {
       tightest = std::min(tightest, quota / period);
     }
   });
-  for_each_group("/sys/fs/cgroup/cpu", cgroup_path("cpu"), [&](const std::string& folder) {
+  for_each_group(groups + "/cpu", cgroup_path(root, "cpu"), [&](const std::string& folder) {
     const auto quota = number_in(folder + "/cpu.cfs_quota_us");
     const auto period = number_in(folder + "/cpu.cfs_period_us");
     if (quota && period && *quota > 0 && *period > 0) {
@@ -109,9 +110,10 @@ int cpu_quota() {
   return tightest < 1e6 ? std::max(1, static_cast<int>(tightest + 0.999)) : 0;
 }
 
-std::uint64_t available_memory_bytes() {
+std::uint64_t available_memory_bytes(const std::string& root) {
+  const std::string groups = root + "/sys/fs/cgroup";
   std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
+  std::ifstream meminfo(root + "/proc/meminfo");
   for (std::string line; std::getline(meminfo, line);) {
     std::istringstream fields(line);
     std::string name;
@@ -128,13 +130,26 @@ std::uint64_t available_memory_bytes() {
       available = std::min(available, *limit > *usage ? *limit - *usage : 0);
     }
   };
-  for_each_group("/sys/fs/cgroup", cgroup_path(""), [&](const std::string& folder) {
+  for_each_group(groups, cgroup_path(root, ""), [&](const std::string& folder) {
     bound(folder + "/memory.max", folder + "/memory.current");
   });
-  for_each_group("/sys/fs/cgroup/memory", cgroup_path("memory"), [&](const std::string& folder) {
+  for_each_group(groups + "/memory", cgroup_path(root, "memory"), [&](const std::string& folder) {
     bound(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
   });
   return available;
+}
+
+std::uint64_t memory_quota_bytes(const std::string& root) {
+  constexpr std::uint64_t kNone = std::uint64_t{1} << 62;  // version 1 writes a number near 2^63
+  const std::string groups = root + "/sys/fs/cgroup";
+  std::uint64_t limit = kNone;
+  for_each_group(groups, cgroup_path(root, ""), [&](const std::string& folder) {
+    limit = std::min(limit, number_in(folder + "/memory.max").value_or(kNone));
+  });
+  for_each_group(groups + "/memory", cgroup_path(root, "memory"), [&](const std::string& folder) {
+    limit = std::min(limit, number_in(folder + "/memory.limit_in_bytes").value_or(kNone));
+  });
+  return limit < kNone ? limit : 0;
 }
 
 }  // namespace trireme

@@ -79,8 +79,8 @@ struct Prepared {
   if ((!options.inherits_output && dup2(out, STDOUT_FILENO) < 0) || dup2(err, STDERR_FILENO) < 0) {
     give_up();
   }
-  if (options.kept_fd >= 0) {
-    fcntl(options.kept_fd, F_SETFD, 0);
+  for (const int fd : options.kept_fds) {
+    fcntl(fd, F_SETFD, 0);
   }
   sigset_t none;
   sigemptyset(&none);

@@ -24,7 +24,7 @@ struct ChildOptions {
   Placement placement;
   bool inherits_input = false;   // else it reads from /dev/null
   bool inherits_output = false;  // its standard output is the launcher's; Child::output is empty
-  int kept_fd = -1;              // stays open in the child
+  std::vector<int> kept_fds;     // stay open in the child
 };
 
 // Starts a process in a process group of its own that dies with the launcher. Throws ConfigError

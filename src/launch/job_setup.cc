@@ -3,49 +3,133 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 
+#include <fcntl.h>
 #include <sodium.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/file_descriptor.h"
 
 extern char** environ;  // NOLINT: POSIX gives the environment only by this name
 
 namespace trireme::detail {
 namespace {
 
-std::string random_hex(std::size_t bytes) {
-  if (sodium_init() < 0) {
-    throw InternalError("libsodium cannot find a source of random numbers");
-  }
-  std::vector<unsigned char> raw(bytes);
-  randombytes_buf(raw.data(), raw.size());
-  std::string hex(2 * bytes + 1, '\0');
-  sodium_bin2hex(hex.data(), hex.size(), raw.data(), raw.size());
+constexpr std::size_t kLongestSecret = 4096;
+
+constexpr const char* kPlaceVariables[] = {
+    kEnvNodeRank, kEnvNodes, kEnvRendezvous, kEnvRendezvousFd};
+
+std::string hex_of(const std::vector<unsigned char>& bytes) {
+  std::string hex(2 * bytes.size() + 1, '\0');
+  sodium_bin2hex(hex.data(), hex.size(), bytes.data(), bytes.size());
   hex.pop_back();
   return hex;
 }
 
+std::string random_hex(std::size_t count) {
+  if (sodium_init() < 0) {
+    throw InternalError("libsodium cannot find a source of random numbers");
+  }
+  std::vector<unsigned char> raw(count);
+  randombytes_buf(raw.data(), raw.size());
+  return hex_of(raw);
+}
+
 }  // namespace
 
-JobIdentity make_job_identity(const std::string& report_place) {
-  return {random_hex(8), random_hex(32), report_place};
+std::string random_job_name() {
+  return random_hex(8);
+}
+
+std::string random_token() {
+  return random_hex(32);
+}
+
+std::string token_from_secret(const std::string& secret, const std::string& job) {
+  const std::string text = "ranks of " + job;
+  const auto bytes = [](const std::string& from) {
+    return reinterpret_cast<const unsigned char*>(from.data());
+  };
+  crypto_auth_hmacsha256_state state;
+  crypto_auth_hmacsha256_init(&state, bytes(secret), secret.size());
+  crypto_auth_hmacsha256_update(&state, bytes(text), text.size());
+  std::vector<unsigned char> token(crypto_auth_hmacsha256_BYTES);
+  crypto_auth_hmacsha256_final(&state, token.data());
+  return hex_of(token);
+}
+
+std::string read_secret(const std::string& token_file) {
+  if (token_file.empty()) {
+    return env_string(kEnvToken).value_or("");
+  }
+  const FileDescriptor fd(open(token_file.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  TRIREME_CHECK(fd.valid() && fstat(fd.get(), &status) == 0,
+                "the token file \"",
+                token_file,
+                "\" cannot be read: ",
+                errno_text(errno));
+  TRIREME_CHECK((status.st_mode & (S_IRGRP | S_IROTH)) == 0,
+                "the token file \"",
+                token_file,
+                "\" can be read by others than its owner, so it is no secret: chmod 600 ",
+                token_file);
+  std::string secret(kLongestSecret + 1, '\0');
+  const ssize_t got = read(fd.get(), secret.data(), secret.size());
+  TRIREME_CHECK(
+      got >= 0, "the token file \"", token_file, "\" cannot be read: ", errno_text(errno));
+  secret.resize(static_cast<std::size_t>(got));
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) {
+    secret.pop_back();  // an editor's end of line is no part of it
+  }
+  TRIREME_CHECK(!secret.empty() && secret.size() <= kLongestSecret,
+                "the token file \"",
+                token_file,
+                "\": expected a secret of 1 to ",
+                kLongestSecret,
+                " bytes, found ",
+                secret.empty() ? "none" : "more");
+  return secret;
 }
 
 std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           const JobIdentity& identity,
-                                          int rank,
+                                          int local_rank,
                                           const Placement& place) {
+  const int rank = identity.first_rank + local_rank;
   std::vector<std::string> ours = {concat(kEnvRank, "=", rank),
-                                   concat(kEnvSize, "=", options.ranks),
-                                   concat(kEnvLocalRank, "=", rank),
+                                   concat(kEnvSize, "=", identity.world_size),
+                                   concat(kEnvLocalRank, "=", local_rank),
                                    concat(kEnvLocalSize, "=", options.ranks),
                                    concat(kEnvJob, "=", identity.job),
                                    concat(kEnvToken, "=", identity.token),
                                    concat(kEnvReport, "=", identity.report_place)};
+  if (!identity.rendezvous.empty()) {
+    ours.push_back(concat(kEnvNodeRank, "=", options.node_rank));
+    ours.push_back(concat(kEnvNodes, "=", options.nodes));
+    ours.push_back(concat(kEnvRendezvous, "=", identity.rendezvous));
+  }
+  if (rank == 0 && identity.rank0_listener >= 0) {
+    ours.push_back(concat(kEnvRendezvousFd, "=", identity.rank0_listener));
+  }
+  const auto add_if_said = [&](const char* name, const std::string& value) {
+    if (!value.empty()) {
+      ours.push_back(concat(name, "=", value));
+    }
+  };
+  add_if_said(kEnvInterfaces, options.interfaces);
+  add_if_said(kEnvBackend, options.backend);
+  add_if_said(kEnvAlgorithm, options.algorithm);
+  if (options.sum_group) {
+    ours.push_back(concat(kEnvSumGroup, "=", *options.sum_group));
+  }
   if (options.timeout_seconds) {
     ours.push_back(concat(kEnvTimeout, "=", *options.timeout_seconds));
   }
@@ -62,7 +146,12 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('=') + 1);
-    if (std::none_of(ours.begin(), ours.end(), [&](const std::string& other) {
+    // What another launcher said about the machines of another job is not true of this one.
+    const bool is_of_another_job = std::any_of(
+        std::begin(kPlaceVariables), std::end(kPlaceVariables), [&](const char* place_name) {
+          return name == concat(place_name, "=");
+        });
+    if (!is_of_another_job && std::none_of(ours.begin(), ours.end(), [&](const std::string& other) {
           return other.starts_with(name);
         })) {
       all.push_back(text);
@@ -72,15 +161,17 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   return all;
 }
 
-void raise_descriptor_limit(int ranks) {
-  const auto needed = static_cast<rlim_t>(ranks) * 3 + 32;
+void raise_descriptor_limit(int ranks, int machines) {
+  // Machine 0 also talks to launchers that are not admitted yet.
+  const auto needed =
+      static_cast<rlim_t>(ranks) * 3 + 32 + (machines > 1 ? static_cast<rlim_t>(machines) + 96 : 0);
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) {
     return;
   }
   TRIREME_CHECK(limit.rlim_max >= needed,
                 ranks,
-                " ranks need ",
+                machines > 1 ? concat(" ranks and ", machines, " machines need ") : " ranks need ",
                 needed,
                 " open files, the limit is ",
                 limit.rlim_max,

@@ -15,18 +15,31 @@ struct JobIdentity {
   std::string job;
   std::string token;         // random: only the ranks of this job have it
   std::string report_place;  // see launch_protocol.h
+  int first_rank = 0;        // of this machine
+  int world_size = 1;
+  std::string rendezvous;   // "HOST:PORT"; empty where all ranks are on one machine
+  int rank0_listener = -1;  // a descriptor, on rank 0's machine
 };
 
-JobIdentity make_job_identity(const std::string& report_place);
+// A fresh name for a job, and a fresh token: not to be guessed.
+std::string random_job_name();
+std::string random_token();
+// The token of a job's ranks made from the secret of its launchers: it never has to travel.
+std::string token_from_secret(const std::string& secret, const std::string& job);
 
-// The complete environment of rank `rank`, NAME=VALUE.
+// The secret of the launchers, from the file or else from the variable TRIREME_TOKEN; empty where
+// there is none. Throws ConfigError for a file that others may read.
+std::string read_secret(const std::string& token_file);
+
+// The complete environment of a rank of this machine, NAME=VALUE.
 std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           const JobIdentity& identity,
-                                          int rank,
+                                          int local_rank,
                                           const Placement& placement);
 
-// Makes room for the pipes of `ranks` ranks; throws ConfigError where the limit forbids it.
-void raise_descriptor_limit(int ranks);
+// Makes room for the pipes of `ranks` ranks and the connections to `machines` machines; throws
+// ConfigError where the limit forbids it.
+void raise_descriptor_limit(int ranks, int machines);
 
 // Creates the folder; throws ConfigError when it cannot be written.
 void make_log_dir(const std::string& folder);

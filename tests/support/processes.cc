@@ -104,6 +104,27 @@ Finished Program::wait() {
           read_file(folder_ + "/err")};
 }
 
+std::string Program::output() const {
+  return read_file(folder_ + "/out");
+}
+
+Finished Program::wait(std::chrono::milliseconds deadline) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  siginfo_t ended = {};
+  // WNOWAIT leaves it to be reaped below.
+  while (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         ended.si_pid == 0) {
+    if (std::chrono::steady_clock::now() >= end) {
+      kill(pid_, SIGKILL);
+      Finished result = wait();
+      result.err += detail::concat("\n(killed: still running after ", deadline.count(), " ms)\n");
+      return result;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return wait();
+}
+
 Finished run_program(std::vector<std::string> command, std::vector<std::string> environment) {
   return Program(std::move(command), std::move(environment)).wait();
 }

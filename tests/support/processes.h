@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,11 @@ class Program {
   std::vector<pid_t> children() const;
   // Waits until standard output holds `text` `count` times; false after ten seconds.
   bool wait_for_output(const std::string& text, int count = 1) const;
+  // What it has written to standard output so far.
+  std::string output() const;
   Finished wait();
+  // Kills it at the deadline; the result then has code 137, and its standard error says so.
+  Finished wait(std::chrono::milliseconds deadline);
 
  private:
   pid_t pid_ = -1;

@@ -4,16 +4,93 @@
 #include <cstdio>
 #include <thread>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/machines.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/shard/range.h"
 
 namespace trireme::testing {
 
+namespace {
+
+std::string layout() {
+  return env_string("TRIREME_TEST_LAYOUT").value_or("");
+}
+
+// The machines of this test program, made when they are first needed.
+Machines& machines() {
+  static Machines all(static_cast<int>(*parse_integer(layout().substr(layout().find(':') + 1))));
+  return all;
+}
+
+bool on_machines() {
+  return layout().starts_with("machines:");
+}
+
+// Consecutive ranks, as many on each machine as possible, the first ones having one more.
+struct Seat {
+  int machine = 0;
+  int machines = 1;
+  int local_rank = 0;
+  int local_size = 1;
+};
+
+Seat seat_of(int rank, int size) {
+  Seat seat;
+  seat.machines = std::min(size, machines().size());
+  for (seat.machine = 0; seat.machine < seat.machines; ++seat.machine) {
+    const Range range = even_range(size, seat.machines, seat.machine);
+    if (rank < range.end) {
+      seat.local_rank = rank - static_cast<int>(range.begin);
+      seat.local_size = static_cast<int>(range.size());
+      break;
+    }
+  }
+  return seat;
+}
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+bool in_external_layout() {
+  return layout() == "external";
+}
+
+std::optional<std::string> layout_unavailable() {
+  if (!on_machines()) {
+    return std::nullopt;
+  }
+  return Machines::unavailable(layout() == "machines:2" ? "" : "switch");
+}
+
+int sum_group() {
+  return static_cast<int>(env_integer("TRIREME_SUM_GROUP", 1, 1 << 20).value_or(1));
+}
+
 std::string unique_job() {
   static std::atomic<int> count{0};
-  return detail::concat("test ", getpid(), " ", count++);
+  // The last word is the port where the ranks can meet.
+  const int number = count++;
+  const int port =
+      layout() == "ucx" ? free_port() : 20000 + (getpid() % 100 * 100 + number) % 12000;
+  return detail::concat("test ", getpid(), " ", number, " ", port);
 }
 
 InitOptions options_for(const std::string& job, int rank, int size) {
@@ -23,6 +100,29 @@ InitOptions options_for(const std::string& job, int rank, int size) {
   options.job = job;
   options.token = "the token of this test";
   options.timeout = std::chrono::seconds(60);
+  const std::string port = job.substr(job.rfind(' ') + 1);
+  if (layout() == "ucx") {
+    options.backend = "ucx";
+    options.rendezvous = "127.0.0.1:" + port;
+  } else if (on_machines()) {
+    // This process is one rank: it finds its place as under a launcher.
+    const Seat seat = seat_of(rank, size);
+    options.rank.reset();
+    options.size.reset();
+    options.rendezvous = machines().address(0) + ":" + port;
+    options.interfaces = {"eth0"};
+    const auto set = [](const char* name, int value) {
+      setenv(name, std::to_string(value).c_str(), 1);
+    };
+    set(kEnvRank, rank);
+    set(kEnvSize, size);
+    set(kEnvLocalRank, seat.local_rank);
+    set(kEnvLocalSize, seat.local_size);
+  } else if (in_external_layout()) {
+    options.rank.reset();
+    options.size.reset();
+    options.job.clear();
+  }
   return options;
 }
 
@@ -53,7 +153,12 @@ int wait_for(pid_t pid) {
 std::vector<int> fork_ranks(int size, const std::function<void(int rank)>& body) {
   std::vector<pid_t> pids;
   for (int rank = 0; rank < size; ++rank) {
-    pids.push_back(fork_rank(rank, body));
+    if (on_machines()) {
+      machines().inside(seat_of(rank, size).machine,
+                        [&] { pids.push_back(fork_rank(rank, body)); });
+    } else {
+      pids.push_back(fork_rank(rank, body));
+    }
   }
   std::vector<int> statuses;
   for (int rank = 0; rank < size; ++rank) {
@@ -63,9 +168,31 @@ std::vector<int> fork_ranks(int size, const std::function<void(int rank)>& body)
   return statuses;
 }
 
+namespace {
+
+// This process is a rank already; worlds of other sizes are not tested here.
+void outside_world(int size,
+                   const std::function<void(World& world)>& body,
+                   const std::function<void(InitOptions& options)>& adjust) {
+  InitOptions options = options_for("", 0, 0);
+  if (adjust) {
+    adjust(options);
+  }
+  const auto world = init(options);
+  if (world->size() == size) {
+    body(*world);
+  }
+}
+
+}  // namespace
+
 void fork_world(int size,
                 const std::function<void(World& world)>& body,
                 const std::function<void(InitOptions& options)>& adjust) {
+  if (in_external_layout()) {
+    outside_world(size, body, adjust);
+    return;
+  }
   const std::string job = unique_job();
   fork_ranks(size, [&](int rank) {
     InitOptions options = options_for(job, rank, size);
@@ -80,6 +207,15 @@ void fork_world(int size,
 void spawn_world(int size,
                  const std::function<void(World& world)>& body,
                  const std::function<void(InitOptions& options)>& adjust) {
+  if (in_external_layout()) {
+    outside_world(size, body, adjust);
+    return;
+  }
+  if (!layout().empty()) {
+    // A process is on one machine; and UCX does not survive a fork of its process.
+    fork_world(size, body, adjust);
+    return;
+  }
   const std::string job = unique_job();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,18 @@
 // sanitizer sees both sides.
 
 namespace trireme::testing {
+
+// Where the ranks of a test are, by the variable TRIREME_TEST_LAYOUT:
+//   (not set)    on this machine, in shared memory
+//   ucx          on this machine, through UCX
+//   machines:M   on M machines (support/machines.h), as many on each as possible
+//   external     wherever mpirun or trireme run have started this program: only worlds of that
+//                size are tested
+// and sums add up groups of TRIREME_SUM_GROUP ranks first.
+bool in_external_layout();
+// Why this layout cannot be had here; a test main skips everything then.
+std::optional<std::string> layout_unavailable();
+int sum_group();
 
 // A job name that no other test uses.
 std::string unique_job();

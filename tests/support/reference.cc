@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "support/ranks.h"
+
 namespace trireme::testing {
 namespace {
 
@@ -56,10 +58,18 @@ template <class Stored, class Sum, class Load, class Store>
 Bytes reduce_as(ReduceOp op, const std::vector<Bytes>& inputs, Load load, Store store) {
   Bytes result(inputs[0].size());
   for (std::size_t i = 0; i < result.size() / sizeof(Stored); ++i) {
-    Sum sum = load(element<Stored>(inputs[0], i));
-    for (std::size_t k = 1; k < inputs.size(); ++k) {
-      const Sum next = load(element<Stored>(inputs[k], i));
-      sum = combine<Sum>(op, sum, next);
+    // Integers are exact in any order, minimum and maximum have none.
+    const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAverage;
+    const std::size_t group = sums && std::is_floating_point_v<Sum>
+                                  ? static_cast<std::size_t>(sum_group())
+                                  : inputs.size();
+    Sum sum{};
+    for (std::size_t first = 0; first < inputs.size(); first += group) {
+      Sum here = load(element<Stored>(inputs[first], i));
+      for (std::size_t k = first + 1; k < std::min(inputs.size(), first + group); ++k) {
+        here = combine<Sum>(op, here, load(element<Stored>(inputs[k], i)));
+      }
+      sum = first == 0 ? here : combine<Sum>(op, sum, here);
     }
     if (op == ReduceOp::kAverage) {
       sum = static_cast<Sum>(sum / static_cast<Sum>(inputs.size()));

@@ -192,7 +192,8 @@ std::string suggestion_for(const std::vector<std::string>& words) {
   std::string other =
       words[0] == "ckpt" && words.size() > 1
           ? unknown(words[1], {"ls", "show", "verify", "export", "import", "diff", "prune"})
-          : unknown(words[0], {"run", "bench", "ckpt", "compare", "plot", "train", "sample"});
+          : unknown(words[0],
+                    {"run", "bench", "ckpt", "compare", "doctor", "plot", "train", "sample"});
   if (!other.empty()) {
     return other;
   }

@@ -8,6 +8,7 @@
 
 #include "trireme/comm/operation.h"
 #include "trireme/comm/shared_buffer.h"
+#include "trireme/comm/window.h"
 #include "trireme/comm/work.h"
 #include "trireme/core/span.h"
 
@@ -22,6 +23,8 @@ struct CommUse {
   std::int64_t bytes = 0;       // of their data, as the caller sees it (the larger of in and out)
   // Spent inside of calls: moving and adding up data, and waiting for peers.
   double seconds = 0;
+  // Of messages that this rank has sent to other machines, announcements included.
+  std::int64_t network_bytes = 0;
 };
 
 // A fixed group of ranks that can exchange data.
@@ -85,8 +88,18 @@ class Communicator {
 
   // Memory that collectives use in place: `bytes` for every rank. Collective and blocking; all
   // ranks ask for the same size. Throws MemoryError on every rank where one cannot have it, and
-  // leaves the communicator usable.
+  // leaves the communicator usable. Only the parts of ranks on this machine can be read.
   virtual SharedBuffer allocate(std::size_t bytes) = 0;
+
+  // The ranks that share this rank's machine and its memory, as a communicator of their own: itself
+  // where all do.
+  virtual Communicator& machine() { return *this; }
+  // All ranks are on one machine: each can read the SharedBuffers of every other.
+  virtual bool one_machine() const { return true; }
+  // Ranks whose terms a sum adds up first (InitOptions::sum_group).
+  virtual int sum_group() const { return 1; }
+  // Memory of this rank that the others may read at any time. Collective.
+  virtual std::unique_ptr<Window> expose(const std::byte* data, std::size_t bytes);
 
   virtual CommUse use() const = 0;
 

@@ -15,6 +15,17 @@ inline constexpr char kEnvJob[] = "TRIREME_JOB";          // names the job; not 
 inline constexpr char kEnvToken[] = "TRIREME_TOKEN";      // proves membership; a secret
 inline constexpr char kEnvTimeout[] = "TRIREME_TIMEOUT";  // seconds, of every wait
 inline constexpr char kEnvLogDir[] = "TRIREME_LOG_DIR";
+// Of a job over several machines; the ranks of a machine are consecutive.
+inline constexpr char kEnvNodeRank[] = "TRIREME_NODE_RANK";     // which machine
+inline constexpr char kEnvNodes[] = "TRIREME_NODES";            // of how many
+inline constexpr char kEnvRendezvous[] = "TRIREME_RENDEZVOUS";  // "HOST:PORT": rank 0 listens there
+// Rank 0 only: an inherited descriptor that already listens there.
+inline constexpr char kEnvRendezvousFd[] = "TRIREME_RENDEZVOUS_FD";
+// How ranks talk to each other; not set: the library chooses.
+inline constexpr char kEnvInterfaces[] = "TRIREME_INTERFACES";  // "eth0,eth1"
+inline constexpr char kEnvBackend[] = "TRIREME_BACKEND";        // auto, shm, ucx or mpi
+inline constexpr char kEnvAlgorithm[] = "TRIREME_ALGORITHM";
+inline constexpr char kEnvSumGroup[] = "TRIREME_SUM_GROUP";
 inline constexpr char kEnvProgramVersion[] = "TRIREME_PROGRAM_VERSION";
 // "FD:INODE" of a pipe on which a failing rank writes one FailureReport line.
 inline constexpr char kEnvReport[] = "TRIREME_REPORT";

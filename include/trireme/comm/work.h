@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "trireme/core/deadline.h"
 
@@ -15,6 +16,8 @@ class WorkState {
   virtual void wait(Milliseconds timeout) = 0;
   // Makes what progress it can without blocking; true when finished.
   virtual bool poll() = 0;
+  // The ranks it waits for, as far as is known.
+  virtual std::vector<int> missing() { return {}; }
 };
 
 // An operation that has been issued and may still be running. It keeps the memory of spans that
@@ -43,6 +46,9 @@ class [[nodiscard]] Work {
 
   // True when finished; never blocks. Throws like wait.
   bool done();
+
+  // The ranks it waits for, as far as is known; for messages.
+  std::vector<int> missing() const;
 
  private:
   std::shared_ptr<WorkState> state_;

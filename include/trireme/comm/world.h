@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/comm/communicator.h"
 #include "trireme/core/deadline.h"
@@ -30,6 +31,22 @@ struct InitOptions {
   // Half of the staging area of each rank, through which memory that is not in a SharedBuffer
   // passes. Rank 0's value counts.
   std::size_t stage_bytes = 512 << 10;
+  // How ranks reach each other: "auto", "shm" (shared memory, one machine), "ucx" or "mpi". Empty:
+  // TRIREME_BACKEND, else "auto": shared memory inside a machine, UCX between machines, MPI where
+  // mpirun has started ranks on several machines and nothing says where they can meet.
+  std::string backend;
+  // Between machines: "auto", "direct", "ring", "tree", "doubling" or "aggregator". Empty:
+  // TRIREME_ALGORITHM, else "auto". Ring sums have an order of their own.
+  std::string algorithm;
+  // Network interfaces to use, all at once. Empty: TRIREME_INTERFACES, else what UCX chooses.
+  std::vector<std::string> interfaces;
+  // Where rank 0 can be reached from other machines, "HOST:PORT". Empty: TRIREME_RENDEZVOUS, else
+  // what the launcher implies.
+  std::string rendezvous;
+  // Sums add up groups of this many ranks first, then the groups' sums: with as many as each
+  // machine has ranks, less crosses the network. Part of the order of summation, so the same on
+  // all ranks, and the bits differ from those of another group. 0: TRIREME_SUM_GROUP, else 1.
+  int sum_group = 0;
   // Where flight records go after a failure. Empty: TRIREME_LOG_DIR, else a folder for this job
   // under the system's temporary folder.
   std::string flight_folder;
@@ -40,20 +57,37 @@ inline constexpr Milliseconds kDefaultTimeout{300'000};
 // All the ranks of a job, and this process's place among them. A communicator of all of them.
 class World final : public Communicator {
  public:
-  World(std::unique_ptr<Communicator> backend,
-        int local_rank,
-        int local_size,
-        std::string launcher);
+  // What is known of a world beside its backend.
+  struct Facts {
+    int local_rank = 0;
+    int local_size = 1;
+    int machine_rank = 0;
+    int machines = 1;
+    std::string launcher;
+    std::string description;
+  };
+  World(std::unique_ptr<Communicator> backend, Facts facts);
 
   int rank() const override { return backend_->rank(); }
   int size() const override { return backend_->size(); }
-  int local_rank() const { return local_rank_; }
-  int local_size() const { return local_size_; }
+  int local_rank() const { return facts_.local_rank; }
+  int local_size() const { return facts_.local_size; }
+  // Which machine this rank is on, of how many.
+  int machine_rank() const { return facts_.machine_rank; }
+  int machines() const { return facts_.machines; }
+  // What carries the data: "shared memory", "shared memory and UCX 1.13.1 over eth0", ...
+  const std::string& description() const { return facts_.description; }
   // Who started it: "trireme run", "torchrun", "mpirun (Open MPI)", "mpiexec (MPICH)", "srun",
   // "init options" or "none".
-  const std::string& launcher() const { return launcher_; }
+  const std::string& launcher() const { return facts_.launcher; }
 
   SharedBuffer allocate(std::size_t bytes) override { return backend_->allocate(bytes); }
+  Communicator& machine() override { return backend_->machine(); }
+  bool one_machine() const override { return backend_->one_machine(); }
+  int sum_group() const override { return backend_->sum_group(); }
+  std::unique_ptr<Window> expose(const std::byte* data, std::size_t bytes) override {
+    return backend_->expose(data, bytes);
+  }
   CommUse use() const override { return backend_->use(); }
   void abort(const std::string& reason) override { backend_->abort(reason); }
 
@@ -62,9 +96,7 @@ class World final : public Communicator {
 
  private:
   std::unique_ptr<Communicator> backend_;
-  int local_rank_;
-  int local_size_;
-  std::string launcher_;
+  Facts facts_;
 };
 
 // Joins the job this process was started for, and returns when every rank has. A process that no

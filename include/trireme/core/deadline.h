@@ -16,6 +16,7 @@ class Deadline {
       : start_(Clock::now()), end_(start_ + std::min<Milliseconds>(budget, kLongest)) {}
 
   bool passed() const { return Clock::now() >= end_; }
+  bool passed_by(Milliseconds more) const { return Clock::now() >= end_ + more; }
 
   // Never negative.
   Milliseconds left() const {

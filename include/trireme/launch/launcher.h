@@ -9,7 +9,7 @@ namespace trireme {
 // How to start the ranks of a job on this machine.
 struct LaunchOptions {
   std::vector<std::string> command;  // the program and its arguments
-  int ranks = 1;
+  int ranks = 1;                     // on this machine; machines may differ
   // Threads of each rank (OMP_NUM_THREADS and its like). Not set: the processors that fall to a
   // rank, or what the environment already says.
   std::optional<int> threads;
@@ -27,6 +27,23 @@ struct LaunchOptions {
   // Time to end in good order after a signal, before the ranks are killed.
   double end_seconds = 3;
   std::string name = "trireme run";  // of who speaks, in messages
+
+  // A job over several machines: `launch` is called once on each, with the same `nodes`.
+  int nodes = 1;
+  int node_rank = 0;  // which machine this is
+  // "HOST:PORT" where the launcher of machine 0 listens for the others; HOST is an address of
+  // machine 0 or a name of one, an IPv6 address in brackets. Required with several machines.
+  std::string rendezvous;
+  // A file with the secret that proves who belongs to the job; nobody else may read it. Empty: the
+  // variable TRIREME_TOKEN. Without either, launchers are admitted without proof.
+  std::string token_file;
+
+  // What the ranks are told about how to talk to each other (launch_protocol.h); empty or not set:
+  // the library chooses.
+  std::string interfaces;  // "eth0,eth1"
+  std::string backend;     // "auto", "shm", "ucx" or "mpi"
+  std::string algorithm;
+  std::optional<int> sum_group;
 };
 
 // Exit codes of `launch`; a job ended by a signal to the launcher gives 128 + its number.
@@ -40,6 +57,10 @@ inline constexpr int kExitRendezvousTimedOut = 4;
 // its last words. Leaves no process behind, whatever the ranks start; the ranks die with the
 // calling process. Throws ConfigError for options that make no sense or a program that cannot be
 // started. Not thread-safe: takes over the signals of the process while it runs.
+//
+// With several machines it first meets the launchers of the others, and then returns when the ranks
+// of all machines have ended: 0 only if all succeeded. What ends the job on one machine ends it on
+// all, and all name the same cause. A machine that is not admitted throws ConfigError.
 int launch(const LaunchOptions& options);
 
 }  // namespace trireme

@@ -20,6 +20,8 @@ struct Membership {
   std::vector<FileDescriptor> lives;  // a pidfd of every rank: readable when its process has ended
   FileDescriptor control;             // the memory of shm/control.h
   std::size_t stage_bytes = 0;
+  int first_rank = 0;  // in the world, of the machine's rank 0; for messages
+  int sum_group = 1;   // ranks whose terms a sum adds up first (InitOptions::sum_group)
   // To every rank on rank 0, to rank 0 elsewhere: for descriptors of memory allocated later.
   std::vector<Channel> links;
 };

@@ -6,7 +6,7 @@
 
 #include "comm/shm/call.h"
 #include "comm/shm/station.h"
-#include "comm/shm/steps.h"
+#include "comm/steps.h"
 #include "trireme/comm/operation.h"
 
 namespace trireme::detail {

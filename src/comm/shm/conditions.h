@@ -6,7 +6,7 @@
 #include "comm/shm/call.h"
 #include "comm/shm/matching.h"
 #include "comm/shm/station.h"
-#include "comm/shm/steps.h"
+#include "comm/steps.h"
 
 namespace trireme::detail {
 

@@ -136,13 +136,17 @@ void Progress::fail(CommError::Reason reason, int blamed, const std::string& wha
   }
   record_failure(CommError(
       reason, blamed, concat("rank ", station_.rank(), " of ", station_.size(), ": ", message)));
-  if (found_first) {
+  if (found_first && !options_.quiet) {
     write_summary(message);
   }
   throw CommError(*failure_);
 }
 
 void Progress::record_failure(const CommError& error) {
+  if (options_.quiet) {
+    failure_ = error;
+    return;
+  }
   const std::string path =
       recorder_.write(options_.flight_folder, station_.rank(), station_.size(), error.what());
   failure_.emplace(

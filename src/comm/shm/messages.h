@@ -2,7 +2,7 @@
 
 #include "comm/shm/call.h"
 #include "comm/shm/station.h"
-#include "comm/shm/steps.h"
+#include "comm/steps.h"
 
 namespace trireme::detail {
 

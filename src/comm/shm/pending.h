@@ -5,7 +5,7 @@
 
 #include "comm/shm/call.h"
 #include "comm/shm/progress.h"
-#include "comm/shm/steps.h"
+#include "comm/steps.h"
 #include "trireme/comm/work.h"
 
 namespace trireme::detail {
@@ -22,12 +22,13 @@ struct Progress::Pending final : WorkState {
   bool is_collective() const {
     return call.operation.kind != OpKind::kSend && call.operation.kind != OpKind::kRecv;
   }
-  std::vector<int> missing() const {
+  std::vector<int> missing_now() const {
     Condition* condition = steps.waiting();
     return condition != nullptr ? condition->missing() : std::vector<int>{};
   }
   void wait(Milliseconds timeout) override { owner->wait(*this, timeout); }
   bool poll() override { return owner->poll(*this); }
+  std::vector<int> missing() override { return owner->missing(*this); }
 };
 
 }  // namespace trireme::detail

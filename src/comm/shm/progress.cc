@@ -70,7 +70,7 @@ class Progress::Completion final : public Goal {
   }
   std::vector<int> missing() override {
     Pending* head = stuck();
-    return head != nullptr ? head->missing() : std::vector<int>{};
+    return head != nullptr ? head->missing_now() : std::vector<int>{};
   }
 
  private:
@@ -111,7 +111,7 @@ class Progress::Idleness final : public Goal {
   std::vector<int> missing() override {
     std::vector<int> ranks;
     for (Pending* head : progress_.heads()) {
-      const auto more = head->missing();
+      const auto more = head->missing_now();
       ranks.insert(ranks.end(), more.begin(), more.end());
     }
     return ranks;
@@ -245,6 +245,12 @@ bool Progress::poll(Pending& pending) {
     check(goal, *pending.patience);
   }
   return pending.finished;
+}
+
+std::vector<int> Progress::missing(Pending& pending) {
+  const std::lock_guard lock(mutex_);
+  Completion goal(*this, pending);
+  return goal.missing();
 }
 
 void Progress::run_until(Goal& goal, Milliseconds timeout, std::uint32_t sleeper_mark) {

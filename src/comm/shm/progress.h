@@ -27,6 +27,8 @@ struct ProgressOptions {
   Milliseconds timeout{0};
   bool helper_thread = false;
   std::string flight_folder;
+  // A part of a larger communicator, which writes the records and reports the failure.
+  bool quiet = false;
 };
 
 // Runs the operations of one rank: keeps them in order, advances them from whatever thread waits,
@@ -71,6 +73,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
 
   void wait(Pending& pending, Milliseconds timeout);
   bool poll(Pending& pending);
+  std::vector<int> missing(Pending& pending);
   void run_until(Goal& goal, Milliseconds timeout, std::uint32_t sleeper_mark);
 
   // All below are called under the mutex.

@@ -1,97 +1,15 @@
 #include <algorithm>
 #include <vector>
 
-#include "comm/reduce_kernels.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/conditions.h"
+#include "comm/sum_chain.h"
 
 namespace trireme::detail {
 namespace {
 
 std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
-}
-
-// One rank's term of a sum: where it begins, and which elements of the whole it leaves out.
-struct Term {
-  const std::byte* data;  // of the first element that is reduced
-  const Range* absent;
-  std::size_t absent_count;
-
-  bool has(std::int64_t element) const {
-    for (std::size_t i = 0; i < absent_count; ++i) {
-      if (element < absent[i].end) {
-        return element < absent[i].begin;
-      }
-    }
-    return true;
-  }
-  // Where the next stretch that is all there or all absent begins.
-  std::int64_t next_change(std::int64_t element, std::int64_t end) const {
-    for (std::size_t i = 0; i < absent_count; ++i) {
-      if (element < absent[i].begin) {
-        return std::min(end, absent[i].begin);
-      }
-      if (element < absent[i].end) {
-        return std::min(end, absent[i].end);
-      }
-    }
-    return end;
-  }
-};
-
-// Reduces elements `range` of the whole, in stretches in which the same terms are present.
-// `accumulator`, where present, is the output's old value and the first term.
-void reduce_present(const Operation& op,
-                    int size,
-                    Range range,
-                    const std::vector<Term>& terms,
-                    const Term* accumulator,
-                    const std::vector<std::byte*>& outputs) {
-  const std::size_t element = dtype_bytes(op.dtype);
-  const bool widen = op.output.dtype() != op.dtype;
-  const std::size_t output_element = dtype_bytes(op.output.dtype());
-  std::vector<const std::byte*> present;
-  std::vector<std::byte*> targets(outputs.size());
-  for (std::int64_t at = range.begin; at < range.end;) {
-    std::int64_t end = range.end;
-    for (const Term& term : terms) {
-      end = term.next_change(at, end);
-    }
-    const auto offset = static_cast<std::size_t>(at - range.begin);
-    present.clear();
-    const std::byte* wide_accumulator = nullptr;
-    if (accumulator != nullptr) {
-      end = accumulator->next_change(at, end);
-      if (accumulator->has(at)) {
-        const std::byte* old = accumulator->data + offset * output_element;
-        if (widen) {
-          wide_accumulator = old;
-        } else {
-          present.push_back(old);
-        }
-      }
-    }
-    for (const Term& term : terms) {
-      if (term.has(at)) {
-        present.push_back(term.data + offset * element);
-      }
-    }
-    if (!present.empty()) {
-      std::transform(outputs.begin(), outputs.end(), targets.begin(), [&](std::byte* output) {
-        return output + offset * output_element;
-      });
-      reduce({.dtype = op.dtype,
-              .op = op.reduce,
-              .divisor = size,
-              .inputs = present,
-              .outputs = targets,
-              .numel = static_cast<std::size_t>(end - at),
-              .widen = widen,
-              .accumulator = wide_accumulator});
-    }
-    at = end;
-  }
 }
 
 // Vectors and cache lines: windows are cut at multiples of this many elements.
@@ -250,7 +168,15 @@ void Collectives::reduce_chunk(const Call& call,
   }
   const Range range{static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + numel)};
   const Term old{outputs.front(), op.terms.fresh.data(), op.terms.fresh.size()};
-  reduce_present(op, station_.size(), range, terms, op.terms.accumulate ? &old : nullptr, outputs);
+  reduce_in_order({.dtype = op.dtype,
+                   .output_dtype = op.output.dtype(),
+                   .op = op.reduce,
+                   .divisor = station_.size(),
+                   .group = station_.sum_group(),
+                   .range = range,
+                   .terms = terms,
+                   .accumulator = op.terms.accumulate ? &old : nullptr,
+                   .outputs = outputs});
 }
 
 // All inputs are in shared buffers: reduce the own chunk and write it wherever it belongs.

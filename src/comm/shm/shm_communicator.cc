@@ -64,6 +64,7 @@ class ShmCommunicator final : public Communicator {
   int size() const override { return progress_->station().size(); }
   CommUse use() const override { return progress_->use(); }
   void abort(const std::string& reason) override { progress_->abort(reason); }
+  int sum_group() const override { return progress_->station().sum_group(); }
 
   // One memory object for all ranks: rank 0 creates it and hands out its descriptor, each rank
   // gives its own part pages, on its own memory node.

@@ -136,7 +136,8 @@ bool Station::has_ended(int peer) const {
 }
 
 std::string Station::name(int peer) const {
-  std::string text = concat("rank ", peer, " (pid ", membership_.pids[index(peer)]);
+  std::string text =
+      concat("rank ", membership_.first_rank + peer, " (pid ", membership_.pids[index(peer)]);
   if (has_left(peer)) {
     return text + ", has left the world)";
   }

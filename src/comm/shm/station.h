@@ -27,6 +27,7 @@ class Station {
 
   int rank() const { return membership_.rank; }
   int size() const { return membership_.size; }
+  int sum_group() const { return membership_.sum_group; }
   const Control& control() const { return control_; }
   RankBlock& self() const { return control_.rank(rank()); }
   // A copy that fork made: it must not act for the rank.

@@ -37,7 +37,16 @@ class Steps {
     struct Awaiter {
       Condition& condition;
       promise_type& promise;
-      bool await_ready() { return condition.ready(); }
+      // What it throws does not unwind the operation: messages that are on their way may still use
+      // its memory, which therefore stays until the operation itself is dropped.
+      bool await_ready() noexcept {
+        try {
+          return condition.ready();
+        } catch (...) {
+          promise.failure = std::current_exception();
+          return false;
+        }
+      }
       void await_suspend(std::coroutine_handle<>) noexcept { promise.waiting = &condition; }
       void await_resume() noexcept { promise.waiting = nullptr; }
     };
@@ -70,6 +79,7 @@ class Steps {
     }
     return true;
   }
+  bool valid() const { return static_cast<bool>(handle_); }
   bool finished() const { return handle_.done(); }
   Condition* waiting() const { return handle_.promise().waiting; }
 

@@ -1,0 +1,82 @@
+#include "comm/algo/algorithms.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, Algorithm>, 6> kNames = {{
+    {"auto", Algorithm::kAutomatic},
+    {"direct", Algorithm::kDirect},
+    {"ring", Algorithm::kRing},
+    {"tree", Algorithm::kTree},
+    {"doubling", Algorithm::kDoubling},
+    {"aggregator", Algorithm::kAggregator},
+}};
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) {
+    std::memmove(to, from, bytes);
+  }
+}
+
+}  // namespace
+
+Algorithm algorithm_named(std::string_view name, const std::string& where) {
+  std::string known;
+  for (const auto& [known_name, algorithm] : kNames) {
+    if (name == known_name) {
+      return algorithm;
+    }
+    known += concat(known.empty() ? "" : ", ", known_name);
+  }
+  throw ConfigError(concat(where, ": expected one of ", known, "; found \"", name, "\""));
+}
+
+bool keeps_order_of_sums(Algorithm algorithm) {
+  return algorithm != Algorithm::kRing;
+}
+
+void finish_from_announcements(NetCall& call) {
+  const Operation& op = call.operation();
+  const std::size_t element = call.element();
+  std::byte* output = op.output.bytes();
+  if (op.output.numel() == 0) {
+    return;
+  }
+  switch (op.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+    case OpKind::kReduceScatter: {
+      const std::int64_t first = op.kind == OpKind::kReduceScatter ? call.begin(call.rank()) : 0;
+      std::vector<const std::byte*> inputs;
+      for (int rank = 0; rank < call.size(); ++rank) {
+        inputs.push_back(call.eager(rank) + static_cast<std::size_t>(first) * element);
+      }
+      call.reduce({first, first + op.output.numel()}, inputs, std::span(&output, 1));
+      break;
+    }
+    case OpKind::kBroadcast:
+      if (call.rank() != op.root) {
+        std::memcpy(output, call.eager(op.root), op.output.size_bytes());
+      }
+      break;
+    case OpKind::kAllGather:
+      for (int rank = 0; rank < call.size(); ++rank) {
+        if (const std::byte* input = call.eager(rank)) {
+          copy_bytes(output + static_cast<std::size_t>(call.begin(rank)) * element,
+                     rank == call.rank() ? op.input.bytes() : input,
+                     static_cast<std::size_t>(call.count(rank)) * element);
+        }
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,59 @@
+// A broadcast down a binomial tree, in pieces: a rank passes a piece on while the next one comes.
+
+#include <cstring>
+#include <vector>
+
+#include "comm/algo/algorithms.h"
+#include "comm/algo/pieces.h"
+
+namespace trireme::detail {
+
+Steps tree_broadcast(NetCall& call, AllAnnounced& announced) {
+  const Operation& op = call.operation();
+  const int size = call.size();
+  // The root is number 0 of the tree. A number's parent is the number without its lowest bit; its
+  // children have one more bit below that.
+  const int number = (call.rank() - op.root + size) % size;
+  int lowest = 1;
+  while (lowest < size && (number & lowest) == 0) {
+    lowest <<= 1;
+  }
+  const auto rank_of = [&](int other) { return (other + op.root) % size; };
+  std::vector<int> children;
+  for (int bit = lowest >> 1; bit > 0; bit >>= 1) {
+    if (number + bit < size) {
+      children.push_back(rank_of(number + bit));
+    }
+  }
+  Wire& wire = call.wire();
+  const std::byte* source = call.rank() == op.root ? op.input.bytes() : op.output.bytes();
+  const Pieces pieces({0, op.total}, call.element());
+  std::vector<Flights> arriving = make_flights(wire, pieces.count());
+  const auto bytes_of = [&](std::size_t piece) {
+    return static_cast<std::size_t>(pieces[piece].size()) * call.element();
+  };
+  const auto offset_of = [&](std::size_t piece) {
+    return static_cast<std::size_t>(pieces[piece].begin) * call.element();
+  };
+  if (number != 0) {
+    const int parent = rank_of(number - (number & -number));
+    for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
+      arriving[piece].add(
+          parent,
+          wire.receive(
+              parent, Wire::Stream::kData, op.output.bytes() + offset_of(piece), bytes_of(piece)));
+    }
+  }
+  Flights sends(wire);
+  for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
+    co_await Landed(arriving[piece]);
+    for (const int child : children) {
+      sends.add(child,
+                wire.send(child, Wire::Stream::kData, source + offset_of(piece), bytes_of(piece)));
+    }
+  }
+  co_await announced;
+  co_await Landed(sends);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,219 @@
+#include "comm/cluster_world.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "comm/hierarchy/hierarchical_communicator.h"
+#include "comm/net/net_communicator.h"
+#include "comm/net/transport_module.h"
+#include "comm/rendezvous/net_meeting.h"
+#include "comm/shm/shm_communicator.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/core/machine.h"
+
+namespace trireme::detail {
+namespace {
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+constexpr Milliseconds kForever = std::chrono::hours(24 * 365);
+
+// mpirun's ranks that nothing says a meeting point for can still meet through MPI itself.
+bool uses_mpi(const ClusterOptions& options) {
+  if (options.backend == "mpi") {
+    return true;
+  }
+  const bool by_mpirun = options.place.launcher.starts_with("mpi");
+  return options.backend == "auto" && by_mpirun && options.place.rendezvous.empty();
+}
+
+NetMeetingOptions meeting_of(const ClusterOptions& options) {
+  NetMeetingOptions meeting;
+  meeting.identity = options.meeting.identity;
+  meeting.local_rank = options.place.local_rank;
+  meeting.local_size = options.place.local_size;
+  meeting.job = options.job;
+  meeting.world = options.world;
+  meeting.place = options.place.rendezvous;
+  meeting.where = options.place.rendezvous_source;
+  meeting.timeout = options.meeting.timeout;
+  if (options.place.rank == 0) {
+    meeting.listener = static_cast<int>(env_integer(kEnvRendezvousFd, 0, 1 << 20).value_or(-1));
+  }
+  TRIREME_CHECK(
+      !meeting.place.empty() || options.place.size == 1,
+      "nothing says where the ranks of the ",
+      options.place.launcher,
+      " job can meet: set TRIREME_RENDEZVOUS=HOST:PORT, an address of rank 0's machine and "
+      "a free port of it, or use trireme run --rendezvous HOST:PORT");
+  return meeting;
+}
+
+// Some machines are network namespaces of one host: it would be wrong to go around the network.
+bool has_namespaces(const std::vector<Member>& members) {
+  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
+    return member.kernel == members.front().kernel && member.network != members.front().network;
+  });
+}
+
+// A word to and from every rank: connections are made now, where one that cannot be is named, and
+// not in the middle of the first operation.
+void greet_everyone(Transport& transport,
+                    const std::vector<Member>& members,
+                    Milliseconds timeout) {
+  constexpr std::uint32_t kTag = Transport::kTags - 1;
+  const Deadline deadline(timeout);
+  const auto size = members.size();
+  std::vector<std::byte> words(2 * size, std::byte{1});
+  std::vector<Ticket> receives(size);
+  std::vector<Ticket> sends(size);
+  const auto exact = Transport::Length::kUpTo;
+  for (const Member& member : members) {
+    if (member.rank != transport.rank()) {
+      const std::size_t at = index(member.rank);
+      receives[at] = transport.receive(member.rank, kTag, &words[at], 1, exact);
+      sends[at] = transport.send(member.rank, kTag, &words[size + at], 1, exact);
+    }
+  }
+  for (const Member& member : members) {
+    const std::size_t at = index(member.rank);
+    while (!transport.finished(receives[at]) || !transport.finished(sends[at])) {
+      if (!transport.progress()) {
+        transport.rest(Milliseconds(5));
+      }
+      const auto why = transport.lost(member.rank);
+      if (why || deadline.passed()) {
+        transport.abandon();
+        throw CommError(
+            CommError::Reason::kRendezvousTimeout,
+            member.rank,
+            concat(
+                "rank ",
+                transport.rank(),
+                " on ",
+                members[index(transport.rank())].host,
+                " cannot reach rank ",
+                member.rank,
+                " on ",
+                member.host,
+                " through ",
+                transport.description(),
+                " (",
+                why.value_or("no answer"),
+                "), although both came to the rendezvous: check that the interfaces are in one "
+                "network (--interfaces) and that a firewall lets ranks of both machines through"));
+      }
+    }
+  }
+}
+
+std::unique_ptr<Communicator> shared_memory_of(const ClusterOptions& options,
+                                               const std::vector<Member>& members,
+                                               const char* purpose,
+                                               Milliseconds timeout) {
+  const Member& self = members[index(options.place.rank)];
+  RendezvousOptions meeting = options.meeting;
+  meeting.identity.rank = self.local_rank;
+  meeting.identity.size = self.local_size;
+  meeting.name += concat("/", self.node, "/", purpose);
+  Membership membership = meet(meeting);
+  membership.first_rank = options.place.rank - self.local_rank;
+  ProgressOptions progress;
+  progress.timeout = timeout;
+  progress.flight_folder = options.flight_folder;
+  progress.quiet = true;
+  return make_shm_communicator(std::move(membership), progress);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& options,
+                                                        World::Facts* facts) {
+  const Algorithm algorithm = algorithm_named(options.algorithm, kEnvAlgorithm);
+  if (!keeps_order_of_sums(algorithm) && options.place.rank == 0) {
+    log(LogLevel::kWarning,
+        concat(
+            "the algorithm \"",
+            options.algorithm,
+            "\" adds up in an order of its own: results differ from those of other algorithms and "
+            "numbers of ranks in their last bits"));
+  }
+  std::shared_ptr<Transport> transport;
+  std::vector<Member> members;
+  if (uses_mpi(options)) {
+    transport = load_mpi_transport(options.place.launcher);
+    TRIREME_CHECK(
+        transport->rank() == options.place.rank && transport->size() == options.place.size,
+        "MPI says that this is rank ",
+        transport->rank(),
+        " of ",
+        transport->size(),
+        ", its launcher's variables say rank ",
+        options.place.rank,
+        " of ",
+        options.place.size,
+        ": the program must be started by the mpirun of the same MPI");
+    NetMeetingOptions meeting;
+    meeting.identity = options.meeting.identity;
+    meeting.local_rank = options.place.local_rank;
+    meeting.local_size = options.place.local_size;
+    meeting.timeout = options.meeting.timeout;
+    members = meet_through(*transport, meeting);
+  } else {
+    NetMeeting meeting(meeting_of(options));
+    members = meeting.members();
+    UcxOptions ucx;
+    ucx.rank = options.place.rank;
+    ucx.size = options.place.size;
+    ucx.interfaces = options.interfaces;
+    ucx.only_tcp = has_namespaces(members);
+    transport =
+        load_ucx_transport(ucx, [&](const std::string& mine) { return meeting.exchange(mine); });
+    greet_everyone(*transport, members, options.meeting.timeout);
+    meeting.exchange("");  // nobody begins, or ends, before everyone has been reached
+  }
+  const Member& self = members[index(options.place.rank)];
+  facts->machine_rank = self.node;
+  facts->machines = members.back().node + 1;
+  QueueOptions queue;
+  queue.timeout = options.meeting.timeout;
+  queue.flight_folder = options.flight_folder;
+  queue.helper_thread = options.progress_thread;
+  queue.oversubscribed =
+      self.local_size > static_cast<int>(allowed_cpus().size()) && self.local_size > 1;
+  const bool hierarchical =
+      facts->machines > 1 && std::any_of(members.begin(), members.end(), [](const Member& member) {
+        return member.local_size > 1;
+      });
+  if (hierarchical) {
+    facts->description = concat("shared memory and ", transport->description());
+    HierarchyOptions hierarchy;
+    hierarchy.members = members;
+    hierarchy.algorithm = algorithm;
+    hierarchy.sum_group = options.sum_group;
+    hierarchy.queue = queue;
+    // Whoever waits for the whole has the deadline.
+    auto inside = shared_memory_of(options, members, "inside", kForever);
+    auto machine = shared_memory_of(options, members, "machine", options.meeting.timeout);
+    return make_hierarchical_communicator(
+        std::move(transport), std::move(inside), std::move(machine), std::move(hierarchy));
+  }
+  facts->description = transport->description();
+  NetOptions net;
+  net.members = members;
+  net.ranks.resize(members.size());
+  std::iota(net.ranks.begin(), net.ranks.end(), 0);
+  net.algorithm = algorithm;
+  net.sum_group = options.sum_group;
+  net.queue = queue;
+  auto communicator = std::make_unique<NetCommunicator>(std::move(transport), std::move(net));
+  communicator->set_machine(shared_memory_of(options, members, "machine", options.meeting.timeout));
+  return communicator;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/matching.h"
+#include "comm/net/wire.h"
+#include "comm/sum_chain.h"
+#include "trireme/comm/operation.h"
+
+namespace trireme::detail {
+
+// Inputs up to this size travel with the announcement of their operation.
+constexpr std::size_t kEagerNetBytes = 32 << 10;
+
+// Ranges that an announcement has room for: those of a call, or of those that all ranks of a
+// machine leave out, cut at the ranks' parts.
+constexpr std::size_t kMostAnnouncedRanges = 2 * kMaxAbsentRanges;
+
+// Memory for announcements, used over and over.
+class AnnouncementPool {
+ public:
+  explicit AnnouncementPool(int size);
+  using Buffer = std::unique_ptr<std::byte[]>;
+  Buffer take();
+  void give_back(Buffer buffer) { spare_.push_back(std::move(buffer)); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_;
+  std::vector<Buffer> spare_;
+};
+
+// One collective in flight: what this rank says of it, and what the others say. An announcement is
+// a header, the counts, the absent ranges and, where it is small, the input itself.
+class NetCall {
+ public:
+  NetCall(Wire& wire,
+          AnnouncementPool& pool,
+          const Operation& operation,
+          std::uint32_t sequence,
+          int group,
+          const std::optional<CallFacts>& outer);
+  NetCall(const NetCall&) = delete;
+  NetCall& operator=(const NetCall&) = delete;
+  ~NetCall();
+
+  const Operation& operation() const { return operation_; }
+  std::uint32_t sequence() const { return sequence_; }
+  Wire& wire() { return wire_; }
+  int rank() const { return wire_.rank(); }
+  int size() const { return wire_.size(); }
+  std::size_t element() const { return dtype_bytes(operation_.dtype); }
+
+  // --- announcements
+
+  // Tells everyone at once. Not for algorithms that pass announcements on.
+  void announce_to_all();
+  // Those that are still on their way to the others.
+  Flights& announcements() { return sends_; }
+  // This rank's, as bytes; and one that has come.
+  std::span<const std::byte> mine() const;
+  void take(int rank, std::span<const std::byte> announcement);
+  bool has(int rank) const { return known_[static_cast<std::size_t>(rank)] != 0; }
+  std::size_t most_announcement_bytes() const { return pool_.bytes(); }
+
+  CallFacts facts(int rank) const;
+  // Of the call that this one is a part of, where there is one: what the user made.
+  CallFacts outer_facts(int rank) const;
+  std::span<const Range> absent(int rank) const;
+  // A rank's whole input, where it travels with the announcement; null otherwise.
+  const std::byte* eager(int rank) const;
+
+  // --- what follows from the operation alone
+
+  // A rank's part of the elements (counts).
+  std::int64_t count(int rank) const { return operation_.counts[static_cast<std::size_t>(rank)]; }
+  std::int64_t begin(int rank) const;
+  // An input of this many bytes is small enough to travel with the announcement.
+  bool is_eager(std::size_t bytes) const;
+
+  // Reduces elements `range` of the whole. `inputs`: by rank, where its element range.begin is.
+  void reduce(Range range,
+              std::span<const std::byte* const> inputs,
+              std::span<std::byte* const> outputs) const;
+
+ private:
+  friend class AllAnnounced;
+  Wire& wire_;
+  AnnouncementPool& pool_;
+  const Operation& operation_;
+  std::uint32_t sequence_;
+  int group_;
+  std::vector<AnnouncementPool::Buffer> buffers_;  // by rank
+  std::vector<char> known_;
+  std::size_t own_bytes_ = 0;
+  Flights sends_;
+  std::vector<Ticket> receives_;
+};
+
+// Everyone has announced the call, and all agree about it.
+class AllAnnounced final : public Condition {
+ public:
+  AllAnnounced(NetCall& call, const NameOf& name) : call_(call), name_(name) {}
+  bool ready() override;
+  std::vector<int> missing() override;
+
+ private:
+  NetCall& call_;
+  const NameOf& name_;
+  int next_ = 0;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,434 @@
+#include "comm/net/net_communicator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <set>
+
+#include <unistd.h>
+
+#include "comm/net/remote_window.h"
+#include "comm/shm/segment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/host_memory.h"
+
+namespace trireme::detail {
+namespace {
+
+// From this many ranks on, telling everyone takes longer than passing on.
+constexpr int kManyRanks = 17;
+
+std::vector<int> machines_of(const std::vector<Member>& members) {
+  std::vector<int> machines;
+  for (const Member& member : members) {
+    machines.push_back(member.node);
+  }
+  return machines;
+}
+
+// What goes before a message from rank to rank; short ones are in it.
+struct MessageHeader {
+  Dtype dtype;
+  std::int32_t tag;
+  std::int64_t numel;
+};
+
+constexpr std::size_t kEagerMessageBytes = 16 << 10;
+
+constexpr auto kTimeForGoodbyes = std::chrono::milliseconds(100);
+
+// A process that ends through exit() without destroying its World has still left in good order.
+struct AtExit {
+  std::mutex mutex;
+  std::set<NetCommunicator*> all;  // guarded by mutex
+};
+
+AtExit& at_exit() {
+  static auto* communicators = new AtExit;  // never destroyed: it is used while statics are
+  return *communicators;
+}
+
+void finish_at_exit() {
+  const std::lock_guard lock(at_exit().mutex);
+  for (NetCommunicator* communicator : at_exit().all) {
+    communicator->finish();
+  }
+}
+
+}  // namespace
+
+NetCommunicator::NetCommunicator(std::shared_ptr<Transport> transport, NetOptions options)
+    : options_(std::move(options)),
+      transport_(std::move(transport)),
+      wire_(transport_, options_.ranks, options_.channel, machines_of(options_.members)),
+      pool_(wire_.size()),
+      name_([this](int rank) { return name(rank); }),
+      lost_since_(static_cast<std::size_t>(wire_.size())),
+      owner_(getpid()) {
+  if (options_.channel == 0) {
+    control_ = std::make_unique<NewsBoard>(wire_);
+    static const int registered = std::atexit(finish_at_exit);
+    static_cast<void>(registered);
+    const std::lock_guard lock(at_exit().mutex);
+    at_exit().all.insert(this);
+  }
+  queue_ = std::make_shared<OperationQueue>(*this, options_.queue);
+  queue_->start_helper();
+}
+
+NetCommunicator::~NetCommunicator() {
+  finish();
+  const std::lock_guard lock(at_exit().mutex);
+  at_exit().all.erase(this);
+}
+
+void NetCommunicator::finish() {
+  if (finished_) {
+    return;
+  }
+  finished_ = true;
+  if (getpid() != owner_) {
+    transport_->abandon();  // a forked child does not speak for its parent
+    return;
+  }
+  if (!queue_->close()) {
+    transport_->abandon();
+  } else if (control_) {
+    control_->say_left();
+  }
+}
+
+std::string NetCommunicator::name(int rank) const {
+  const Member& member = options_.members[static_cast<std::size_t>(wire_.world_rank(rank))];
+  return concat("rank ",
+                member.rank,
+                " (pid ",
+                member.pid,
+                " on machine ",
+                member.node,
+                ", ",
+                member.host,
+                ")");
+}
+
+CommUse NetCommunicator::use() const {
+  CommUse use = queue_->use();
+  use.network_bytes = wire_.bytes_between_machines();
+  return use;
+}
+
+std::string NetCommunicator::last_operations() const {
+  return concat("; last operation of rank ",
+                wire_.world_rank(rank()),
+                ": ",
+                last_issued_,
+                ", completed #",
+                queue_->completed());
+}
+
+bool NetCommunicator::pump() {
+  bool moved = wire_.transport().progress();
+  if (control_) {
+    moved |= control_->look(concat(last_issued_, ", completed #", queue_->completed()));
+  }
+  return moved;
+}
+
+std::optional<CommError> NetCommunicator::loss(const std::vector<int>& missing) {
+  if (!control_) {
+    return std::nullopt;  // a part of another, which looks
+  }
+  if (control_->failure()) {
+    return control_->failure();
+  }
+  for (const int peer : missing) {
+    if (control_->has_left(peer)) {
+      return CommError(CommError::Reason::kPeerLeft,
+                       wire_.world_rank(peer),
+                       concat(name(peer), " has left the world while others still wait for it"));
+    }
+  }
+  // One that is gone without a word is a failure for everyone, whomever they wait for.
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto why = wire_.transport().lost(wire_.world_rank(peer));
+    if (why && peer != rank() && !control_->has_left(peer)) {
+      // Its goodbye may still be on its way, over another interface.
+      auto& since = lost_since_[static_cast<std::size_t>(peer)];
+      if (since == Clock::time_point{}) {
+        since = Clock::now();
+      }
+      if (Clock::now() - since < kTimeForGoodbyes) {
+        continue;
+      }
+      return CommError(CommError::Reason::kPeerDied,
+                       wire_.world_rank(peer),
+                       concat("the connection to ",
+                              name(peer),
+                              " is lost (",
+                              *why,
+                              "): it crashed or was killed, or its machine is gone"));
+    }
+  }
+  return std::nullopt;
+}
+
+void NetCommunicator::spread(const CommError& error) {
+  if (!control_) {
+    return;  // a part of another, which spreads it
+  }
+  if (!control_->failure()) {
+    tell(error);
+  }
+  transport_->abandon();
+}
+
+void NetCommunicator::tell(const CommError& error) {
+  const std::string last = concat(last_issued_, ", completed #", queue_->completed());
+  control_->say_failed(error, last);
+  std::ofstream file(concat(options_.queue.flight_folder, "/flight-summary.txt"));
+  file << error.what() << "\n";
+  for (int peer = 0; peer < size(); ++peer) {
+    file << name(peer) << ": ";
+    if (peer == rank()) {
+      file << "issued " << last;
+    } else if (control_->has_left(peer)) {
+      file << "has left the world";
+    } else if (control_->last_of(peer)) {
+      file << "issued " << *control_->last_of(peer);
+    } else {
+      file << "did not answer";
+    }
+    file << "\n";
+  }
+}
+
+Work NetCommunicator::submit(Operation operation) {
+  return issue(std::move(operation), std::nullopt);
+}
+
+Work NetCommunicator::submit_as(Operation operation, const CallFacts& outer) {
+  return issue(std::move(operation), outer);
+}
+
+Work NetCommunicator::issue(Operation operation, std::optional<CallFacts> outer) {
+  return queue_->issue(
+      std::move(operation), [&](const Operation& op, std::uint32_t sequence) -> Steps {
+        if (op.kind == OpKind::kSend) {
+          return send(op);
+        }
+        if (op.kind == OpKind::kRecv) {
+          return recv(op);
+        }
+        last_issued_ =
+            concat("#", sequence, " ", describe(op.kind, op.reduce, op.dtype, op.total, op.root));
+        auto call =
+            std::make_shared<NetCall>(wire_, pool_, op, sequence, options_.sum_group, outer);
+        const bool to_all = algorithm_for(op) != Algorithm::kDoubling;
+        if (to_all) {
+          call->announce_to_all();
+        }
+        return run(std::move(call), to_all);
+      });
+}
+
+Algorithm NetCommunicator::algorithm_for(const Operation& op) const {
+  if (options_.algorithm == Algorithm::kAutomatic) {
+    return size() >= kManyRanks ? Algorithm::kDoubling : Algorithm::kDirect;
+  }
+  // What has accumulators, absent terms or another type for its sums is made in one order only.
+  if (options_.algorithm == Algorithm::kRing && reduces(op.kind) &&
+      (op.terms.accumulate ||
+       (op.kind == OpKind::kReduceScatter && op.output.dtype() != op.dtype))) {
+    return Algorithm::kDirect;
+  }
+  return options_.algorithm;
+}
+
+Steps NetCommunicator::run(std::shared_ptr<NetCall> call, bool announced_to_all) {
+  if (!announced_to_all) {
+    Part announcing(announce_by_doubling(*call));
+    co_await announcing;
+  }
+  AllAnnounced announced(*call, name_);
+  Steps large = steps_for_large(*call, announced);
+  if (large.valid()) {
+    Part part(std::move(large));
+    co_await part;
+  } else {
+    co_await announced;
+    finish_from_announcements(*call);
+  }
+  // Everyone has issued the call by now, and takes the announcement.
+  co_await Landed(call->announcements());
+}
+
+// What does not travel with the announcements; nothing where all of it does.
+Steps NetCommunicator::steps_for_large(NetCall& call, AllAnnounced& announced) {
+  const Operation& op = call.operation();
+  const Algorithm algorithm = algorithm_for(op);
+  const std::size_t bytes =
+      static_cast<std::size_t>(std::max<std::int64_t>(0, op.total)) * dtype_bytes(op.dtype);
+  switch (op.kind) {
+    case OpKind::kBarrier:
+    case OpKind::kAllocate:
+      return {};
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+    case OpKind::kReduceScatter:
+      if (call.is_eager(bytes)) {
+        return {};
+      }
+      switch (algorithm) {
+        case Algorithm::kRing:
+          return ring_reduction(call, announced);
+        case Algorithm::kAggregator:
+          return aggregated_reduction(call, announced);
+        default:
+          return direct_reduction(call, announced);
+      }
+    case OpKind::kAllGather:
+      return algorithm == Algorithm::kRing ? ring_all_gather(call, announced)
+                                           : direct_all_gather(call, announced);
+    case OpKind::kBroadcast:
+      return call.is_eager(bytes) ? Steps() : tree_broadcast(call, announced);
+    default:
+      return direct_exchange(call, announced, name_);
+  }
+}
+
+Steps NetCommunicator::send(const Operation& op) {
+  const std::size_t bytes = op.input.size_bytes();
+  const MessageHeader header{op.dtype, op.tag, op.input.numel()};
+  const bool eager = bytes <= kEagerMessageBytes;
+  std::vector<std::byte> first(sizeof(header) + (eager ? bytes : 0));
+  std::memcpy(first.data(), &header, sizeof(header));
+  if (eager && bytes > 0) {
+    std::memcpy(first.data() + sizeof(header), op.input.bytes(), bytes);
+  }
+  Flights flights(wire_);
+  flights.add(
+      op.peer,
+      wire_.send(
+          op.peer, Wire::Stream::kHeader, first.data(), first.size(), Transport::Length::kUpTo));
+  if (!eager) {
+    flights.add(op.peer, wire_.send(op.peer, Wire::Stream::kMessage, op.input.bytes(), bytes));
+  }
+  co_await Landed(flights);
+}
+
+Steps NetCommunicator::recv(const Operation& op) {
+  const std::size_t bytes = op.output.size_bytes();
+  const auto first =
+      std::make_unique_for_overwrite<std::byte[]>(sizeof(MessageHeader) + kEagerMessageBytes);
+  Flights arriving(wire_);
+  arriving.add(op.peer,
+               wire_.receive(op.peer,
+                             Wire::Stream::kHeader,
+                             first.get(),
+                             sizeof(MessageHeader) + kEagerMessageBytes,
+                             Transport::Length::kUpTo));
+  co_await Landed(arriving);
+  MessageHeader header{};
+  std::memcpy(&header, first.get(), sizeof(header));
+  if (header.dtype != op.dtype || header.numel != op.output.numel() || header.tag != op.tag) {
+    throw CommError(
+        CommError::Reason::kMismatch,
+        op.peer,
+        concat("rank ",
+               rank(),
+               " called recv(",
+               dtype_name(op.dtype),
+               " x ",
+               op.output.numel(),
+               ", tag ",
+               op.tag,
+               ") from ",
+               name(op.peer),
+               ", whose next message is ",
+               dtype_name(header.dtype),
+               " x ",
+               header.numel,
+               ", tag ",
+               header.tag,
+               ": messages of a pair must be received in the order they were sent, with "
+               "the same dtype, length and tag"));
+  }
+  if (bytes <= kEagerMessageBytes) {
+    if (bytes > 0) {
+      std::memcpy(op.output.bytes(), first.get() + sizeof(header), bytes);
+    }
+    co_return;
+  }
+  Flights data(wire_);
+  data.add(op.peer, wire_.receive(op.peer, Wire::Stream::kMessage, op.output.bytes(), bytes));
+  co_await Landed(data);
+}
+
+// Memory of this rank alone: the others are elsewhere.
+class NetCommunicator::PrivateBuffer final : public SharedBuffer::Impl {
+ public:
+  PrivateBuffer(std::size_t bytes, int rank) : memory_(bytes), bytes_(bytes), rank_(rank) {}
+  std::byte* data(int rank) const override {
+    TRIREME_CHECK(rank == rank_,
+                  "rank ",
+                  rank_,
+                  " cannot read the memory of rank ",
+                  rank,
+                  ": they share none; use a collective");
+    return const_cast<HostMemory&>(memory_).data();
+  }
+  std::size_t size_bytes() const override { return bytes_; }
+  int rank() const override { return rank_; }
+  const std::byte* read_only() override { return memory_.data(); }
+
+ private:
+  HostMemory memory_;
+  std::size_t bytes_;
+  int rank_;
+};
+
+SharedBuffer NetCommunicator::allocate(std::size_t bytes) {
+  Operation operation;
+  operation.kind = OpKind::kAllocate;
+  operation.total = static_cast<std::int64_t>(bytes);
+  submit(std::move(operation)).wait();
+  std::shared_ptr<PrivateBuffer> buffer;
+  std::string failure;
+  try {
+    check_available(bytes);
+    buffer = std::make_shared<PrivateBuffer>(bytes, rank());
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree_on_memory(*this, failure);
+  return SharedBuffer(std::move(buffer));
+}
+
+std::unique_ptr<Window> NetCommunicator::expose(const std::byte* data, std::size_t bytes) {
+  return make_remote_window(
+      *this, *transport_, options_.members, options_.queue.timeout, data, bytes);
+}
+
+void agree_on_memory(Communicator& ranks, const std::string& failure) {
+  struct Outcome {
+    char text[512];
+  };
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks.size()));
+  Outcome mine{};
+  failure.copy(mine.text, sizeof(mine.text) - 1);
+  constexpr std::int64_t kBytes = sizeof(Outcome);
+  ranks
+      .all_gather({&mine, kBytes, Dtype::kUint8},
+                  {outcomes.data(), kBytes * ranks.size(), Dtype::kUint8})
+      .wait();
+  for (int peer = 0; peer < ranks.size(); ++peer) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(peer)];
+    if (outcome.text[0] != '\0') {
+      throw MemoryError(concat("rank ", peer, " of ", ranks.size(), ": ", outcome.text));
+    }
+  }
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,147 @@
+#include "comm/net/news_board.h"
+
+#include <cstring>
+#include <memory>
+
+#include "trireme/core/deadline.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr Milliseconds kTimeToSay{300};
+
+template <std::size_t kSize>
+void copy_text(char (&to)[kSize], const std::string& from) {
+  std::memset(to, 0, kSize);
+  from.copy(to, kSize - 1);
+}
+
+template <std::size_t kSize>
+std::string text_of(const char (&from)[kSize]) {
+  return {from, strnlen(from, kSize)};
+}
+
+}  // namespace
+
+NewsBoard::NewsBoard(Wire& wire) : wire_(wire), news_(static_cast<std::size_t>(wire.size())) {
+  for (int rank = 0; rank < wire.size(); ++rank) {
+    if (rank != wire.rank()) {
+      expect(rank);
+    }
+  }
+}
+
+NewsBoard::~NewsBoard() {
+  for (News& news : news_) {
+    wire_.transport().drop(news.ticket);
+  }
+}
+
+void NewsBoard::expect(int rank) {
+  News& news = news_[static_cast<std::size_t>(rank)];
+  news.ticket = wire_.receive(rank,
+                              Wire::Stream::kControl,
+                              reinterpret_cast<std::byte*>(&news.letter),
+                              sizeof(news.letter),
+                              Transport::Length::kUpTo);
+}
+
+bool NewsBoard::look(const std::string& last) {
+  bool any = false;
+  for (int rank = 0; rank < wire_.size(); ++rank) {
+    News& news = news_[static_cast<std::size_t>(rank)];
+    if (rank == wire_.rank() || news.left || !wire_.transport().finished(news.ticket)) {
+      continue;
+    }
+    any = true;
+    const Letter letter = news.letter;
+    news.last = text_of(letter.last);
+    if (letter.kind == Kind::kLeft) {
+      news.left = true;  // and says nothing more
+      continue;
+    }
+    if (letter.kind == Kind::kFailed && !failure_) {
+      failure_.emplace(static_cast<CommError::Reason>(letter.reason),
+                       letter.blamed,
+                       concat(text_of(letter.text), " (found by rank ", rank, ")"));
+    }
+    expect(rank);
+    if (letter.asks != 0) {
+      auto answer = std::make_unique<Letter>();
+      answer->kind = Kind::kLast;
+      copy_text(answer->last, last);
+      Ticket ticket = wire_.send(rank,
+                                 Wire::Stream::kControl,
+                                 reinterpret_cast<const std::byte*>(answer.get()),
+                                 sizeof(*answer),
+                                 Transport::Length::kUpTo);
+      const Deadline patience(kTimeToSay);
+      while (!wire_.transport().finished(ticket) && !patience.passed()) {
+        wire_.transport().progress();
+      }
+      if (ticket.pending()) {
+        static_cast<void>(answer.release());  // it may still be read
+      }
+    }
+  }
+  return any;
+}
+
+void NewsBoard::send_to_all(const Letter& letter) {
+  auto kept = std::make_unique<Letter>(letter);
+  Flights flights(wire_);
+  for (int rank = 0; rank < wire_.size(); ++rank) {
+    if (rank != wire_.rank() && !news_[static_cast<std::size_t>(rank)].left &&
+        !wire_.transport().lost(wire_.world_rank(rank))) {
+      flights.add(rank,
+                  wire_.send(rank,
+                             Wire::Stream::kControl,
+                             reinterpret_cast<const std::byte*>(kept.get()),
+                             sizeof(*kept),
+                             Transport::Length::kUpTo));
+    }
+  }
+  const Deadline patience(kTimeToSay);
+  while (!flights.landed() && !patience.passed()) {
+    wire_.transport().progress();
+  }
+  if (!flights.landed()) {
+    static_cast<void>(kept.release());  // it may still be read
+  }
+}
+
+void NewsBoard::say_left() {
+  Letter letter{};
+  letter.kind = Kind::kLeft;
+  send_to_all(letter);
+}
+
+void NewsBoard::say_failed(const CommError& error, const std::string& last) {
+  Letter letter{};
+  letter.kind = Kind::kFailed;
+  letter.reason = static_cast<std::int32_t>(error.reason());
+  letter.blamed = error.peer();
+  letter.asks = 1;
+  copy_text(letter.text, error.what());
+  copy_text(letter.last, last);
+  send_to_all(letter);
+  // Those who are in a call answer at once; others are busy, or cannot be reached.
+  const Deadline patience(kTimeToSay);
+  const auto complete = [&] {
+    for (int rank = 0; rank < wire_.size(); ++rank) {
+      const News& news = news_[static_cast<std::size_t>(rank)];
+      if (rank != wire_.rank() && !news.left && !news.last) {
+        return false;
+      }
+    }
+    return true;
+  };
+  while (!complete() && !patience.passed()) {
+    if (!wire_.transport().progress()) {
+      wire_.transport().rest(Milliseconds(5));
+    }
+    look(last);
+  }
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,255 @@
+#include "comm/net/remote_window.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr std::uint32_t kAsk = 1;
+constexpr std::uint32_t kAnswer = 2;
+constexpr Milliseconds kRest{100};
+
+struct Question {
+  std::uint64_t offset;
+  std::uint64_t bytes;
+};
+
+// Byte strings of every rank, through collectives.
+std::vector<std::string> exchange_through(Communicator& ranks, const std::string& mine) {
+  std::vector<std::int64_t> own = {static_cast<std::int64_t>(mine.size())};
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(own, sizes).wait();
+  std::int64_t total = 0;
+  for (const std::int64_t size : sizes) {
+    total += size;
+  }
+  std::string all(static_cast<std::size_t>(total), '\0');
+  ranks.all_gather({mine.data(), own[0], Dtype::kUint8}, {all.data(), total, Dtype::kUint8}, sizes)
+      .wait();
+  std::vector<std::string> parts;
+  std::size_t at = 0;
+  for (const std::int64_t size : sizes) {
+    parts.push_back(all.substr(at, static_cast<std::size_t>(size)));
+    at += static_cast<std::size_t>(size);
+  }
+  return parts;
+}
+
+class RemoteWindow final : public Window {
+ public:
+  RemoteWindow(std::unique_ptr<Transport> transport,
+               const std::vector<Member>& members,
+               Milliseconds timeout,
+               const std::byte* data,
+               std::size_t bytes)
+      : transport_(std::move(transport)),
+        members_(members),
+        timeout_(timeout),
+        data_(data),
+        bytes_(bytes),
+        posts_(members.size()) {
+    for (int rank = 0; rank < transport_->size(); ++rank) {
+      if (rank != transport_->rank()) {
+        expect(rank);
+      }
+    }
+    thread_ = std::thread([this] { serve(); });
+  }
+  RemoteWindow(const RemoteWindow&) = delete;
+  RemoteWindow& operator=(const RemoteWindow&) = delete;
+  ~RemoteWindow() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    transport_->wake();
+    thread_.join();
+    for (Post& post : posts_) {
+      transport_->drop(post.ticket);
+    }
+  }
+
+  void read(int rank, std::size_t offset, std::size_t bytes, std::byte* to) override {
+    if (bytes == 0) {
+      return;
+    }
+    if (rank == transport_->rank()) {
+      std::memcpy(to, data_ + offset, bytes);
+      return;
+    }
+    auto reading = std::make_shared<Reading>();
+    reading->rank = rank;
+    reading->question = {offset, bytes};
+    reading->to = to;
+    {
+      const std::lock_guard lock(mutex_);
+      new_.push_back(reading);
+    }
+    transport_->wake();
+    std::unique_lock lock(mutex_);
+    const bool over =
+        changed_.wait_for(lock, timeout_, [&] { return reading->done || reading->failed; });
+    if (reading->done) {
+      return;
+    }
+    const Member& member = members_[static_cast<std::size_t>(rank)];
+    throw CommError(
+        over ? CommError::Reason::kPeerDied : CommError::Reason::kTimeout,
+        rank,
+        concat("rank ",
+               transport_->rank(),
+               " could not read ",
+               bytes,
+               " bytes of rank ",
+               rank,
+               " (pid ",
+               member.pid,
+               " on machine ",
+               member.node,
+               ", ",
+               member.host,
+               "): ",
+               over ? reading->reason : concat("no answer in ", timeout_.count() / 1000, " s")));
+  }
+
+ private:
+  struct Post {  // a question that may come from a rank
+    Question question{};
+    Ticket ticket;
+  };
+  struct Reading {
+    int rank = 0;
+    Question question{};
+    std::byte* to = nullptr;
+    Ticket asked;
+    Ticket answered;
+    bool done = false;
+    bool failed = false;
+    std::string reason;
+  };
+
+  void expect(int rank) {
+    Post& post = posts_[static_cast<std::size_t>(rank)];
+    post.ticket = transport_->receive(rank,
+                                      kAsk,
+                                      reinterpret_cast<std::byte*>(&post.question),
+                                      sizeof(post.question),
+                                      Transport::Length::kUpTo);
+  }
+
+  void serve() {
+    std::deque<Ticket> answers;
+    std::deque<std::shared_ptr<Reading>> readings;
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (ending_) {
+          return;
+        }
+        for (auto& reading : new_) {
+          start(*reading);
+          readings.push_back(std::move(reading));
+        }
+        new_.clear();
+      }
+      bool moved = transport_->progress();
+      for (int rank = 0; rank < transport_->size(); ++rank) {
+        Post& post = posts_[static_cast<std::size_t>(rank)];
+        if (rank != transport_->rank() && post.ticket.pending() &&
+            transport_->finished(post.ticket)) {
+          moved = true;
+          answers.push_back(answer(rank, post.question));
+          expect(rank);
+        }
+      }
+      while (!answers.empty() && transport_->finished(answers.front())) {
+        answers.pop_front();
+      }
+      moved |= finish(readings);
+      if (!moved) {
+        transport_->rest(kRest);
+      }
+    }
+  }
+
+  void start(Reading& reading) {
+    reading.answered = transport_->receive(
+        reading.rank, kAnswer, reading.to, reading.question.bytes, Transport::Length::kExact);
+    reading.asked = transport_->send(reading.rank,
+                                     kAsk,
+                                     reinterpret_cast<const std::byte*>(&reading.question),
+                                     sizeof(reading.question),
+                                     Transport::Length::kUpTo);
+  }
+
+  Ticket answer(int rank, const Question& question) {
+    // A question of ours is always inside; one that is not would be a bug on the other side.
+    const std::size_t offset = std::min<std::size_t>(question.offset, bytes_);
+    const std::size_t bytes = std::min<std::size_t>(question.bytes, bytes_ - offset);
+    if (bytes != question.bytes) {
+      log(LogLevel::kError,
+          concat("rank ",
+                 rank,
+                 " asks for memory that rank ",
+                 transport_->rank(),
+                 " has not exposed"));
+    }
+    return transport_->send(rank, kAnswer, data_ + offset, bytes, Transport::Length::kExact);
+  }
+
+  bool finish(std::deque<std::shared_ptr<Reading>>& readings) {
+    bool any = false;
+    for (auto& reading : readings) {
+      const bool asked = transport_->finished(reading->asked);
+      const bool done = transport_->finished(reading->answered) && asked;
+      const auto why = done ? std::nullopt : transport_->lost(reading->rank);
+      if (!done && !why) {
+        continue;
+      }
+      const std::lock_guard lock(mutex_);
+      reading->done = done;
+      reading->failed = !done;
+      reading->reason = why.value_or("");
+      changed_.notify_all();
+      any = true;
+    }
+    std::erase_if(readings, [](const auto& reading) { return reading->done || reading->failed; });
+    return any;
+  }
+
+  std::unique_ptr<Transport> transport_;
+  const std::vector<Member> members_;
+  const Milliseconds timeout_;
+  const std::byte* data_;
+  const std::size_t bytes_;
+  std::vector<Post> posts_;  // by rank; the thread's
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::vector<std::shared_ptr<Reading>> new_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<Window> make_remote_window(Communicator& ranks,
+                                           Transport& transport,
+                                           const std::vector<Member>& members,
+                                           Milliseconds timeout,
+                                           const std::byte* data,
+                                           std::size_t bytes) {
+  auto own =
+      transport.duplicate([&](const std::string& mine) { return exchange_through(ranks, mine); });
+  return std::make_unique<RemoteWindow>(std::move(own), members, timeout, data, bytes);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/net/transport.h"
+#include "comm/rendezvous/net_meeting.h"
+#include "trireme/comm/communicator.h"
+#include "trireme/comm/window.h"
+#include "trireme/core/deadline.h"
+
+namespace trireme::detail {
+
+// A window over messages of its own, which a thread sends and answers. Collective over `ranks`,
+// whose numbers are those of `transport`.
+std::unique_ptr<Window> make_remote_window(Communicator& ranks,
+                                           Transport& transport,
+                                           const std::vector<Member>& members,
+                                           Milliseconds timeout,
+                                           const std::byte* data,
+                                           std::size_t bytes);
+
+// Throws MemoryError on every rank when one of them has a `failure`. Collective.
+void agree_on_memory(Communicator& ranks, const std::string& failure);
+
+}  // namespace trireme::detail

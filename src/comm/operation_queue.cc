@@ -1,0 +1,384 @@
+#include "comm/operation_queue.h"
+
+#include <algorithm>
+
+#include <sched.h>
+
+#include "comm/failure_report.h"
+#include "trireme/core/log.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr auto kCheckInterval = std::chrono::milliseconds(10);
+constexpr Milliseconds kRest{5};
+// Collectives in flight; one more waits for the oldest.
+constexpr std::size_t kMostInFlight = 32;
+// See kStoppedMyself in shm/progress.cc.
+constexpr auto kStoppedMyself = std::chrono::seconds(1);
+
+}  // namespace
+
+struct OperationQueue::Pending final : WorkState {
+  std::shared_ptr<OperationQueue> owner;
+  Operation operation;
+  Steps steps;
+  std::uint32_t sequence = 0;
+  std::uint64_t record = 0;
+  bool finished = false;
+  std::optional<Deadline> patience;  // of those who only poll
+
+  std::vector<int> missing_now() const {
+    Condition* condition = finished || !steps.valid() ? nullptr : steps.waiting();
+    return condition != nullptr ? condition->missing() : std::vector<int>{};
+  }
+  std::string describe() const {
+    return concat(
+        sequence != 0 ? concat("#", sequence, " ") : "",
+        trireme::describe(
+            operation.kind, operation.reduce, operation.dtype, operation.total, operation.root));
+  }
+  void wait(Milliseconds timeout) override { owner->wait(*this, timeout); }
+  bool poll() override { return owner->poll(*this); }
+  std::vector<int> missing() override { return owner->missing(*this); }
+};
+
+class OperationQueue::Timer {
+ public:
+  explicit Timer(OperationQueue& queue) : queue_(queue) {}
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  ~Timer() {
+    queue_.nanoseconds_.fetch_add(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count(),
+        std::memory_order_relaxed);
+  }
+
+ private:
+  OperationQueue& queue_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+OperationQueue::OperationQueue(QueueHost& host, QueueOptions options)
+    : host_(host), options_(std::move(options)) {}
+
+OperationQueue::~OperationQueue() = default;
+
+void OperationQueue::start_helper() {
+  if (options_.helper_thread) {
+    helper_ = std::thread([this] { helper_loop(); });
+  }
+}
+
+bool OperationQueue::anything_pending() const {
+  const auto busy = [](const std::map<int, Queue>& queues) {
+    return std::any_of(
+        queues.begin(), queues.end(), [](const auto& entry) { return !entry.second.empty(); });
+  };
+  return !queue_.empty() || busy(sends_) || busy(recvs_);
+}
+
+void OperationQueue::helper_loop() {
+  constexpr auto kPause = std::chrono::microseconds(50);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    helper_wake_.wait(lock, [&] { return closing_ || (!failure_ && anything_pending()); });
+    if (closing_) {
+      return;
+    }
+    bool moved = false;
+    try {
+      moved = advance();
+    } catch (const CommError& error) {
+      // Kept in failure_ for whoever waits; nobody may.
+      log(LogLevel::kDebug, error.what());
+    }
+    lock.unlock();
+    if (!moved) {
+      std::this_thread::sleep_for(kPause);
+    }
+    lock.lock();
+  }
+}
+
+bool OperationQueue::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    helper_wake_.notify_all();
+  }
+  if (helper_.joinable()) {
+    helper_.join();
+  }
+  const std::lock_guard lock(mutex_);
+  const bool clean = !failure_ && !anything_pending();
+  if (!failure_) {
+    failure_.emplace(
+        CommError::Reason::kAborted, -1, "the communicator of this operation was destroyed");
+  }
+  // Operations hold the queue that holds them: let go. Their steps end here, with what they use,
+  // whoever still holds their Work.
+  const auto drop = [](Queue& queue) {
+    for (const auto& pending : queue) {
+      pending->steps = {};
+    }
+    queue.clear();
+  };
+  drop(queue_);
+  for (auto* queues : {&sends_, &recvs_}) {
+    for (auto& [peer, queue] : *queues) {
+      drop(queue);
+    }
+  }
+  return clean;
+}
+
+CommUse OperationQueue::use() const {
+  CommUse use;
+  use.operations = operations_.load(std::memory_order_relaxed);
+  use.bytes = bytes_.load(std::memory_order_relaxed);
+  use.seconds = static_cast<double>(nanoseconds_.load(std::memory_order_relaxed)) * 1e-9;
+  return use;
+}
+
+Work OperationQueue::issue(Operation operation, const Start& start) {
+  std::shared_ptr<Pending> oldest;
+  auto pending = std::make_shared<Pending>();
+  {
+    const Timer timer(*this);
+    operations_.fetch_add(1, std::memory_order_relaxed);
+    bytes_.fetch_add(static_cast<std::int64_t>(
+                         std::max(operation.input.size_bytes(), operation.output.size_bytes())),
+                     std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    throw_if_failed();
+    if (queue_.size() >= kMostInFlight) {
+      oldest = queue_.front();
+    }
+  }
+  if (oldest) {
+    oldest->wait(Milliseconds(0));
+  }
+  const Timer timer(*this);
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+  pending->owner = shared_from_this();
+  pending->operation = std::move(operation);
+  const bool message =
+      pending->operation.kind == OpKind::kSend || pending->operation.kind == OpKind::kRecv;
+  if (!message) {
+    pending->sequence = ++issued_;
+  }
+  pending->record = recorder_.issued(pending->sequence, pending->operation);
+  pending->steps = start(pending->operation, pending->sequence);
+  queue_of(*pending).push_back(pending);
+  helper_wake_.notify_all();
+  return Work(std::move(pending));
+}
+
+void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
+  const Timer timer(*this);
+  Deadline deadline(timeout.count() > 0 ? timeout : options_.timeout);
+  auto last_look = Clock::now();
+  const int spins = options_.oversubscribed ? 0 : 2000;
+  int idle = 0;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (pending.finished) {
+      return;
+    }
+    throw_if_failed();
+    if (advance()) {
+      idle = 0;
+      continue;
+    }
+    ++idle;
+    if (idle > spins) {
+      if (idle <= spins + 20) {
+        lock.unlock();
+        sched_yield();
+        lock.lock();
+      } else {
+        host_.rest(kRest);
+        lock.unlock();  // another thread may want to issue something
+        lock.lock();
+      }
+    }
+    if (idle > spins || idle % 256 == 0) {
+      const auto now = Clock::now();
+      if (now - last_look > kStoppedMyself) {
+        deadline.extend(now - last_look);
+      }
+      last_look = now;
+      check(pending, deadline);
+    }
+  }
+}
+
+bool OperationQueue::poll(Pending& pending) {
+  const Timer timer(*this);
+  const std::lock_guard lock(mutex_);
+  if (!pending.finished) {
+    throw_if_failed();
+    while (advance() && !pending.finished) {
+    }
+  }
+  if (!pending.finished) {
+    if (!pending.patience) {
+      pending.patience.emplace(options_.timeout);
+    }
+    check(pending, *pending.patience);
+  }
+  return pending.finished;
+}
+
+std::vector<int> OperationQueue::missing(Pending& pending) {
+  const std::lock_guard lock(mutex_);
+  const Queue& queue = queue_of(pending);
+  return queue.empty() ? std::vector<int>{} : queue.front()->missing_now();
+}
+
+bool OperationQueue::advance() {
+  bool moved = host_.pump();
+  moved |= advance_head(queue_);
+  for (auto* queues : {&sends_, &recvs_}) {
+    for (auto& [peer, queue] : *queues) {
+      moved |= advance_head(queue);
+    }
+  }
+  return moved;
+}
+
+bool OperationQueue::advance_head(Queue& queue) {
+  if (queue.empty()) {
+    return false;
+  }
+  const std::shared_ptr<Pending> head = queue.front();
+  try {
+    if (!head->steps.advance()) {
+      return false;
+    }
+  } catch (const CommError& error) {
+    fail(error, head.get(), true);
+  } catch (const std::exception& error) {
+    fail(CommError(CommError::Reason::kAborted, host_.rank(), error.what()), head.get(), true);
+  }
+  if (head->steps.finished()) {
+    recorder_.finished(head->record);
+    head->finished = true;
+    if (head->sequence != 0) {
+      completed_ = head->sequence;
+    }
+    queue.pop_front();
+    head->steps = {};
+    head->operation.input = {};  // the memory is the caller's again
+    head->operation.output = {};
+  }
+  return true;
+}
+
+OperationQueue::Queue& OperationQueue::queue_of(const Pending& pending) {
+  switch (pending.operation.kind) {
+    case OpKind::kSend:
+      return sends_[pending.operation.peer];
+    case OpKind::kRecv:
+      return recvs_[pending.operation.peer];
+    default:
+      return queue_;
+  }
+}
+
+void OperationQueue::throw_if_failed() const {
+  if (failure_) {
+    throw CommError(*failure_);
+  }
+}
+
+void OperationQueue::check(Pending& pending, const Deadline& deadline) {
+  const auto now = Clock::now();
+  if (now - last_check_ < kCheckInterval) {
+    return;
+  }
+  last_check_ = now;
+  const Queue& queue = queue_of(pending);
+  const Pending* stuck = queue.empty() ? nullptr : queue.front().get();
+  const auto missing = stuck != nullptr ? stuck->missing_now() : std::vector<int>{};
+  if (launcher_has_ended()) {
+    fail(CommError(CommError::Reason::kAborted, -1, "the launcher of this job has ended"),
+         stuck,
+         true);
+  }
+  if (auto loss = host_.loss(missing)) {
+    // What it sent before it went counts: look again before blaming it.
+    if (advance() || pending.finished) {
+      return;
+    }
+    fail(*loss, stuck, true);
+  }
+  if (deadline.passed_by(host_.grace(missing)) && !advance()) {
+    std::string names;
+    for (const int peer : missing) {
+      names += concat(names.empty() ? "" : ", ", host_.name(peer));
+    }
+    fail(CommError(CommError::Reason::kTimeout,
+                   missing.empty() ? -1 : missing.front(),
+                   concat("waited ",
+                          deadline.elapsed_seconds(),
+                          " s for ",
+                          names.empty() ? "its peers" : names)),
+         stuck,
+         true);
+  }
+}
+
+void OperationQueue::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    return;
+  }
+  try {
+    fail(CommError(CommError::Reason::kAborted, host_.rank(), reason), nullptr, true);
+  } catch (const CommError& error) {
+    // Kept in failure_ for whoever waits; the caller of abort already knows.
+    log(LogLevel::kDebug, error.what());
+  }
+}
+
+void OperationQueue::fail_with(const CommError& error) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) {
+    failure_ = error;
+  }
+}
+
+void OperationQueue::fail(const CommError& error, const Pending* stuck, bool spread) {
+  // A failure that was found elsewhere comes with its own words.
+  const std::string message =
+      options_.quiet ? error.what()
+                     : concat("rank ",
+                              host_.rank(),
+                              " of ",
+                              host_.size(),
+                              ": ",
+                              stuck == nullptr ? "between operations" : stuck->describe(),
+                              ": ",
+                              error.what(),
+                              host_.last_operations());
+  const CommError full(error.reason(), error.peer(), message);
+  if (options_.quiet) {
+    failure_ = full;
+  } else {
+    const std::string path =
+        recorder_.write(options_.flight_folder, host_.rank(), host_.size(), message);
+    failure_.emplace(error.reason(),
+                     error.peer(),
+                     path.empty() ? message : concat(message, "; flight record: ", path));
+    report_failure(host_.rank(), *failure_);
+  }
+  if (spread) {
+    host_.spread(full);
+  }
+  throw CommError(*failure_);
+}
+
+}  // namespace trireme::detail

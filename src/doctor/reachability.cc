@@ -1,0 +1,128 @@
+#include "doctor/reachability.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include <poll.h>
+
+#include "trireme/core/error.h"
+#include "trireme/core/file_descriptor.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr Milliseconds kBetweenAttempts{200};
+
+Attempt attempt_of(int error) {
+  switch (error) {
+    case 0:
+      return {Reach::kConnected, ""};
+    case ECONNREFUSED:
+      return {Reach::kRefused, errno_text(error)};
+    case ETIMEDOUT:
+      return {Reach::kTimedOut, errno_text(error)};
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case EHOSTDOWN:
+      return {Reach::kNoRoute, errno_text(error)};
+    default:
+      return {Reach::kOther, errno_text(error)};
+  }
+}
+
+// 0 or an errno value.
+int connect_within(const SocketAddress& address, Milliseconds limit) {
+  const FileDescriptor socket = begin_connecting(address);
+  if (!socket.valid()) {
+    return errno;
+  }
+  const Deadline deadline(limit);
+  pollfd entry{socket.get(), POLLOUT, 0};
+  int ready = 0;
+  do {
+    ready = poll(&entry, 1, static_cast<int>(deadline.left().count()));
+  } while (ready < 0 && errno == EINTR);
+  if (ready <= 0) {
+    return ready == 0 ? ETIMEDOUT : errno;
+  }
+  return connecting_result(socket);
+}
+
+}  // namespace
+
+Attempt try_connect(const MeetingPlace& place, Milliseconds limit) {
+  std::vector<SocketAddress> addresses;
+  try {
+    addresses = resolve(place);
+  } catch (const ConfigError& error) {
+    return {Reach::kNotResolved, error.what()};
+  }
+  const Deadline deadline(limit);
+  int error = EADDRNOTAVAIL;
+  for (const SocketAddress& address : addresses) {
+    const int result = connect_within(address, deadline.left());
+    // Of a name's several addresses the one that got furthest says most.
+    if (result == 0 || error == EADDRNOTAVAIL || result == ECONNREFUSED) {
+      error = result;
+    }
+    if (error == 0) {
+      break;
+    }
+  }
+  return attempt_of(error);
+}
+
+Attempt wait_for_listener(const MeetingPlace& place, const Deadline& deadline) {
+  for (;;) {
+    Attempt attempt =
+        try_connect(place, std::clamp(deadline.left(), Milliseconds(1), Milliseconds(3000)));
+    if (attempt.reach != Reach::kRefused || deadline.passed()) {
+      return attempt;
+    }
+    std::this_thread::sleep_for(std::min(kBetweenAttempts, deadline.left()));
+  }
+}
+
+Finding judge_attempt(const MeetingPlace& place, const Attempt& attempt) {
+  const std::string where = place.text();
+  const auto problem = [&](const char* what, std::string advice) {
+    return Finding{"rendezvous",
+                   concat(where, " ", what, " (", attempt.reason, ")"),
+                   Verdict::kProblem,
+                   std::move(advice),
+                   {}};
+  };
+  switch (attempt.reach) {
+    case Reach::kConnected:
+      return {"rendezvous", where + " answers", Verdict::kOk, "", {}};
+    case Reach::kNotResolved:
+      return problem("has no address",
+                     concat("check the name ",
+                            place.host,
+                            " (getent hosts ",
+                            place.host,
+                            "), or give machine 0's address as a number"));
+    case Reach::kRefused:
+      return problem("refuses: nobody listens there",
+                     "start the same command with --node-rank 0 on that machine first, with the "
+                     "same port; a firewall that rejects looks the same");
+    case Reach::kTimedOut:
+      return problem("does not answer",
+                     concat("open TCP port ",
+                            place.port,
+                            " in machine 0's firewall, and check that ",
+                            place.host,
+                            " is its address in a network that both machines share"));
+    case Reach::kNoRoute:
+      return problem("cannot be reached",
+                     "check cables, routes (ip route get ADDRESS) and that both machines are in "
+                     "the same network");
+    case Reach::kOther:
+      break;
+  }
+  return problem("could not be reached", "check address, port and firewall");
+}
+
+}  // namespace trireme::detail

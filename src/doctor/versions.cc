@@ -1,0 +1,95 @@
+#include "doctor/versions.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "doctor/ask_program.h"
+#include "trireme/core/error.h"
+#include "trireme/core/version.h"
+
+namespace trireme::detail {
+namespace {
+
+std::string compiler_name() {
+#if defined(__clang__)
+  return concat("Clang ", __clang_major__, ".", __clang_minor__, ".", __clang_patchlevel__);
+#elif defined(__GNUC__)
+  return concat("GCC ", __GNUC__, ".", __GNUC_MINOR__, ".", __GNUC_PATCHLEVEL__);
+#else
+  return "unknown";
+#endif
+}
+
+// In a child process: UCX takes over signals and memory functions of whoever loads it.
+std::string find_ucx() {
+  const Answer answer = ask_child([]() -> std::string {
+    void* library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+    void* function = library != nullptr ? dlsym(library, "ucp_get_version_string") : nullptr;
+    return function != nullptr ? reinterpret_cast<const char* (*)()>(function)() : "";
+  });
+  return answer.code == 0 ? answer.text : "";
+}
+
+// Loads LibTorch, which takes half a second, and at once ends with a line on how it is used.
+std::string find_worker_trouble() {
+  std::error_code error;
+  const auto path =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "trireme-worker";
+  if (access(path.c_str(), X_OK) != 0) {
+    return concat(path.string(), " is not there");
+  }
+  const Answer answer = ask_program({path.string()}, Milliseconds(8000));
+  if (answer.code == 2) {  // wrong usage: it runs
+    return {};
+  }
+  return concat(path.string(),
+                " does not start: ",
+                answer.text.empty() ? concat("exit code ", answer.code)
+                                    : answer.text.substr(0, answer.text.find('\n')));
+}
+
+}  // namespace
+
+MpiVersion parse_mpi_version(const std::string& text) {
+  constexpr char kOpenMpi[] = "(Open MPI) ";  // mpirun (Open MPI) 4.1.4
+  if (const auto at = text.find(kOpenMpi); at != std::string::npos) {
+    std::istringstream rest(text.substr(at + sizeof(kOpenMpi) - 1));
+    std::string number;
+    rest >> number;
+    return {"Open MPI", number};
+  }
+  constexpr char kMpich[] = "HYDRA build details:";  // then a line "Version:   4.0.2"
+  if (const auto at = text.find(kMpich); at != std::string::npos) {
+    std::istringstream rest(text.substr(at + sizeof(kMpich) - 1));
+    std::string label;
+    std::string number;
+    rest >> label >> number;
+    return label == "Version:" ? MpiVersion{"MPICH", number} : MpiVersion{};
+  }
+  return {};
+}
+
+Versions find_versions() {
+  Versions versions;
+  versions.trireme = TRIREME_VERSION;
+  versions.libtorch = TRIREME_TORCH_VERSION;
+  versions.compiler = compiler_name();
+  versions.ucx = find_ucx();
+  // A machine may have both, of which one has the plain name.
+  for (const char* program : {"mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich"}) {
+    if (versions.open_mpi.empty() || versions.mpich.empty()) {
+      const MpiVersion found = parse_mpi_version(ask_program({program, "--version"}).text);
+      std::string& place = found.name == "MPICH" ? versions.mpich : versions.open_mpi;
+      place = place.empty() ? found.number : place;
+    }
+  }
+  if (!versions.libtorch.empty()) {
+    versions.worker_trouble = find_worker_trouble();
+  }
+  return versions;
+}
+
+}  // namespace trireme::detail

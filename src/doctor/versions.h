@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+namespace trireme::detail {
+
+// Versions of what Trireme is made of and may use; empty where it is not there.
+struct Versions {
+  std::string trireme;
+  std::string libtorch;  // it was built with
+  std::string compiler;
+  std::string ucx;
+  std::string open_mpi;
+  std::string mpich;
+  // Why trireme-worker, which `trireme train` starts, does not run; empty where it does or where
+  // there is no LibTorch.
+  std::string worker_trouble;
+};
+
+// Asks the libraries and programs of this machine.
+Versions find_versions();
+
+// The version in what `mpirun --version` says: "Open MPI" or "MPICH", and its number; both empty
+// where it is neither.
+struct MpiVersion {
+  std::string name;
+  std::string number;
+};
+MpiVersion parse_mpi_version(const std::string& text);
+
+}  // namespace trireme::detail

@@ -1,0 +1,310 @@
+#include "launch/fleet.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "launch/packing.h"
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr Milliseconds kHeartbeat{1000};
+// A machine is silent after the job's timeout, but never so soon that a busy one seems to be, nor
+// so late that nobody would look.
+constexpr Milliseconds kSoonestSilence{3000};
+constexpr Milliseconds kLatestSilence{15000};
+// The ranks of the others find a silent machine by their own deadline; they get this much longer.
+constexpr Milliseconds kAfterDeadline{5000};
+constexpr Milliseconds kFarewell{1000};
+constexpr std::size_t kLongestWord = 2000;  // of the last lines of a rank, when they travel
+
+std::size_t index(int machine) {
+  return static_cast<std::size_t>(machine);
+}
+
+// What a machine does not say of itself.
+bool is_seen_from_outside(const JobEvent& event) {
+  return event.kind == JobEvent::Kind::kGone || event.kind == JobEvent::Kind::kLost;
+}
+
+}  // namespace
+
+Fleet::Fleet(Roster roster, Milliseconds timeout, Milliseconds patience)
+    : roster_(std::move(roster)),
+      silence_limit_(std::clamp(timeout, kSoonestSilence, kLatestSilence)),
+      lost_limit_(std::max(timeout, silence_limit_) + kAfterDeadline),
+      patience_(patience),
+      peers_(roster_.ranks.size()) {}
+
+void Fleet::add_to(std::vector<pollfd>& entries) const {
+  for (const LauncherLink& link : roster_.links) {
+    if (link.open()) {
+      entries.push_back({link.fd(), link.events(), 0});
+    }
+  }
+}
+
+void Fleet::turn() {
+  const bool beats = Clock::now() - last_heartbeat_ >= kHeartbeat;
+  if (beats) {
+    last_heartbeat_ = Clock::now();
+    broadcast(LauncherWord::kHeartbeat, "");
+  }
+  const auto machines = static_cast<int>(peers_.size());
+  for (int machine = 0; machine < machines; ++machine) {
+    roster_.links[index(machine)].flush();
+    read_from(machine);  // before silence is judged: this launcher itself may have been stopped
+    watch_silence(machine);
+  }
+  decide_whether_over();
+}
+
+void Fleet::read_from(int machine) {
+  LauncherLink& link = roster_.links[index(machine)];
+  if (!link.open()) {
+    return;
+  }
+  while (const auto message = link.next()) {
+    heard_of(machine);
+    take(machine, *message);
+  }
+  if (link.open() || finished_) {
+    return;
+  }
+  JobEvent event;
+  event.kind = JobEvent::Kind::kGone;
+  event.machine = machine;
+  event.text = link.why_closed();
+  record(event);
+}
+
+void Fleet::take(int machine, const LauncherMessage& message) {
+  switch (message.kind) {
+    case LauncherWord::kEvent: {
+      JobEvent event;
+      if (!unpack_event(message.body, &event) || index(event.machine) >= peers_.size()) {
+        return;
+      }
+      if (is_host()) {
+        event.machine = machine;
+      } else if (event.machine == roster_.machine && !is_seen_from_outside(event) &&
+                 !unseen_.empty()) {
+        unseen_.erase(unseen_.begin());  // machine 0 sends ours back in its place in the order
+      }
+      record(event);
+      return;
+    }
+    case LauncherWord::kSilence:
+    case LauncherWord::kHeard:
+      if (!is_host()) {
+        take_silence(message);
+      }
+      return;
+    case LauncherWord::kDone:
+      peers_[index(machine)].done = true;
+      return;
+    case LauncherWord::kFinished:
+      finished_ = !is_host();
+      return;
+    default:
+      return;  // a heartbeat
+  }
+}
+
+void Fleet::take_silence(const LauncherMessage& message) {
+  Unpacker fields(message.body);
+  const int machine = fields.number_in(0, static_cast<int>(peers_.size()) - 1);
+  const std::int64_t milliseconds = fields.number();
+  if (fields.complete() && machine != roster_.machine) {
+    peers_[index(machine)].heard = Clock::now() - Milliseconds(milliseconds);
+    say_silent(machine, message.kind == LauncherWord::kSilence);
+  }
+}
+
+void Fleet::record(const JobEvent& event) {
+  events_.push_back(event);
+  if (event.kind == JobEvent::Kind::kGone) {
+    peers_[index(event.machine)].gone = true;
+    peers_[index(event.machine)].silent = false;  // gone says more
+  }
+  if (is_host()) {
+    broadcast(LauncherWord::kEvent, pack_event(event));
+  }
+}
+
+void Fleet::broadcast(LauncherWord kind, const std::string& body) {
+  for (LauncherLink& link : roster_.links) {
+    link.send(kind, body);
+  }
+}
+
+void Fleet::tell(JobEvent event) {
+  event.machine = roster_.machine;
+  for (std::string& line : event.last_words) {
+    line.resize(std::min(line.size(), kLongestWord));
+  }
+  if (is_host()) {
+    record(event);
+    return;
+  }
+  unseen_.push_back(event);
+  roster_.links[0].send(LauncherWord::kEvent, pack_event(event));
+}
+
+void Fleet::done() {
+  peers_[index(roster_.machine)].done = true;
+  broadcast(LauncherWord::kDone, "");
+}
+
+void Fleet::heard_of(int machine) {
+  Peer& peer = peers_[index(machine)];
+  if (peer.silent) {
+    say_silent(machine, false);
+  }
+  peer.heard = Clock::now();
+}
+
+void Fleet::watch_silence(int machine) {
+  Peer& peer = peers_[index(machine)];
+  if (!roster_.links[index(machine)].open() || finished_) {
+    return;
+  }
+  const auto quiet = Clock::now() - peer.heard;
+  if (!peer.silent && quiet >= silence_limit_) {
+    say_silent(machine, true);
+  }
+  if (!peer.lost && quiet >= lost_limit_) {
+    peer.lost = true;
+    JobEvent event;
+    event.kind = JobEvent::Kind::kLost;
+    event.machine = machine;
+    event.number = static_cast<int>(std::lround(seconds_since(machine)));
+    if (is_host()) {
+      record(event);
+    } else {
+      events_.push_back(event);
+      // Should machine 0 come back, it learns why we are not there.
+      event.kind = JobEvent::Kind::kTrouble;
+      event.text =
+          concat("has not heard of machine 0 for ", event.number, " s and ended its ranks");
+      event.machine = roster_.machine;
+      roster_.links[0].send(LauncherWord::kEvent, pack_event(event));
+    }
+  }
+}
+
+void Fleet::say_silent(int machine, bool silent) {
+  Peer& peer = peers_[index(machine)];
+  if (peer.silent == silent) {
+    return;
+  }
+  peer.silent = silent;
+  const auto seconds = std::lround(seconds_since(machine));
+  if (silent) {
+    remarks_.push_back(concat("warning: ",
+                              roster_.name_of(machine),
+                              " has not been heard of for ",
+                              seconds,
+                              " s: its launcher is stopped, or the network between is cut"));
+  } else {
+    remarks_.push_back(
+        concat(roster_.name_of(machine), " is heard of again, after ", seconds, " s"));
+  }
+  if (is_host()) {
+    broadcast(silent ? LauncherWord::kSilence : LauncherWord::kHeard,
+              Packer()
+                  .number(machine)
+                  .number(static_cast<std::int64_t>(seconds_since(machine) * 1000))
+                  .take());
+  }
+}
+
+void Fleet::decide_whether_over() {
+  if (over_ || !peers_[index(roster_.machine)].done) {
+    return;
+  }
+  if (is_ending() && !waiting_) {
+    waiting_.emplace(patience_);
+  }
+  const bool can_hear = is_host() || roster_.links[0].open();
+  over_ = finished_ || !can_hear || impatient_ || (is_host() && everyone_is_done()) ||
+          (waiting_ && (waiting_->passed() || (!is_host() && peers_[0].silent)));
+  if (over_ && is_host() && !finished_) {
+    finished_ = true;
+    broadcast(LauncherWord::kFinished, "");
+  }
+}
+
+bool Fleet::everyone_is_done() const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return peer.done || peer.gone || (peer.silent && is_ending());
+  });
+}
+
+std::vector<JobEvent> Fleet::events() const {
+  std::vector<JobEvent> all = events_;
+  all.insert(all.end(), unseen_.begin(), unseen_.end());
+  return all;
+}
+
+int Fleet::stopped_by() const {
+  const auto found = std::find_if(events_.begin(), events_.end(), [&](const JobEvent& event) {
+    return event.kind == JobEvent::Kind::kStopped && event.machine != roster_.machine;
+  });
+  return found == events_.end() ? 0 : found->number;
+}
+
+std::vector<std::string> Fleet::silent_machines() const {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    const auto machine = static_cast<int>(i);
+    if (peers_[i].silent) {
+      texts.push_back(concat(roster_.name_of(machine),
+                             " has not been heard of for ",
+                             std::lround(seconds_since(machine)),
+                             " s"));
+    }
+  }
+  return texts;
+}
+
+double Fleet::seconds_since(int machine) const {
+  return std::chrono::duration<double>(Clock::now() - peers_[index(machine)].heard).count();
+}
+
+std::vector<std::string> Fleet::take_remarks() {
+  return std::exchange(remarks_, {});
+}
+
+void Fleet::farewell() {
+  // A connection closed over something unread is reset, and our last message might be lost: machine
+  // 0 waits for the others to close theirs.
+  const Deadline patience(kFarewell);
+  const auto is_awaited = [&](const LauncherLink& link) {
+    const auto machine = static_cast<std::size_t>(&link - roster_.links.data());
+    return link.open() && !peers_[machine].silent && (is_host() || !link.all_sent());
+  };
+  for (LauncherLink& link : roster_.links) {
+    link.flush();
+    if (link.all_sent()) {
+      link.finish_sending();
+    }
+  }
+  while (std::any_of(roster_.links.begin(), roster_.links.end(), is_awaited) &&
+         !patience.passed()) {
+    std::vector<pollfd> entries;
+    add_to(entries);
+    poll(entries.data(), entries.size(), static_cast<int>(patience.left().count()) + 1);
+    for (LauncherLink& link : roster_.links) {
+      link.flush();
+      if (link.open() && link.all_sent()) {
+        link.finish_sending();
+      }
+      while (link.next()) {
+      }
+    }
+  }
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+#include "launch/fleet_meeting.h"
+#include "launch/job_event.h"
+#include "trireme/core/deadline.h"
+
+namespace trireme::detail {
+
+// The launchers of a job's machines while it runs, as one of them sees the others. What ends the
+// job goes to machine 0, which puts it in order and tells all; so all name the same cause. Every
+// launcher says once a second that it is alive. Never blocks, but for `farewell`.
+class Fleet {
+ public:
+  // `timeout` is the deadline of every wait inside the job; `patience` the time the others have for
+  // ending their ranks.
+  Fleet(Roster roster, Milliseconds timeout, Milliseconds patience);
+
+  const Roster& roster() const { return roster_; }
+
+  // --- to be called in every turn of the launcher's loop
+  void add_to(std::vector<pollfd>& entries) const;
+  // Reads what has come, passes it on, and looks who is silent.
+  void turn();
+  // New since the last call, to be printed.
+  std::vector<std::string> take_remarks();
+
+  // --- what this machine has to say
+  void tell(JobEvent event);
+  // All ranks of this machine have ended.
+  void done();
+  // Do not wait for the others any longer.
+  void give_up_waiting() { impatient_ = true; }
+
+  // --- what is known
+  // In the order of machine 0; what it has not seen yet comes last.
+  std::vector<JobEvent> events() const;
+  // Something has happened that ends the job.
+  bool is_ending() const { return !events_.empty() || !unseen_.empty(); }
+  // Another machine was stopped by this signal; 0 where none was.
+  int stopped_by() const;
+  // The machines that are not heard of now, "machine 1 (host) has not been heard of for 7 s".
+  std::vector<std::string> silent_machines() const;
+  // Nothing more will be heard that matters: this launcher may end.
+  bool is_over() const { return over_; }
+
+  // Sends what is left to send, a second at most.
+  void farewell();
+
+ private:
+  struct Peer {
+    Clock::time_point heard = Clock::now();  // of peers with a link: the last message
+    bool silent = false;
+    bool done = false;
+    bool gone = false;
+    bool lost = false;
+  };
+
+  bool is_host() const { return roster_.machine == 0; }
+  void read_from(int machine);
+  void take(int machine, const LauncherMessage& message);
+  void take_silence(const LauncherMessage& message);
+  void record(const JobEvent& event);
+  void broadcast(LauncherWord kind, const std::string& body);
+  void heard_of(int machine);
+  void watch_silence(int machine);
+  void say_silent(int machine, bool silent);
+  void decide_whether_over();
+  bool everyone_is_done() const;
+  double seconds_since(int machine) const;
+
+  Roster roster_;
+  Milliseconds silence_limit_;
+  Milliseconds lost_limit_;
+  Milliseconds patience_;
+  std::vector<Peer> peers_;
+  std::vector<JobEvent> events_;
+  std::vector<JobEvent> unseen_;  // ours, that machine 0 has not put in order yet
+  std::vector<std::string> remarks_;
+  Clock::time_point last_heartbeat_ = Clock::now();
+  std::optional<Deadline> waiting_;  // for the others, after the end has begun
+  bool impatient_ = false;
+  bool finished_ = false;  // machine 0 has said so
+  bool over_ = false;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,100 @@
+#include "launch/fleet_meeting.h"
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include <signal.h>
+
+#include "launch/packing.h"
+#include "trireme/launch/launcher.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr int kAny = std::numeric_limits<int>::max();
+
+std::size_t index(int machine) {
+  return static_cast<std::size_t>(machine);
+}
+
+}  // namespace
+
+int Roster::first_rank() const {
+  return std::accumulate(ranks.begin(), ranks.begin() + machine, 0);
+}
+
+int Roster::world_size() const {
+  return std::accumulate(ranks.begin(), ranks.end(), 0);
+}
+
+int Roster::machine_of(int rank) const {
+  int found = 0;
+  for (const int count : ranks) {
+    if (rank < count) {
+      return found;
+    }
+    rank -= count;
+    ++found;
+  }
+  return -1;
+}
+
+std::string Roster::name_of(int number) const {
+  return index(number) < hosts.size() ? concat("machine ", number, " (", hosts[index(number)], ")")
+                                      : concat("machine ", number);
+}
+
+Roster meet_launchers(const MeetingOptions& options) {
+  return options.machine == 0 ? host_meeting(options) : join_meeting(options);
+}
+
+std::string pack_start(const Roster& roster, int rank0_port, bool with_token) {
+  Packer fields;
+  fields.text(roster.job).text(with_token ? roster.token : "").number(rank0_port);
+  fields.texts(roster.hosts);
+  for (const int count : roster.ranks) {
+    fields.number(count);
+  }
+  return fields.take();
+}
+
+bool unpack_start(const std::string& bytes, Roster* roster, int* rank0_port) {
+  Unpacker fields(bytes);
+  roster->job = fields.text();
+  roster->token = fields.text();
+  *rank0_port = fields.number_in(1, 65535);
+  roster->hosts = fields.texts();
+  for (std::size_t i = 0; i < roster->hosts.size(); ++i) {
+    roster->ranks.push_back(fields.number_in(1, 1 << 20));
+  }
+  return fields.complete();
+}
+
+std::string pack_cancellation(const MeetingFailed& failure) {
+  return Packer().number(failure.code()).text(failure.what()).take();
+}
+
+MeetingFailed unpack_cancellation(const std::string& bytes) {
+  Unpacker fields(bytes);
+  const int code = fields.number_in(0, kAny);
+  return {code, fields.text()};
+}
+
+int take_ending_signal(const SignalWatch& signals) {
+  while (const int number = signals.next()) {
+    if (SignalWatch::asks_to_end(number)) {
+      return number;
+    }
+    if (number == SIGTSTP) {
+      raise(SIGSTOP);
+    }
+  }
+  return 0;
+}
+
+MeetingFailed stopped_by_signal(int number) {
+  return {128 + number, concat("stopped by signal ", number, " (", strsignal(number), ")")};
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launch/launcher_link.h"
+#include "launch/net_socket.h"
+#include "launch/signal_watch.h"
+#include "trireme/core/deadline.h"
+#include "trireme/core/error.h"
+
+// How the launchers of a job's machines come together: machine 0 listens, the others connect.
+
+namespace trireme::detail {
+
+struct MeetingOptions {
+  int machine = 0;
+  int machines = 2;
+  int ranks = 1;  // on this machine
+  MeetingPlace place;
+  std::vector<SocketAddress> addresses;  // of `place`
+  std::string secret;                    // empty: none
+  Milliseconds timeout{};
+  const SignalWatch* signals = nullptr;
+  std::function<void(const std::string&)> say;  // to whoever started this launcher
+
+  double timeout_seconds() const { return std::chrono::duration<double>(timeout).count(); }
+};
+
+// Who belongs to the job, and what all of them agree on.
+struct Roster {
+  std::string job;
+  std::string token;                // of the ranks; random or made from the secret
+  std::vector<int> ranks;           // of each machine
+  std::vector<std::string> hosts;   // their names
+  int machine = 0;                  // this one
+  std::string rendezvous;           // "HOST:PORT" where rank 0 will listen
+  FileDescriptor rank0_listener;    // machine 0 only
+  std::vector<LauncherLink> links;  // by machine: machine 0 has one to each, the others one to it
+
+  int first_rank() const;
+  int world_size() const;
+  int machine_of(int rank) const;
+  std::string name_of(int machine) const;  // "machine 1 (host)"
+};
+
+// There will be no job; `code` is the exit code for that.
+class MeetingFailed : public Error {
+ public:
+  MeetingFailed(int code, const std::string& message) : Error(message), code_(code) {}
+  int code() const { return code_; }
+
+ private:
+  int code_;
+};
+
+// Blocks until everyone is here, the deadline passes or a signal comes. Throws MeetingFailed, and
+// ConfigError where this machine is not admitted or cannot listen.
+Roster meet_launchers(const MeetingOptions& options);
+
+// The two sides of it.
+Roster host_meeting(const MeetingOptions& options);
+Roster join_meeting(const MeetingOptions& options);
+
+// What machine 0 tells everyone when all are here (kStart). Of the roster only what all share; the
+// token only where it cannot be made from a secret.
+std::string pack_start(const Roster& roster, int rank0_port, bool with_token);
+bool unpack_start(const std::string& bytes, Roster* roster, int* rank0_port);
+
+// What it tells them when there will be no job (kCancelled).
+std::string pack_cancellation(const MeetingFailed& failure);
+MeetingFailed unpack_cancellation(const std::string& bytes);
+
+// A signal that asks to end, 0 when there was none. Takes the others off, and stops where asked.
+int take_ending_signal(const SignalWatch& signals);
+MeetingFailed stopped_by_signal(int number);
+
+// Messages before and after a launcher is admitted.
+inline constexpr std::size_t kLongestFromStranger = 4096;
+inline constexpr std::size_t kLongestMessage = 4 << 20;
+
+}  // namespace trireme::detail

@@ -1,0 +1,118 @@
+#include "launch/rank_process.h"
+
+#include <cerrno>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+// Reads of 16 KiB from one stream: per turn of the loop, and after its rank has ended (what it
+// wrote is all in the pipe then; only something it has left running could go on writing).
+constexpr int kReadsPerTurn = 4;
+constexpr int kReadsAtEnd = 64;
+
+}  // namespace
+
+RankProcess::RankProcess(Child process, LinePrinter output_printer, LinePrinter errors_printer)
+    : child(std::move(process)),
+      output(std::move(output_printer)),
+      errors(std::move(errors_printer)) {}
+
+JobEvent RankProcess::failure(int rank) const {
+  JobEvent event;
+  event.kind = JobEvent::Kind::kRankFailed;
+  event.number = status;
+  event.rank = rank;
+  event.pid = child.pid;
+  if (report) {
+    event.blamed = report->blamed;
+    event.rendezvous_timed_out = report->rendezvous_timed_out;
+  }
+  const auto& words = errors.last_lines().empty() ? output.last_lines() : errors.last_lines();
+  event.last_words.assign(words.begin(), words.end());
+  return event;
+}
+
+void RankProcess::open_log(const std::string& path) {
+  log.open(path);
+  TRIREME_CHECK(log, "the log file \"", path, "\" cannot be written: ", errno_text(errno));
+}
+
+int RankProcess::pump_output() {
+  return pump(child.output, output, kReadsPerTurn);
+}
+
+int RankProcess::pump_errors() {
+  return pump(child.errors, errors, kReadsPerTurn);
+}
+
+int RankProcess::finish(int wait_status) {
+  ended = true;
+  status = wait_status;
+  const int first = pump(child.output, output, kReadsAtEnd);
+  const int second = pump(child.errors, errors, kReadsAtEnd);
+  output.finish();
+  errors.finish();
+  return first != 0 ? first : second;
+}
+
+void RankProcess::send_signal(int number) const {
+  kill(-child.pid, number);
+  kill(child.pid, number);  // it may have moved to another group
+}
+
+int RankProcess::pump(FileDescriptor& stream, LinePrinter& printer, int reads) {
+  char buffer[16 << 10];
+  int trouble = 0;
+  while (stream.valid() && reads-- > 0) {
+    const ssize_t got = read(stream.get(), buffer, sizeof(buffer));
+    if (got > 0) {
+      const std::string_view text(buffer, static_cast<std::size_t>(got));
+      printer.add(text);
+      const int error = write_log(text);
+      trouble = error != 0 ? error : trouble;
+    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+      stream.reset();
+    } else if (errno == EAGAIN) {
+      break;
+    }
+  }
+  return trouble;
+}
+
+int RankProcess::write_log(std::string_view text) {
+  if (!log.is_open()) {
+    return 0;
+  }
+  log << text << std::flush;
+  if (log) {
+    return 0;
+  }
+  const int error = errno;
+  log.close();
+  return error;
+}
+
+void end_descendants() {
+  for (;;) {
+    std::ifstream file(concat("/proc/self/task/", getpid(), "/children"));
+    bool any = false;
+    for (pid_t pid = 0; file >> pid;) {
+      any = true;
+      kill(pid, SIGKILL);
+    }
+    if (!any && waitpid(-1, nullptr, WNOHANG) <= 0) {
+      return;
+    }
+    if (waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) {
+      return;
+    }
+  }
+}
+
+}  // namespace trireme::detail

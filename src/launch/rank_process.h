@@ -1,0 +1,53 @@
+#pragma once
+
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "launch/child.h"
+#include "launch/job_event.h"
+#include "launch/line_printer.h"
+#include "trireme/comm/launch_protocol.h"
+
+namespace trireme::detail {
+
+// One rank of this machine: its process, its output, and how it ended.
+struct RankProcess {
+  Child child;
+  LinePrinter output;
+  LinePrinter errors;
+  std::ofstream log;
+  bool ended = false;
+  int status = 0;            // of waitpid
+  bool told_to_end = false;  // by the launcher: what it does then is no failure of its own
+  std::optional<FailureReport> report;
+
+  RankProcess(Child process, LinePrinter output_printer, LinePrinter errors_printer);
+
+  bool failed() const { return ended && status != 0 && !told_to_end; }
+  // How it failed, with its last words.
+  JobEvent failure(int rank) const;
+
+  // Throws ConfigError when the file cannot be written.
+  void open_log(const std::string& path);
+
+  // Reads what the streams hold now, a limited number of times, so that a rank that never stops
+  // writing does not keep the launcher from everything else; closes a stream at its end. 0, or the
+  // errno value with which the log has just failed.
+  int pump_output();
+  int pump_errors();
+  // The process has ended: what it wrote is all in the pipes.
+  int finish(int wait_status);
+
+  // To it and to its process group.
+  void send_signal(int number) const;
+
+ private:
+  int pump(FileDescriptor& stream, LinePrinter& printer, int reads);
+  int write_log(std::string_view text);
+};
+
+// Ends what the ranks started and left running, which has become this process's children.
+void end_descendants();
+
+}  // namespace trireme::detail

@@ -1,0 +1,85 @@
+#include "launch/verdict.h"
+
+#include <cstring>
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "trireme/core/error.h"
+#include "trireme/launch/launcher.h"
+
+namespace trireme::detail {
+namespace {
+
+using Say = std::function<void(const std::string&)>;
+
+bool means_usage(int status) {
+  return WIFEXITED(status) && WEXITSTATUS(status) == kExitUsage;
+}
+
+void say_how_a_rank_failed(const Evidence& evidence, const JobEvent& cause, const Say& say) {
+  const Fleet* fleet = evidence.fleet;
+  say(concat(fleet != nullptr ? concat(fleet->roster().name_of(cause.machine), ": ") : "",
+             "rank ",
+             cause.rank,
+             " of ",
+             evidence.world_size,
+             " (pid ",
+             cause.pid,
+             ") ",
+             how_it_ended(cause.number)));
+  if (!cause.last_words.empty()) {
+    say(concat("last words of rank ", cause.rank, ":"));
+    for (const std::string& line : cause.last_words) {
+      say("  " + line);
+    }
+  }
+}
+
+int blame_rank(const Evidence& evidence, const JobEvent& cause, const Say& say) {
+  const RankProcess* spokesman = evidence.spokesman;
+  const bool was_said =
+      spokesman != nullptr && spokesman->failed() && !spokesman->errors.last_lines().empty();
+  if (!was_said) {
+    say_how_a_rank_failed(evidence, cause, say);
+  }
+  if (evidence.fleet != nullptr) {
+    for (const std::string& text : evidence.fleet->silent_machines()) {
+      say(text);
+    }
+  }
+  if (was_said) {
+    return means_usage(spokesman->status) ? kExitUsage : kExitRankFailed;
+  }
+  if (evidence.rank0_speaks && cause.rank == 0 && means_usage(cause.number)) {
+    return kExitUsage;  // it has said why, on its own machine
+  }
+  return cause.rendezvous_timed_out ? kExitRendezvousTimedOut : kExitRankFailed;
+}
+
+}  // namespace
+
+int say_verdict(const Evidence& evidence, const Say& say) {
+  const Fleet* fleet = evidence.fleet;
+  const JobEvent* cause = cause_of(evidence.events, [fleet](int rank) {
+    return fleet != nullptr ? fleet->roster().machine_of(rank) : 0;
+  });
+  if (cause == nullptr) {
+    return kExitOk;
+  }
+  if (cause->kind == JobEvent::Kind::kRankFailed) {
+    return blame_rank(evidence, *cause, say);
+  }
+  const bool is_ours = fleet == nullptr || cause->machine == fleet->roster().machine;
+  if (is_ours && cause->kind == JobEvent::Kind::kStopped) {
+    say(concat("stopped by signal ", cause->number, " (", strsignal(cause->number), ")"));
+    return 128 + cause->number;
+  }
+  if (is_ours && cause->kind == JobEvent::Kind::kTrouble) {
+    return 128 + SIGPIPE;  // nobody reads what we would say
+  }
+  say(concat(fleet->roster().name_of(cause->machine), " ", what_happened(*cause)));
+  return kExitRankFailed;
+}
+
+}  // namespace trireme::detail

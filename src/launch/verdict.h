@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launch/fleet.h"
+#include "launch/job_event.h"
+#include "launch/rank_process.h"
+
+namespace trireme::detail {
+
+// What the verdict on a job that has ended rests on.
+struct Evidence {
+  std::vector<JobEvent> events;  // in the order in which they were seen; none: all went well
+  int world_size = 1;
+  const Fleet* fleet = nullptr;  // null where the job had one machine
+  // The process of rank 0 where it speaks for the job; null where it does not, or not here.
+  const RankProcess* spokesman = nullptr;
+  bool rank0_speaks = false;
+};
+
+// Says to whoever started the launcher what ended the job, if anything did; the exit code.
+int say_verdict(const Evidence& evidence, const std::function<void(const std::string&)>& say);
+
+}  // namespace trireme::detail

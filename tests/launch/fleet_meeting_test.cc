@@ -1,0 +1,302 @@
+// How the launchers of several machines come together, and who is not let in.
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include "launch/fleet_admission.h"
+#include "launch/launcher_link.h"
+#include "launch/launchers.h"
+#include "launch/net_socket.h"
+#include "support/processes.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::expect_parts;
+using testing::Finished;
+using testing::free_port;
+using testing::kPrintPlace;
+using testing::kSecret;
+using testing::Launchers;
+using testing::Program;
+using testing::trireme_binary;
+using testing::value_of;
+
+TEST(FleetMeeting, ASignalWhileTheMachinesMeetEndsTheWait) {
+  const Launchers machines(3);
+  const auto first = machines.start({0, 1, "echo never"});
+  const auto second = machines.start({1, 1, "echo never"});
+  std::this_thread::sleep_for(milliseconds(400));  // so that they have met, mostly
+  kill(first->pid(), SIGTERM);
+  EXPECT_EQ(first->wait(milliseconds(30'000)).code, 128 + SIGTERM);
+  kill(second->pid(), SIGTERM);  // too late, where it has heard of it
+  const Finished result = second->wait(milliseconds(30'000));
+  EXPECT_TRUE(result.code == 3 || result.code == 128 + SIGTERM) << result.code << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(FleetMeeting, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
+  struct Case {
+    Launchers::Start wrong;
+    std::string why;
+  };
+  const std::vector<Case> cases = {
+      {{1, 1, "echo never", {}, "TRIREME_TOKEN=another secret"}, "its token is not that of"},
+      {{1, 1, "echo never", {}, "TRIREME_TOKEN="}, "it has no token and machine 0 has one"},
+      {{1, 1, "echo never", {}, kSecret, 4}, "--nnodes 4 and machine 0 with --nnodes 2"},
+      {{2, 1, "echo never", {}, kSecret, 3}, "--nnodes 3 and machine 0 with --nnodes 2"},
+  };
+  for (const Case& item : cases) {
+    const Launchers machines(2);
+    const auto first = machines.start({0, 1, "echo ran"});
+    const Finished refused = machines.start(item.wrong)->wait(milliseconds(30'000));
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    expect_parts(refused.err, {"machine 0 (", ") refused machine ", item.why});
+    EXPECT_EQ(refused.out, "");
+    const auto right = machines.start({1, 1, "echo ran"});
+    const Finished result = first->wait(milliseconds(30'000));
+    EXPECT_EQ(result.code, 0) << result.err;
+    expect_parts(result.err, {") refused machine ", item.why});
+    EXPECT_EQ(right->wait(milliseconds(30'000)).code, 0);
+  }
+}
+
+TEST(FleetMeeting, RefusesAMachineWhosePlaceIsTaken) {
+  const Launchers machines(3);
+  const auto first = machines.start({0, 1, "echo ran", {"--timeout", "2"}});
+  const auto second = machines.start({1, 1, "echo ran"});
+  const auto twice = machines.start({1, 1, "echo ran"});
+  const Finished results[] = {second->wait(milliseconds(30'000)),
+                              twice->wait(milliseconds(30'000))};
+  // Whoever came second was refused; the other one is told that the job came to nothing.
+  const Finished& refused = results[0].code == 2 ? results[0] : results[1];
+  const Finished& admitted = results[0].code == 2 ? results[1] : results[0];
+  EXPECT_EQ(refused.code, 2);
+  expect_parts(refused.err, {"--node-rank 1 is already taken by "});
+  EXPECT_EQ(admitted.code, 4) << admitted.err;
+  const Finished result = first->wait(milliseconds(30'000));
+  EXPECT_EQ(result.code, 4);
+  for (const std::string& text : {result.err, admitted.err}) {
+    expect_parts(text, {"2 of 3 came to ", "missing: 2", "--node-rank 1 is already taken by "});
+  }
+  EXPECT_EQ(result.out + admitted.out + refused.out, "");
+}
+
+// Says what a launcher says, but with `hello`; the answer of machine 0.
+std::string answer_to(const Launchers& machines, detail::MachineHello hello) {
+  const auto addresses = detail::resolve(detail::parse_meeting_place(machines.place()));
+  FileDescriptor socket;
+  for (int i = 0; i < 200 && !socket.valid(); ++i) {
+    socket = detail::begin_connecting(addresses[0]);
+    std::this_thread::sleep_for(milliseconds(20));
+    if (detail::connecting_result(socket) != 0) {
+      socket.reset();
+    }
+  }
+  detail::LauncherLink link(std::move(socket), 1 << 16);
+  const std::string bytes = detail::pack_hello(hello);
+  link.send(detail::LauncherWord::kHello, bytes);
+  for (int i = 0; i < 500; ++i) {
+    if (const auto message = link.next()) {
+      if (const auto verdict = detail::unpack_verdict(message->body);
+          verdict && message->kind == detail::LauncherWord::kVerdict) {
+        return verdict->admitted ? "admitted" : verdict->message;
+      }
+      const auto challenge = detail::unpack_challenge(message->body);
+      link.send(
+          detail::LauncherWord::kProof,
+          detail::make_machine_proof(
+              detail::ProofOf::kJoiner, bytes, challenge.value().hello, "a secret of the tests"));
+    }
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return "no answer";
+}
+
+TEST(FleetMeeting, RefusesAnotherVersionAndAPlaceOutside) {
+  const Launchers machines(2);
+  const auto first = machines.start({0, 1, "echo never", {"--timeout", "2"}});
+  detail::MachineHello hello = detail::make_machine_hello(1, 2, 1, true);
+  hello.library = "9.8.7";
+  expect_parts(answer_to(machines, hello),
+               {"it uses Trireme 9.8.7 and machine 0 uses ", "install the same version"});
+  hello = detail::make_machine_hello(1, 2, 1, true);
+  hello.protocol += 1;
+  expect_parts(answer_to(machines, hello), {"another version of Trireme"});
+  for (const int outside : {-1, 0, 2}) {
+    expect_parts(answer_to(machines, detail::make_machine_hello(outside, 2, 1, true)),
+                 {"--node-rank " + std::to_string(outside) + " is outside the job"});
+  }
+  const Finished result = first->wait(milliseconds(30'000));
+  EXPECT_EQ(result.code, 4);
+  expect_parts(result.err, {"missing: 1", "it uses Trireme 9.8.7", "is outside the job"});
+}
+
+TEST(FleetMeeting, AProofOfOneConversationIsWorthNothingInAnother) {
+  const std::string hello = detail::pack_hello(detail::make_machine_hello(1, 2, 1, true));
+  const auto proof = [&](const std::string& host, const std::string& secret) {
+    return detail::make_machine_proof(detail::ProofOf::kJoiner, hello, host, secret);
+  };
+  const std::string host = detail::pack_hello(detail::make_machine_hello(0, 2, 1, true));
+  const std::string later = detail::pack_hello(detail::make_machine_hello(0, 2, 1, true));
+  EXPECT_TRUE(detail::machine_proof_is_genuine(proof(host, "x"), proof(host, "x")));
+  EXPECT_FALSE(detail::machine_proof_is_genuine(proof(host, "x"), proof(later, "x")));
+  EXPECT_FALSE(detail::machine_proof_is_genuine(proof(host, "x"), proof(host, "y")));
+  EXPECT_FALSE(detail::machine_proof_is_genuine(
+      detail::make_machine_proof(detail::ProofOf::kMachine0, hello, host, "x"), proof(host, "x")));
+}
+
+TEST(FleetMeeting, StrangersDoNotDisturbTheMeeting) {
+  const Launchers machines(2);
+  const auto first = machines.start({0, 1, "echo ran"});
+  const auto stranger = testing::run_program({"python3",
+                                              "-c",
+                                              "import socket, time\n"
+                                              "for attempt in range(200):\n"
+                                              "  try:\n"
+                                              "    s = socket.create_connection(('127.0.0.1', " +
+                                                  std::to_string(machines.port()) +
+                                                  "))\n"
+                                                  "    break\n"
+                                                  "  except OSError: time.sleep(0.02)\n"
+                                                  "s.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\n"
+                                                  "assert s.recv(100) == b''\n"});
+  EXPECT_EQ(stranger.code, 0) << stranger.err;
+  const auto second = machines.start({1, 1, "echo ran"});
+  EXPECT_EQ(first->wait(milliseconds(30'000)).code, 0);
+  EXPECT_EQ(second->wait(milliseconds(30'000)).code, 0);
+}
+
+TEST(FleetMeeting, SaysOnceThatThereIsNoToken) {
+  const Launchers machines(2);
+  const auto first = machines.start({0, 1, kPrintPlace, {}, "TRIREME_TOKEN="});
+  const auto second = machines.start({1, 1, kPrintPlace, {}, "TRIREME_TOKEN="});
+  const Finished results[] = {first->wait(milliseconds(30'000)),
+                              second->wait(milliseconds(30'000))};
+  EXPECT_EQ(results[0].code, 0);
+  EXPECT_EQ(results[1].code, 0);
+  expect_parts(results[0].err, {"anyone who reaches " + machines.place(), "TRIREME_TOKEN"});
+  EXPECT_EQ(results[1].err, "");
+  // The ranks have one all the same.
+  EXPECT_EQ(value_of(results[0].out, 0, "token").size(), 64U);
+  EXPECT_EQ(value_of(results[0].out, 0, "token"), value_of(results[1].out, 1, "token"));
+}
+
+TEST(FleetMeeting, TakesTheTokenFromAFileThatOthersCannotRead) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.path() + "/token";
+  std::ofstream(path) << "a secret of the tests\n";
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  const Launchers machines(2);
+  const Finished refused =
+      machines.start({0, 1, "echo never", {"--token-file", path}})->wait(milliseconds(30'000));
+  EXPECT_EQ(refused.code, 2);
+  expect_parts(refused.err, {"can be read by others", "chmod 600 " + path});
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  const auto first = machines.start({0, 1, "echo ran", {"--token-file", path}, "TRIREME_TOKEN="});
+  const auto second = machines.start({1, 1, "echo ran"});  // has it in the variable
+  const Finished result = first->wait(milliseconds(30'000));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(second->wait(milliseconds(30'000)).code, 0);
+}
+
+TEST(FleetMeeting, NamesTheMachinesThatDidNotCome) {
+  const Launchers machines(3);
+  const auto first = machines.start({0, 1, "echo never", {"--timeout", "1.5"}});
+  const auto second = machines.start({1, 1, "echo never", {"--timeout", "5"}});
+  for (Program* program : {first.get(), second.get()}) {
+    const Finished result = program->wait(milliseconds(30'000));
+    EXPECT_EQ(result.code, 4);
+    EXPECT_EQ(result.out, "");
+    expect_parts(result.err, {"in 1.5 s", "2 of 3 came to " + machines.place(), "missing: 2"});
+  }
+}
+
+TEST(FleetMeeting, SaysThatMachineZeroDoesNotAnswer) {
+  const Launchers machines(2);
+  const Finished result =
+      machines.start({1, 1, "echo never", {"--timeout", "0.5"}})->wait(milliseconds(30'000));
+  EXPECT_EQ(result.code, 4);
+  expect_parts(result.err, {"did not answer at " + machines.place(), "Connection refused"});
+}
+
+// What is wrong with the place itself: code 2 and a message of its own.
+TEST(FleetMeeting, RefusesAPlaceThatCannotBe) {
+  const Launchers machines(2);
+  const FileDescriptor taken =
+      detail::listen_at(detail::resolve(detail::parse_meeting_place(machines.place())),
+                        detail::parse_meeting_place(machines.place()));
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--nnodes", "2", "--rendezvous", machines.place()}, "is in use"},
+      {{"--nnodes", "2", "--rendezvous", "192.0.2.1:29500"}, "192.0.2.1 is not of this machine"},
+      {{"--nnodes", "2", "--rendezvous", "name.invalid:29500"},
+       "\"name.invalid\" does not resolve"},
+      {{"--nnodes", "2", "--node-rank", "1", "--rendezvous", "name.invalid:29500"},
+       "\"name.invalid\" does not resolve"},
+      {{"--nnodes", "2", "--rendezvous", "localhost"}, "expected HOST:PORT"},
+      {{"--nnodes", "2", "--rendezvous", "localhost:0"}, "expected HOST:PORT"},
+      {{"--nnodes", "2", "--rendezvous", "localhost:70000"}, "expected HOST:PORT"},
+      {{"--nnodes", "2", "--rendezvous", "::1:29500"}, "in brackets"},
+      {{"--nnodes", "2", "--rendezvous", ":29500"}, "expected HOST:PORT"},
+      {{"--nnodes", "2"}, "expected --rendezvous"},
+      {{"--nnodes", "2", "--node-rank", "2", "--rendezvous", machines.place()}, "found 2"},
+      {{"--nnodes", "2", "--node-rank", "-1", "--rendezvous", machines.place()}, "\"-1\""},
+      {{"--node-rank", "1"}, "--nnodes"},
+      {{"--nnodes", "0"}, "\"0\""},
+      {{"--backend", "pigeon"}, "\"pigeon\""},
+      {{"--sum-group", "0"}, "\"0\""},
+      {{"--nnodes", "2", "--rendezvous", machines.place(), "--token-file", "/no/such/file"},
+       "/no/such/file"},
+  };
+  for (const auto& [options, part] : cases) {
+    std::vector<std::string> words = {trireme_binary(), "run", "-n", "1"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"--", "echo", "never"});
+    const Finished result = testing::run_program(words);
+    EXPECT_EQ(result.code, 2) << part << ": " << result.err;
+    EXPECT_EQ(result.out, "");
+    expect_parts(result.err, {part});
+  }
+}
+
+TEST(FleetMeeting, MeetsAtAnIpv6Address) {
+  if (!std::filesystem::exists("/proc/net/if_inet6") ||
+      testing::read_file("/proc/net/if_inet6").find("00000000000000000000000000000001") ==
+          std::string::npos) {
+    GTEST_SKIP() << "this machine has no IPv6 loopback address";
+  }
+  const std::string place = "[::1]:" + std::to_string(free_port());
+  std::vector<std::unique_ptr<Program>> programs;
+  for (const char* machine : {"0", "1"}) {
+    programs.push_back(std::make_unique<Program>(std::vector<std::string>{trireme_binary(),
+                                                                          "run",
+                                                                          "--nnodes",
+                                                                          "2",
+                                                                          "--node-rank",
+                                                                          machine,
+                                                                          "--rendezvous",
+                                                                          place,
+                                                                          "-n1",
+                                                                          "/bin/sh",
+                                                                          "-c",
+                                                                          kPrintPlace},
+                                                 std::vector<std::string>{kSecret}));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    const Finished result = programs[static_cast<std::size_t>(rank)]->wait(milliseconds(30'000));
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(value_of(result.out, rank, "place").substr(0, 6), "[::1]:") << result.out;
+  }
+}
+
+}  // namespace
+}  // namespace trireme

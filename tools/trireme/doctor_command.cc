@@ -1,0 +1,71 @@
+#include <memory>
+
+#include "commands.h"
+#include "number_options.h"
+#include "trireme/doctor/doctor.h"
+
+namespace trireme::tools {
+
+void add_doctor_command(CLI::App& program, Action& action) {
+  auto options = std::make_shared<DoctorOptions>();
+  auto worker = std::make_shared<std::string>();
+  LaunchOptions& launch = options->launch;
+  launch.ranks = 0;  // not said
+  CLI::App* doctor = program.add_subcommand(
+      "doctor",
+      "Look at this machine, or at several and the network between them, and say what to change");
+  doctor->footer(
+      "On several machines, start it on each with its own --node-rank; machine 0 prints the "
+      "report.\n"
+      "Exit codes: 0 no problem was found, 1 there is one, 2 wrong usage, 128 + N ended by signal "
+      "N.");
+  add_count(*doctor,
+            "-n,--ranks",
+            launch.ranks,
+            "Ranks on this machine that measure each other (default: one per processor, at most "
+            "8)");
+  add_count(*doctor, "--nnodes", launch.nodes, "How many machines (default: 1)");
+  doctor->add_option("--node-rank", launch.node_rank, "Which machine this is, from 0 on")
+      ->type_name("K");
+  doctor
+      ->add_option(
+          "--rendezvous", launch.rendezvous, "Where machine 0 listens; the same on all machines")
+      ->type_name("HOST:PORT");
+  doctor
+      ->add_option("--token-file",
+                   launch.token_file,
+                   "A file with the secret that all machines share (default: TRIREME_TOKEN)")
+      ->type_name("FILE");
+  doctor
+      ->add_option("--interfaces",
+                   launch.interfaces,
+                   "Network interfaces to use, e.g. eth0,eth1 (default: "
+                   "all that reach the others)")
+      ->type_name("LIST");
+  doctor->add_option("--backend", launch.backend, "auto, shm, ucx or mpi (default: auto)")
+      ->check(CLI::IsMember({"auto", "shm", "ucx", "mpi"}))
+      ->type_name("NAME");
+  doctor->add_option("--algorithm", launch.algorithm, "Of the collectives (default: chosen)")
+      ->type_name("NAME");
+  add_optional_seconds(*doctor,
+                       "--timeout",
+                       launch.timeout_seconds,
+                       "Seconds to wait for other machines and ranks (default: 60)");
+  doctor
+      ->add_option("--folder",
+                   options->folder,
+                   "Where runs will be written; its disk is measured (default: runs, or the "
+                   "current folder)")
+      ->type_name("FOLDER");
+  doctor
+      ->add_option("--json", options->json_path, "Write the report as JSON; -: to standard output")
+      ->type_name("FILE");
+  doctor->add_option("--worker", *worker, "")->group("");  // for the ranks it starts
+  doctor->callback([&action, options, worker] {
+    action = [options, worker] {
+      return worker->empty() ? run_doctor(*options) : run_doctor_rank(*worker);
+    };
+  });
+}
+
+}  // namespace trireme::tools
