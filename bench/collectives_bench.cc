@@ -1,220 +1,251 @@
 #include "collectives_bench.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <functional>
 #include <map>
+#include <memory>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
+#include "collectives_samples.h"
+#include "host_text.h"
 #include "peers.h"
 #include "samples.h"
 #include "scratch_folder.h"
 #include "table.h"
-#include "trireme/comm/world.h"
+#include "test_bed.h"
 #include "trireme/core/error.h"
-#include "trireme/core/machine.h"
-#include "trireme/core/version.h"
-#include "trireme/launch/launcher.h"
-#include "trireme/shard/range.h"
 
 // Who is measured when: the systems take turns, round after round, so that a slow minute of the
 // machine hits all of them. Each times every call on rank 0, back to back, after a warm-up; the
 // table shows the median over all rounds. All use float32, one thread per rank.
-//
-// `bytes` is the whole: the buffer of all_reduce and broadcast, the input of reduce_scatter, the
-// output of all_gather.
 
 namespace trireme::bench {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr long long kSizes[] = {
-    4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-constexpr const char* kOps[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+class CollectivesBench {
+ public:
+  explicit CollectivesBench(const CollectivesOptions& options)
+      : options_(options),
+        bed_(options.machines > 0 ? std::make_unique<TestBed>(options.machines) : nullptr),
+        machines_(bed_ ? options.machines : options.launch.nodes),
+        ranks_(options.launch.ranks > 0 ? options.launch.ranks
+               : machines_ > 1          ? 1
+                                        : 2) {}
 
-// Calls per case and round. The peers' scripts use the same rule.
-int iterations_for(long long bytes) {
-  return static_cast<int>(std::clamp<long long>((64 << 20) / bytes, 8, 200));
-}
-
-// One system's times, by (op, bytes, owned).
-using Samples = std::map<std::tuple<std::string, long long, bool>, std::vector<double>>;
-
-// --- the ranks
-
-void issue_and_wait(World& world, const std::string& op, const Span& whole) {
-  const Range mine = even_range(whole.numel(), world.size(), world.rank());
-  const Span part(
-      whole.bytes() + mine.begin * static_cast<std::int64_t>(dtype_bytes(whole.dtype())),
-      mine.size(),
-      whole.dtype(),
-      whole.owner());
-  if (op == "all_reduce") {
-    world.all_reduce(whole).wait();
-  } else if (op == "reduce_scatter") {
-    world.reduce_scatter(whole, part).wait();
-  } else if (op == "all_gather") {
-    world.all_gather(part, whole).wait();
-  } else {
-    world.broadcast(whole, 0).wait();
-  }
-}
-
-int run_worker(const std::string& output) {
-  const auto world = init();
-  Json lines = Json::array();
-  for (const bool owned : {true, false}) {
-    for (const long long bytes : kSizes) {
-      const std::int64_t numel = bytes / 4;
-      std::vector<float> memory;
-      Span data;
-      if (owned) {
-        data = world->allocate(static_cast<std::size_t>(bytes)).span(Dtype::kFloat32, numel);
-      } else {
-        memory.resize(static_cast<std::size_t>(numel));
-        data = memory;
+  // 0, or the exit code of the job that failed.
+  int measure() {
+    // By hand on several machines there are no peers to take turns with, and one meeting is enough.
+    const bool by_hand = !bed_ && machines_ > 1;
+    for (int round = 0; round < (by_hand ? 1 : options_.rounds); ++round) {
+      say("round %d of %d: trireme", round);
+      if (const int code = measure_ours(by_hand ? options_.rounds : 1); code != 0) {
+        return code;
       }
-      std::fill_n(reinterpret_cast<float*>(data.bytes()), numel, 1.0F);
-      for (const char* op : kOps) {
-        const int iterations = iterations_for(bytes);
-        std::vector<double> times;
-        for (int i = -3; i < iterations; ++i) {  // the first three warm up
-          const auto start = Clock::now();
-          issue_and_wait(*world, op, data);
-          if (i >= 0) {
-            times.push_back(
-                std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-          }
+      if (options_.peers) {
+        if (const int code = measure_peers(round); code != 0) {
+          return code;
         }
-        lines.push_back({{"op", op}, {"bytes", bytes}, {"owned", owned}, {"ms", times}});
-        // Sums grow from call to call; start the next operation from numbers again.
-        std::fill_n(reinterpret_cast<float*>(data.bytes()), numel, 1.0F);
+      }
+      say("\n", round);
+    }
+    return 0;
+  }
+
+  bool speaks() const { return options_.launch.node_rank == 0; }
+
+  Json report() {
+    std::printf("%s; %s of 1 thread, float32, median ms (best) of %d rounds\n",
+                ours_.system.c_str(),
+                place_text().c_str(),
+                options_.rounds);
+    for (const auto& [name, samples] : theirs_) {
+      std::printf("%s: %s\n", name.c_str(), samples.system.c_str());
+    }
+    std::fputs(host_text(options_.command_line).c_str(), stdout);
+    std::vector<std::string> header = {"operation", "bytes", "buffer", "trireme", "(best)"};
+    for (const std::string& name : names_) {
+      header.insert(header.end(), {name, "(best)", "ratio"});
+    }
+    Table table(header);
+    Json json = Json::array();
+    for (const std::string& op : collective_ops(options_)) {
+      for (const long long bytes : collective_sizes(options_)) {
+        for (const bool owned : {true, false}) {
+          json.push_back(add_row(op, bytes, owned, table));
+        }
       }
     }
+    std::fputs(table.text().c_str(), stdout);
+    for (const auto& [name, why] : missing_) {
+      std::printf("%s was not measured: %s\n", name.c_str(), why.c_str());
+    }
+    if (bed_) {
+      std::printf("Sent over the interfaces of all machines in a round, MB:");
+      for (const auto& [name, bytes] : sent_) {
+        std::printf(" %s %.0f", name.c_str(), static_cast<double>(bytes) / 1e6);
+      }
+      std::printf(" (trireme measures two buffers, the others one)\n");
+    }
+    return json;
   }
-  if (world->rank() == 0) {
-    std::ofstream(output) << lines;
+
+ private:
+  // Progress, on the machine that prints.
+  void say(const char* format, int round) const {
+    if (speaks()) {
+      std::fprintf(stderr, format, round + 1, options_.rounds);  // NOLINT: formats are above
+    }
   }
-  return 0;
-}
 
-// --- the conductor
-
-void collect(const std::string& path, Samples& samples) {
-  std::ifstream file(path);
-  const Json lines = Json::parse(file);
-  for (const Json& line : lines) {
-    auto& times = samples[{line.at("op"), line.at("bytes"), line.value("owned", false)}];
-    const auto more = line.at("ms").get<std::vector<double>>();
-    times.insert(times.end(), more.begin(), more.end());
+  std::string place_text() const {
+    const std::string ranks = std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks");
+    if (machines_ == 1) {
+      return ranks;
+    }
+    return std::to_string(machines_) + " machines" +
+           (bed_ ? " (network namespaces of one host)" : "") + " x " + ranks;
   }
-}
 
-std::string ratio_text(double ours, double theirs) {
-  return number_text(theirs / ours) + "x";
+  // Runs one turn, and keeps what the machines sent meanwhile.
+  template <typename Turn>
+  int counted(const std::string& name, const Turn& turn) {
+    const std::int64_t before = bed_ ? bed_->bytes_sent() : 0;
+    const int code = turn();
+    if (bed_) {
+      sent_[name] = bed_->bytes_sent() - before;
+    }
+    return code;
+  }
+
+  int measure_ours(int rounds) {
+    LaunchOptions job = options_.launch;
+    const std::string output = scratch_.file("ours.json");
+    job.name = "trireme bench collectives";
+    job.ranks = ranks_;
+    job.threads = 1;
+    job.command = collectives_rank_command(options_, rounds, output);
+    const int code = counted("trireme", [&] { return bed_ ? launch_on(*bed_, job) : launch(job); });
+    if (code == 0 && speaks()) {
+      ours_.collect(output);
+    }
+    return code;
+  }
+
+  int measure_peers(int round) {
+    const std::string output = scratch_.file("peer.json");
+    // Gloo's ranks meet in a file, which must be new.
+    const std::string meeting = scratch_.file("meeting-" + std::to_string(round));
+    names_.clear();
+    for (const Peer& peer :
+         bed_ ? collective_peers_on(*bed_, ranks_, options_.launch.interfaces, meeting, output)
+              : collective_peers(ranks_, output)) {
+      names_.push_back(peer.name);
+      if (!peer.missing.empty()) {
+        missing_[peer.name] = peer.missing;
+      }
+      if (missing_.count(peer.name) > 0) {
+        continue;
+      }
+      std::fprintf(stderr, " %s", peer.name.c_str());
+      const int code = counted(peer.name, [&] {
+        return bed_ ? run_together(peer.on_machines) : run_command(peer.command);
+      });
+      if (bed_ && code > 128) {
+        return code;  // a signal, to this process most likely
+      }
+      if (code != 0) {
+        missing_[peer.name] = "its program failed with exit code " + std::to_string(code);
+      } else {
+        theirs_[peer.name].collect(output);
+      }
+    }
+    return 0;
+  }
+
+  Json add_row(const std::string& op, long long bytes, bool owned, Table& table) {
+    const auto& times = ours_.ms.at({op, bytes, owned});
+    std::vector<std::string> row = {op,
+                                    bytes_text(bytes),
+                                    owned ? "owned" : "any",
+                                    number_text(median(times)),
+                                    "(" + number_text(best(times)) + ")"};
+    Json entry = {{"op", op},
+                  {"bytes", bytes},
+                  {"machines", machines_},
+                  {"ranks", machines_ * ranks_},
+                  {"owned", owned},
+                  {"ms", median(times)},
+                  {"best_ms", best(times)},
+                  {"gloo_ms", nullptr},
+                  {"mpi_ms", nullptr}};
+    for (const std::string& name : names_) {
+      const auto& samples = theirs_[name].ms;
+      const auto found = samples.find({op, bytes, false});
+      if (found == samples.end()) {
+        row.insert(row.end(), {"-", "", ""});
+        continue;
+      }
+      const double theirs = median(found->second);
+      row.insert(row.end(),
+                 {number_text(theirs),
+                  "(" + number_text(best(found->second)) + ")",
+                  number_text(theirs / median(times)) + "x"});
+      entry[name + "_ms"] = theirs;
+      entry[name + "_best_ms"] = best(found->second);
+    }
+    table.add(row);
+    return entry;
+  }
+
+  const CollectivesOptions& options_;
+  std::unique_ptr<TestBed> bed_;
+  int machines_;
+  int ranks_;  // of each machine; by hand the others' may differ
+  ScratchFolder scratch_;
+  CollectivesSamples ours_;
+  std::vector<std::string> names_;  // of the peers
+  std::map<std::string, CollectivesSamples> theirs_;
+  std::map<std::string, std::string> missing_;
+  std::map<std::string, std::int64_t> sent_;
+};
+
+void check(const CollectivesOptions& options) {
+  TRIREME_CHECK(options.machines == 0 || options.launch.nodes == 1,
+                "--machines makes a test bed on this host, --nnodes joins machines that there are: "
+                "expected one of them, found both");
+  TRIREME_CHECK(!options.peers || options.launch.nodes == 1,
+                "--peers: expected one machine or a test bed (--machines), found --nnodes ",
+                options.launch.nodes,
+                "; the peers must be started by hand there");
 }
 
 }  // namespace
 
 int run_collectives_bench(const CollectivesOptions& options) {
   if (!options.worker_output.empty()) {
-    return run_worker(options.worker_output);
+    return run_collectives_rank(options);
   }
+  if (options.rails) {
+    return run_rails_bench(options);
+  }
+  check(options);
   std::ofstream json_file;
   if (!options.json_path.empty()) {
     json_file.open(options.json_path);
     TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
   }
-  const ScratchFolder scratch;
-  Samples ours;
-  std::map<std::string, Samples> theirs;
-  auto peers = options.peers ? collective_peers(options.ranks, scratch.file("peer.json"))
-                             : std::vector<Peer>{};
-  for (int round = 0; round < options.rounds; ++round) {
-    std::fprintf(stderr, "round %d of %d: trireme", round + 1, options.rounds);
-    LaunchOptions job;
-    job.ranks = options.ranks;
-    job.threads = 1;
-    job.command = {"/proc/self/exe", "bench", "collectives", "--worker", scratch.file("ours.json")};
-    if (const int code = launch(job); code != 0) {
-      return code;
-    }
-    collect(scratch.file("ours.json"), ours);
-    for (Peer& peer : peers) {
-      if (!peer.missing.empty()) {
-        continue;
-      }
-      std::fprintf(stderr, " %s", peer.name.c_str());
-      if (const int code = run_command(peer.command); code != 0) {
-        peer.missing = "its program failed with exit code " + std::to_string(code);
-      } else {
-        collect(scratch.file("peer.json"), theirs[peer.name]);
-      }
-    }
-    std::fprintf(stderr, "\n");
+  CollectivesBench bench(options);
+  if (const int code = bench.measure(); code != 0) {
+    return code;
   }
-
-  std::printf(
-      "Trireme %s, %d ranks x 1 thread on %zu processors, float32, median ms (best) of %d rounds\n",
-      TRIREME_VERSION,
-      options.ranks,
-      allowed_cpus().size(),
-      options.rounds);
-  std::vector<std::string> header = {"operation", "bytes", "buffer", "trireme", "(best)"};
-  for (const Peer& peer : peers) {
-    header.insert(header.end(), {peer.name, "(best)", "ratio"});
-  }
-  Table table(header);
-  Json json = Json::array();
-  for (const char* op : kOps) {
-    for (const long long bytes : kSizes) {
-      for (const bool owned : {true, false}) {
-        const auto& times = ours.at({op, bytes, owned});
-        std::vector<std::string> row = {op,
-                                        bytes_text(bytes),
-                                        owned ? "owned" : "any",
-                                        number_text(median(times)),
-                                        "(" + number_text(best(times)) + ")"};
-        Json entry = {{"op", op},
-                      {"bytes", bytes},
-                      {"ranks", options.ranks},
-                      {"owned", owned},
-                      {"ms", median(times)},
-                      {"best_ms", best(times)},
-                      {"gloo_ms", nullptr},
-                      {"mpi_ms", nullptr}};
-        for (const Peer& peer : peers) {
-          const auto found = theirs[peer.name].find({op, bytes, false});
-          if (found == theirs[peer.name].end()) {
-            row.insert(row.end(), {"-", "", ""});
-            continue;
-          }
-          const double peer_median = median(found->second);
-          row.insert(row.end(),
-                     {number_text(peer_median),
-                      "(" + number_text(best(found->second)) + ")",
-                      ratio_text(median(times), peer_median)});
-          entry[peer.name + "_ms"] = peer_median;
-          entry[peer.name + "_best_ms"] = best(found->second);
-        }
-        table.add(row);
-        json.push_back(entry);
-      }
+  if (bench.speaks()) {
+    const Json json = bench.report();
+    if (json_file.is_open()) {
+      json_file << json.dump(1) << "\n";
     }
-  }
-  std::fputs(table.text().c_str(), stdout);
-  for (const Peer& peer : peers) {
-    if (!peer.missing.empty()) {
-      std::printf("%s was not measured: %s\n", peer.name.c_str(), peer.missing.c_str());
-    }
-  }
-  if (json_file.is_open()) {
-    json_file << json.dump(1) << "\n";
   }
   return 0;
 }

@@ -5,15 +5,25 @@
 
 namespace trireme::bench {
 
+class TestBed;
+
 // Another system that is measured beside Trireme: a command that writes its samples to a file.
 struct Peer {
   std::string name;     // "gloo", "mpi"
   std::string missing;  // why it cannot be measured here; empty where it can
   std::vector<std::string> command;
+  std::vector<std::vector<std::string>> on_machines{};  // on a test bed: all at the same time
 };
 
 // Gloo through PyTorch, and Open MPI, with one thread per rank; `output` is where they write.
 std::vector<Peer> collective_peers(int ranks, const std::string& output);
+// The same over the interfaces (default: eth0) of a test bed, `ranks` on each machine. `meeting` is
+// a file that is not there yet.
+std::vector<Peer> collective_peers_on(const TestBed& bed,
+                                      int ranks,
+                                      const std::string& interfaces,
+                                      const std::string& meeting,
+                                      const std::string& output);
 
 // One of the systems of `trireme bench step`, "torch-ddp" or "deepspeed-3". DeepSpeed is installed
 // when it is first asked for, into a folder of the build.
@@ -22,6 +32,13 @@ Peer step_peer(const std::string& name,
                int setting,
                const std::string& torch_version,
                const std::string& output);
+// The same on a test bed, for PyTorch's.
+Peer step_peer_on(const TestBed& bed,
+                  const std::string& name,
+                  int ranks,
+                  int setting,
+                  const std::string& meeting,
+                  const std::string& output);
 
 // PyTorch repeating a run of `trireme train`, from its folder; `layout` of images is "plain" or
 // "channels_last".

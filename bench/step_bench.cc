@@ -17,6 +17,9 @@
 #include "peers.h"
 #include "samples.h"
 #include "scratch_folder.h"
+#include "step_machines.h"
+#include "step_measured.h"
+#include "step_rank.h"
 #include "step_settings.h"
 #include "table.h"
 #include "trireme/core/deadline.h"
@@ -29,132 +32,6 @@ namespace trireme::bench {
 namespace {
 
 using Json = nlohmann::json;
-
-struct Mode {
-  const char* name;
-  int zero;
-  Placement placement;
-  std::vector<const char*> peers;  // as bench/peers/*_step.py call them
-};
-
-const std::vector<Mode>& modes() {
-  static const std::vector<Mode> kModes = {
-      {"single", 0, Placement::kAutomatic, {"torch-single"}},
-      {"ddp", 0, Placement::kAutomatic, {"torch-ddp", "deepspeed-0"}},
-      {"zero1", 1, Placement::kAutomatic, {"torch-zero", "deepspeed-1"}},
-      {"zero2", 2, Placement::kAutomatic, {"torch-fsdp2-no-reshard", "deepspeed-2"}},
-      {"zero3", 3, Placement::kMapped, {"torch-fsdp2", "deepspeed-3"}},
-      {"zero3-copied", 3, Placement::kCopied, {"torch-fsdp2", "deepspeed-3"}},
-  };
-  return kModes;
-}
-
-// --- a rank
-
-// This process's proportional share of the memory it maps.
-long long proportional_bytes() {
-  std::ifstream file("/proc/self/smaps_rollup");
-  std::string word;
-  long long kilobytes = 0;
-  while (file >> word) {
-    if (word == "Pss:") {
-      file >> kilobytes;
-      break;
-    }
-  }
-  return kilobytes * 1024;
-}
-
-// What may be varied to see what it does.
-struct Tuning {
-  EngineOptions options;
-
-  void add_to(CLI::App& app) {
-    app.add_option("--unit-bytes", options.unit_bytes, "EngineOptions::unit_bytes");
-    app.add_option("--bucket-bytes", options.bucket_bytes, "EngineOptions::bucket_bytes");
-    app.add_option("--bucket-count", options.bucket_count, "EngineOptions::bucket_count");
-  }
-  std::vector<std::string> arguments() const {
-    return {"--unit-bytes",
-            std::to_string(options.unit_bytes),
-            "--bucket-bytes",
-            std::to_string(options.bucket_bytes),
-            "--bucket-count",
-            std::to_string(options.bucket_count)};
-  }
-};
-
-int run_worker(const std::string& mode_name,
-               std::size_t setting_index,
-               const Tuning& tuning,
-               const std::string& output) {
-  TRIREME_CHECK(setting_index < kStepSettings.size(), "there is no setting ", setting_index);
-  const StepSetting& setting = kStepSettings[setting_index];
-  const auto world = init();
-  at::set_num_threads(1);
-  torch::manual_seed(0);
-  const Mode* mode = nullptr;
-  for (const Mode& candidate : modes()) {
-    mode = candidate.name == mode_name ? &candidate : mode;
-  }
-  TRIREME_CHECK(mode != nullptr, "there is no mode ", mode_name);
-  models::Gpt model(setting.model);
-  EngineOptions options = tuning.options;
-  options.zero = mode->zero;
-  options.placement = mode->placement;
-  Engine engine(model, AdamW({.lr = 3e-4}), options, world);
-  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(world->rank()));
-  std::vector<double> times;
-  for (int i = 0; i < kWarmUpSteps + kTimedSteps; ++i) {
-    const auto text = torch::randint(0,
-                                     setting.model.vocabulary,
-                                     {setting.batch, setting.model.sequence + 1},
-                                     generator,
-                                     torch::kLong);
-    const auto start = Clock::now();
-    engine.backward(model->loss(text));
-    engine.step();
-    if (i >= kWarmUpSteps) {
-      times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-    }
-  }
-  const MemoryReport report = engine.memory_report();
-  std::vector<std::int64_t> proportional = {proportional_bytes()};
-  world->all_reduce(proportional).wait();
-  if (world->rank() == 0) {
-    std::int64_t model_bytes = 0;
-    for (const MemoryUse& use : report.ranks) {
-      model_bytes = std::max(model_bytes, use.model_bytes());
-    }
-    std::ofstream(output) << Json{{"ms", times},
-                                  {"memory_bytes", model_bytes},
-                                  {"formula_bytes", report.predicted_bytes},
-                                  {"pss_bytes", proportional[0] / world->size()}};
-  }
-  return 0;
-}
-
-// --- the conductor
-
-struct Measured {
-  std::vector<double> ms;
-  Json last;  // its memory
-};
-
-struct StepOptions {
-  int ranks = 2;
-  int rounds = 3;
-  bool peers = false;
-  std::string json_path;
-  std::string only;
-};
-
-void collect(const std::string& path, Measured* measured) {
-  std::ifstream file(path);
-  measured->last = Json::parse(file);
-  const auto more = measured->last.at("ms").get<std::vector<double>>();
-  measured->ms.insert(measured->ms.end(), more.begin(), more.end());
-}
 
 std::string megabytes(const Json& bytes) {
   return bytes.is_number() ? std::to_string(bytes.get<long long>() / 1'000'000) : "-";
@@ -183,20 +60,11 @@ int run_conductor(const StepOptions& options, const Tuning& tuning) {
         LaunchOptions job;
         job.ranks = mode.name == std::string("single") ? 1 : options.ranks;
         job.threads = 1;
-        job.command = {"/proc/self/exe",
-                       "--worker",
-                       mode.name,
-                       "--setting",
-                       std::to_string(setting),
-                       "--output",
-                       output};
-        for (const std::string& argument : tuning.arguments()) {
-          job.command.push_back(argument);
-        }
+        job.command = step_rank_command(mode.name, setting, tuning, output);
         if (const int code = launch(job); code != 0) {
           return code;
         }
-        collect(output, &measured[{setting, mode.name}]);
+        measured[{setting, mode.name}].collect(output);
         for (const char* peer : mode.peers) {
           const bool before = std::find(done.begin(), done.end(), peer) != done.end();
           if (!options.peers || before || missing.count(peer) > 0) {
@@ -211,7 +79,7 @@ int run_conductor(const StepOptions& options, const Tuning& tuning) {
           } else if (const int code = run_command(command.command); code != 0) {
             missing[peer] = "its program failed with exit code " + std::to_string(code);
           } else {
-            collect(output, &measured[{setting, peer}]);
+            measured[{setting, peer}].collect(output);
           }
         }
       }
@@ -335,7 +203,9 @@ int main(int argc, char** argv) {
   std::string worker;
   std::string output;
   std::size_t setting = 0;
-  app.add_option("-n,--ranks", options.ranks, "How many ranks (default: 2)")
+  app.add_option("-n,--ranks",
+                 options.ranks,
+                 "How many ranks on each machine (default: 2; with --machines 1)")
       ->check(CLI::Range(1, 64));
   app.add_option("--rounds", options.rounds, "How often the systems take turns (default: 3)")
       ->check(CLI::Range(1, 100));
@@ -345,14 +215,31 @@ int main(int argc, char** argv) {
     names.emplace_back(mode.name);
   }
   app.add_option("--only", options.only, "One mode only")->check(CLI::IsMember(names));
+  app.add_option("--machines",
+                 options.machines,
+                 "A test bed of so many machines: network namespaces on this host; needs root")
+      ->check(CLI::Range(2, 200));
+  app.add_flag("--traffic",
+               options.traffic,
+               "The bytes between two machines of two ranks each in a step: in groups, and flat");
   app.add_option("--json", options.json_path, "Write the table as JSON too")->type_name("FILE");
   app.add_option("--worker", worker)->group("");
   app.add_option("--setting", setting)->group("");
   app.add_option("--output", output)->group("");
+  for (int i = 0; i < argc; ++i) {
+    options.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
+  }
   CLI11_PARSE(app, argc, argv);
+  if (options.ranks == 0) {
+    options.ranks = options.machines > 0 ? 1 : 2;
+  }
   try {
-    return worker.empty() ? bench::run_conductor(options, tuning)
-                          : bench::run_worker(worker, setting, tuning, output);
+    if (!worker.empty()) {
+      return bench::run_step_rank(worker, setting, tuning, output);
+    }
+    return options.traffic        ? bench::run_step_traffic(options, tuning)
+           : options.machines > 0 ? bench::run_step_machines(options, tuning)
+                                  : bench::run_conductor(options, tuning);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trireme bench step: %s\n", error.what());
     return 1;

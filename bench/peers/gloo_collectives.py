@@ -1,7 +1,9 @@
-"""Times PyTorch's Gloo collectives: gloo_collectives.py RANKS OUTPUT.
+"""Times PyTorch's Gloo collectives: gloo_collectives.py RANKS OUTPUT [FIRST LOCAL MEETING].
 
-Writes a JSON array of {op, bytes, ms: [one per call]} measured on rank 0, like
-bench/collectives_bench.cc: float32, one thread per rank, calls back to back after a warm-up.
+Writes {system, lines}, each line {op, bytes, ms: [one per call]} measured on rank 0, like
+bench/collectives_rank.cc: float32, one thread per rank, calls back to back after a warm-up. On
+several machines it is started on each, with the first of its ranks, their number, and a file that
+all machines see and that is not there yet.
 """
 
 import json
@@ -30,8 +32,9 @@ def pin(rank, ranks):
         os.sched_setaffinity(0, {cpus[rank * len(cpus) // ranks]})
 
 
-def run(rank, ranks, meeting, output):
-    pin(rank, ranks)
+def run(local_rank, local_ranks, first, ranks, meeting, output):
+    pin(local_rank, local_ranks)
+    rank = first + local_rank
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     lines = []
@@ -57,10 +60,19 @@ def run(rank, ranks, meeting, output):
             lines.append({"op": name, "bytes": size, "ms": times})
     if rank == 0:
         with open(output, "w") as file:
-            json.dump(lines, file)
+            json.dump({"system": f"PyTorch {torch.__version__}, Gloo", "lines": lines}, file)
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def main():
+    ranks, output = int(sys.argv[1]), sys.argv[2]
+    if len(sys.argv) > 3:
+        first, local_ranks, meeting = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+        mp.spawn(run, args=(local_ranks, first, ranks, meeting, output), nprocs=local_ranks)
+        return
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run, args=(int(sys.argv[1]), os.path.join(folder, "meeting"), sys.argv[2]), nprocs=int(sys.argv[1]))
+        mp.spawn(run, args=(ranks, 0, ranks, os.path.join(folder, "meeting"), output), nprocs=ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,13 @@
 /* Times MPI's collectives: mpirun -n RANKS mpi_collectives OUTPUT.
  *
- * Writes a JSON array of {op, bytes, ms: [one per call]} measured on rank 0, like
- * bench/collectives_bench.cc: float32, calls back to back after a warm-up. In place where MPI can,
+ * Writes {system, lines}, each line {op, bytes, ms: [one per call]} measured on rank 0, like
+ * bench/collectives_rank.cc: float32, calls back to back after a warm-up. In place where MPI can,
  * which is its fastest form and what Trireme's owned buffers are compared with. */
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const int kSizes[] = {
     4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
@@ -51,6 +52,13 @@ int main(int argc, char** argv) {
   float* part = malloc(64 << 20);
   int* counts = malloc(sizeof(int) * (size_t)ranks);
   int* starts = malloc(sizeof(int) * (size_t)ranks);
+  if (file != NULL) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_Get_library_version(version, &length);
+    version[strcspn(version, ",\n\"\\")] = '\0'; /* the name and number come first */
+    fprintf(file, "{\"system\": \"%s\", \"lines\": ", version);
+  }
   const char* separator = "[";
   for (int s = 0; s < kSizeCount; ++s) {
     const int numel = kSizes[s] / 4;
@@ -83,7 +91,7 @@ int main(int argc, char** argv) {
     }
   }
   if (file != NULL) {
-    fprintf(file, "]\n");
+    fprintf(file, "]}\n");
     fclose(file);
   }
   free(whole);

@@ -184,8 +184,12 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
   queue.timeout = options.meeting.timeout;
   queue.flight_folder = options.flight_folder;
   queue.helper_thread = options.progress_thread;
+  // Machines that are network namespaces of one host have its processors in common.
+  const auto neighbours = std::count_if(members.begin(), members.end(), [&](const Member& member) {
+    return member.kernel == self.kernel;
+  });
   queue.oversubscribed =
-      self.local_size > static_cast<int>(allowed_cpus().size()) && self.local_size > 1;
+      neighbours > static_cast<std::ptrdiff_t>(allowed_cpus().size()) && neighbours > 1;
   const bool hierarchical =
       facts->machines > 1 && std::any_of(members.begin(), members.end(), [](const Member& member) {
         return member.local_size > 1;

@@ -325,7 +325,9 @@ void OperationQueue::check(Pending& pending, const Deadline& deadline) {
                    concat("waited ",
                           deadline.elapsed_seconds(),
                           " s for ",
-                          names.empty() ? "its peers" : names)),
+                          names.empty() ? "its peers" : names,
+                          ": stopped, busy elsewhere, or cut off from the network; trireme doctor "
+                          "shows which, --timeout allows more")),
          stuck,
          true);
   }

@@ -86,6 +86,12 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   const bool divided = options_.zero >= 1;
   if (options_.zero < 3) {
     memory_ = make_replicated_memory(context, divided);
+  } else if (!ranks_->one_machine()) {
+    TRIREME_CHECK(
+        options_.placement != Placement::kMapped,
+        "EngineOptions::placement: parameters can be mapped where all ranks share a machine, "
+        "these are on several: use kCopied or kAutomatic");
+    memory_ = make_scattered_memory(context);
   } else if (options_.placement == Placement::kCopied) {
     memory_ = make_copied_memory(context);
   } else {
@@ -233,6 +239,16 @@ void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
                 micro_batches.size(),
                 " that add up to ",
                 total);
+  // Groups are of consecutive micro-batches, and of consecutive ranks: those must be the same.
+  bool by_turns = true;
+  for (std::size_t rank = 1; rank < micro_batches.size(); ++rank) {
+    by_turns &= micro_batches[rank] <= micro_batches[rank - 1] &&
+                micro_batches[rank] + 1 >= micro_batches.front();
+  }
+  TRIREME_CHECK(by_turns || ranks_->sum_group() == 1,
+                "deal(): with sum_group ",
+                ranks_->sum_group(),
+                " micro-batches are dealt to the ranks by turns; leave it at 1 to deal otherwise");
   const std::int64_t rounds = rounds_of(micro_batches);
   gradients_->set_rounds(rounds);  // may find no memory: nothing has changed then
   dealt_ = micro_batches;

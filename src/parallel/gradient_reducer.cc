@@ -79,11 +79,13 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       rounds_(rounds),
       ranks_(ranks),
       ledger_(ledger),
+      reads_peers_(options.zero == 0 && ranks.size() > 1 && ranks.one_machine()),
       sums_(units.size()),
       buckets_of_(parameters.size()),
       present_(parameters.size(), kAbsent),
       accumulated_(parameters.size(), 0),
       local_(parameters.size(), 0),
+      in_totals_(parameters.size(), 0),
       record_(kFirstParameter + parameters.size()),
       records_(record_.size() * static_cast<std::size_t>(ranks.size())) {
   const bool alone = ranks.size() == 1;
@@ -125,7 +127,84 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       buckets_of_[unit.parameters[piece.parameter]].push_back(b);
     }
   }
+  const int group = ranks.sum_group();
+  TRIREME_CHECK(group == 1 || ranks.size() % group == 0 || group % ranks.size() == 0,
+                "sums add up groups of ",
+                group,
+                " micro-batches (sum_group), which neither divides the ",
+                ranks.size(),
+                " ranks nor is a multiple of them: choose one that does");
+  for (const Unit& unit : units) {
+    TRIREME_CHECK(group == 1 || !unit.sparse,
+                  "parameter ",
+                  parameters[unit.parameters[0]].name,
+                  " has sparse gradients, which are added up one by one: leave sum_group at 1");
+  }
+  make_totals();
   make_ring();
+}
+
+std::int64_t GradientReducer::rounds_per_group() const {
+  const int group = ranks_.sum_group();
+  const bool spans = group > ranks_.size() && options_.sum_order == SumOrder::kChained &&
+                     rounds_ > 1 && !options_.gradient_hook;
+  return spans ? group / ranks_.size() : 0;
+}
+
+void GradientReducer::make_totals() {
+  for (std::size_t u = 0; u < units_.size() && rounds_per_group() > 0; ++u) {
+    Sums& sums = sums_[u];
+    const std::size_t bytes =
+        static_cast<std::size_t>(mine(u).size()) * dtype_bytes(units_[u].sum_dtype());
+    if (units_[u].trainable && sums.totals.size_bytes() == 0 && bytes > 0) {
+      sums.totals = HostMemory(bytes);
+      sums.charges.push_back(ledger_.charge(MemoryCategory::kGradients, bytes));
+    }
+  }
+}
+
+// The sums of a group that is complete go to the totals.
+void GradientReducer::close_group() {
+  while (!in_flight_.empty()) {
+    wait_for_oldest();
+  }
+  take_record();
+  std::vector<char> was_in_totals = in_totals_;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_[u];
+    if (!unit.trainable) {
+      continue;
+    }
+    const std::size_t element = dtype_bytes(unit.sum_dtype());
+    for (const Piece& piece : unit.layout.pieces(mine(u))) {
+      const std::size_t parameter = unit.parameters[piece.parameter];
+      if (accumulated_[parameter]) {
+        accumulate(sums_[u].totals.data() +
+                       static_cast<std::size_t>(piece.offset - mine(u).begin) * element,
+                   unit.sum_dtype(),
+                   sum_at(u, piece.offset),
+                   unit.sum_dtype(),
+                   piece.numel,
+                   !was_in_totals[parameter]);
+      }
+    }
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    in_totals_[p] |= accumulated_[p];
+  }
+  std::fill(accumulated_.begin(), accumulated_.end(), 0);
+  std::fill(local_.begin(), local_.end(), 0);
+}
+
+// The totals are what the step's sums are.
+void GradientReducer::take_totals() {
+  close_group();
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (sums_[u].totals.size_bytes() > 0) {
+      std::memcpy(sum_at(u, mine(u).begin), sums_[u].totals.data(), sums_[u].totals.size_bytes());
+    }
+  }
+  accumulated_ = in_totals_;
 }
 
 void GradientReducer::make_ring() {
@@ -148,6 +227,7 @@ void GradientReducer::set_rounds(std::int64_t rounds) {
   const std::int64_t before = rounds_;
   rounds_ = rounds;
   try {
+    make_totals();
     make_ring();
   } catch (...) {
     rounds_ = before;
@@ -196,7 +276,7 @@ std::byte* GradientReducer::sum_at(std::size_t unit, std::int64_t element) const
 }
 
 const std::byte* GradientReducer::sums(std::size_t unit, const Piece& piece) const {
-  if (options_.zero == 0 && ranks_.size() > 1) {
+  if (reads_peers_) {
     const auto& ranges = units_[unit].ranges;
     const auto owner = std::find_if(ranges.begin(), ranges.end(), [&](const Range& range) {
       return piece.offset >= range.begin && piece.offset < range.end;
@@ -216,6 +296,10 @@ void GradientReducer::wait_until_released() {
 
 void GradientReducer::begin_round(bool last_of_this_rank, const std::vector<bool>& expected) {
   wait_until_released();
+  const std::int64_t spans = rounds_per_group();
+  if (spans > 0 && rounds_done_ > 0 && rounds_done_ % spans == 0) {
+    close_group();
+  }
   last_round_of_this_rank_ = last_of_this_rank;
   expected_ = expected;
   std::fill(present_.begin(), present_.end(), kAbsent);
@@ -417,7 +501,14 @@ void GradientReducer::launch(std::size_t b) {
   }
   const Range own = intersection(mine(bucket.unit), bucket.range);
   SumTerms terms{.absent = std::move(absent)};
-  if (space == Space::kRing && rounds_done_ > 0) {
+  if (const std::int64_t spans = rounds_per_group()) {
+    terms.group = 1;  // the rounds of a group are one chain
+    if (rounds_done_ % spans != 0) {
+      take_record();
+      terms.accumulate = true;
+      terms.fresh = fresh_ranges(bucket);
+    }
+  } else if (space == Space::kRing && rounds_done_ > 0) {
     take_record();
     terms.accumulate = true;
     terms.fresh = fresh_ranges(bucket);
@@ -611,14 +702,23 @@ Agreement GradientReducer::finish() {
     wait_for_oldest();
   }
   take_record();
-  if (options_.zero == 0 && ranks_.size() > 1) {
+  if (rounds_per_group() > 0) {
+    take_totals();
+  }
+  if (reads_peers_) {
     ranks_.barrier().wait();  // the others' sums are read next
+  } else if (options_.zero == 0) {
+    gather_whole();  // from other machines
   }
   agreement_.used.assign(accumulated_.begin(), accumulated_.end());
   return agreement_;
 }
 
 void GradientReducer::gather_whole() {
+  if (whole_) {
+    return;
+  }
+  whole_ = true;
   std::deque<Work> gathers;
   for (std::size_t u = 0; u < units_.size() && ranks_.size() > 1; ++u) {
     const Unit& unit = units_[u];
@@ -668,7 +768,7 @@ void GradientReducer::reset() {
     }
     learned_ = true;
   }
-  if (options_.zero == 0 && ranks_.size() > 1) {
+  if (reads_peers_) {
     released_ = ranks_.barrier();
     release_pending_ = true;
   }
@@ -676,9 +776,11 @@ void GradientReducer::reset() {
   filled_.clear();
   std::fill(accumulated_.begin(), accumulated_.end(), 0);
   std::fill(local_.begin(), local_.end(), 0);
+  std::fill(in_totals_.begin(), in_totals_.end(), 0);
   std::fill(record_.begin(), record_.end(), std::uint8_t{0});
   agreement_ = {};
   rounds_done_ = 0;
+  whole_ = false;
 }
 
 }  // namespace trireme::detail

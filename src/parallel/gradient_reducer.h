@@ -42,6 +42,12 @@ struct Agreement {
 //   ring      a few buckets that are used over and over (stages 2 and 3, and everything with
 //             several rounds)
 //   local     whole gradients of this rank, for SumOrder::kLocalFirst at stages 2 and 3
+//
+// Note [groups of micro-batches]
+// With InitOptions::sum_group = G the chain is over sums of G micro-batches. Where G divides the
+// number of ranks, the communicator does that in every round. Where it is a multiple of it, as for
+// one process that follows the order of a larger job, a group takes several rounds: the sums are
+// then those of the group, and are added to the totals when it is complete.
 class GradientReducer {
  public:
   GradientReducer(const std::vector<Parameter>& parameters,
@@ -113,6 +119,11 @@ class GradientReducer {
   void reduce_sparse();
   void take_record();
   void make_ring();
+  // Rounds of one group of micro-batches; 0 where a round has whole groups.
+  std::int64_t rounds_per_group() const;
+  void make_totals();
+  void close_group();
+  void take_totals();
   std::vector<Range> absent_ranges(const Bucket& bucket) const;
   std::vector<Range> fresh_ranges(const Bucket& bucket) const;
   Range mine(std::size_t unit) const;
@@ -125,6 +136,7 @@ class GradientReducer {
   std::int64_t rounds_;
   Communicator& ranks_;
   MemoryLedger& ledger_;
+  const bool reads_peers_;  // DDP on one machine: the others' sums are read where they are
 
   // Sums by unit. DDP and stage 1 keep whole gradients, of which this rank's range becomes sums;
   // the others keep that range.
@@ -134,6 +146,7 @@ class GradientReducer {
     std::byte* data = nullptr;
     std::int64_t first = 0;  // the element at `data`
     SharedBuffer local;      // SumOrder::kLocalFirst
+    HostMemory totals;       // of the groups before this one; see Note [groups of micro-batches]
     std::vector<MemoryLedger::Charge> charges;
   };
   std::vector<Sums> sums_;
@@ -151,6 +164,7 @@ class GradientReducer {
   std::vector<char> present_;      // by parameter, in this round: 0 no, 1 yes, 2 not finite
   std::vector<char> accumulated_;  // by parameter: the sums hold something
   std::vector<char> local_;        // by parameter: the local gradients hold something
+  std::vector<char> in_totals_;    // by parameter: the totals hold something
   std::vector<bool> expected_;     // by parameter, in this round: a gradient can come
   bool last_round_of_this_rank_ = false;
   Agreement agreement_;
@@ -161,6 +175,7 @@ class GradientReducer {
   Work record_work_;
   bool record_pending_ = false;
   std::int64_t rounds_done_ = 0;
+  bool whole_ = false;               // the sums have been gathered
   std::vector<std::size_t> filled_;  // buckets in the order in which they were filled
   bool learned_ = false;
   bool told_of_growth_ = false;

@@ -1,10 +1,12 @@
 #include "parallel/live_units.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
+#include "trireme/core/machine.h"
 
 namespace trireme::detail {
 
@@ -34,11 +36,8 @@ class LiveUnits::Handle final : public Watched {
   UnitNames names_;
 };
 
-LiveUnits::LiveUnits(std::size_t limit,
-                     bool prefetch,
-                     Fetch fetch,
-                     std::shared_ptr<MemoryLedger> ledger)
-    : limit_(limit), fetch_(std::move(fetch)), ledger_(std::move(ledger)) {
+LiveUnits::LiveUnits(std::size_t limit, bool prefetch, std::unique_ptr<UnitSource> source)
+    : limit_(limit), source_(std::move(source)) {
   if (prefetch) {
     thread_ = std::thread([this] { run_thread(); });
   }
@@ -94,14 +93,14 @@ void LiveUnits::pin(std::size_t index) {
                 live_bytes_ + unit.bytes,
                 " bytes; it gets them"));
       }
+      live_bytes_ += unit.bytes;
       try {
-        unit.block = take_block(unit.bytes);
+        unit.memory = source_->acquire(index);
       } catch (...) {
         live_bytes_ -= unit.bytes;
         --unit.pins;
         throw;
       }
-      fetch_(index, unit.block.memory.data());
       ++fetches_;
     }
     make_live(unit);
@@ -176,41 +175,17 @@ void LiveUnits::release(Unit& unit) {
   unit.live = false;
   unit.fetched = false;
   live_bytes_ -= unit.bytes;
-  spare_.push_back(std::move(unit.block));
-  unit.block = {};
+  unit.memory = nullptr;
+  source_->release(static_cast<std::size_t>(&unit - units_.data()));
 }
 
 void LiveUnits::make_live(Unit& unit) {
   show_memory(*unit.storage.storage().unsafeGetStorageImpl(),
-              unit.block.memory.data(),
+              const_cast<std::byte*>(unit.memory),
               unit.bytes,
               unit.watched);
   unit.live = true;
   unit.fetched = false;
-}
-
-LiveUnits::Block LiveUnits::take_block(std::size_t bytes) {
-  live_bytes_ += bytes;
-  const auto fits = std::find_if(spare_.begin(), spare_.end(), [&](const Block& block) {
-    return block.memory.size_bytes() == bytes;
-  });
-  if (fits != spare_.end()) {
-    Block block = std::move(*fits);
-    spare_.erase(fits);
-    return block;
-  }
-  // Of another size: spare memory goes back, as much as the limit asks for.
-  const auto held = [&] {
-    std::size_t total = live_bytes_;
-    for (const Block& block : spare_) {
-      total += block.memory.size_bytes();
-    }
-    return total;
-  };
-  while (!spare_.empty() && held() > limit_) {
-    spare_.erase(spare_.begin());
-  }
-  return {HostMemory(bytes), ledger_->charge(MemoryCategory::kGather, bytes)};
 }
 
 void LiveUnits::drop_all() {
@@ -226,6 +201,7 @@ void LiveUnits::drop_all() {
       release(unit);
     }
   }
+  source_->outdate();
 }
 
 void LiveUnits::end_of_step() {
@@ -252,19 +228,55 @@ void LiveUnits::run_thread() {
       continue;
     }
     unit.fetching = true;
+    live_bytes_ += unit.bytes;
+    lock.unlock();
+    const std::byte* memory = nullptr;
     try {
-      unit.block = take_block(unit.bytes);
-      lock.unlock();
-      fetch_(index, unit.block.memory.data());
-      lock.lock();
+      memory = source_->acquire(index);
+    } catch (const Error& error) {
+      log(LogLevel::kDebug, error.what());  // whoever needs it will be told
+    }
+    lock.lock();
+    if (memory != nullptr) {
       ++fetches_;
+      unit.memory = memory;
       unit.fetched = true;  // the thread that uses it makes it live
-    } catch (const MemoryError&) {
-      live_bytes_ -= unit.bytes;  // whoever needs it will be told
+    } else {
+      live_bytes_ -= unit.bytes;
     }
     unit.fetching = false;
     changed_.notify_all();
   }
+}
+
+std::shared_ptr<LiveUnits> make_live_units(
+    const ParameterMemoryContext& context,
+    const std::function<std::unique_ptr<UnitSource>(std::vector<std::size_t> bytes,
+                                                    std::size_t limit)>& make_source) {
+  std::vector<std::size_t> bytes;
+  for (const Unit& unit : context.units) {
+    bytes.push_back(unit.bytes());
+  }
+  std::size_t limit = context.options.gather_bytes;
+  if (limit == 0) {
+    std::vector<std::size_t> sizes = bytes;
+    sizes.resize(sizes.size() + 2, 0);
+    std::partial_sort(sizes.begin(), sizes.begin() + 2, sizes.end(), std::greater<>());
+    limit = sizes[0] + sizes[1];
+  }
+  bool prefetch = context.options.prefetch == Prefetch::kOn;
+  if (context.options.prefetch == Prefetch::kAutomatic) {
+    // From another machine a unit takes time in which nothing is computed here.
+    prefetch = !context.ranks.one_machine() || allowed_cpus().size() > 1;
+    if (!prefetch && context.ranks.rank() == 0) {
+      log(LogLevel::kInfo, "no prefetch of parameters: each rank has one processor");
+    }
+  }
+  auto live = std::make_shared<LiveUnits>(limit, prefetch, make_source(bytes, limit));
+  for (const Unit& unit : context.units) {
+    live->add(unit.bytes(), UnitNames(unit, context.parameters));
+  }
+  return live;
 }
 
 }  // namespace trireme::detail

@@ -12,9 +12,8 @@
 #include <c10/core/Storage.h>
 
 #include "parallel/operator_watch.h"
+#include "parallel/unit_source.h"
 #include "parallel/unit_storage.h"
-#include "trireme/core/host_memory.h"
-#include "trireme/core/memory_ledger.h"
 
 namespace trireme::detail {
 
@@ -23,10 +22,7 @@ namespace trireme::detail {
 // sequence of uses of the last step; it decides what is released and what is fetched ahead.
 class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
  public:
-  // Puts unit `unit` together at `to`. Called from any thread, never twice at a time for one unit.
-  using Fetch = std::function<void(std::size_t unit, std::byte* to)>;
-
-  LiveUnits(std::size_t limit, bool prefetch, Fetch fetch, std::shared_ptr<MemoryLedger> ledger);
+  LiveUnits(std::size_t limit, bool prefetch, std::unique_ptr<UnitSource> source);
   ~LiveUnits();
 
   // The next unit. Its storage has no memory until it is used.
@@ -46,16 +42,11 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
   std::int64_t fetches() const { return fetches_; }
 
  private:
-  // Memory that goes from unit to unit, on the books for as long as it is held.
-  struct Block {
-    HostMemory memory;
-    MemoryLedger::Charge charge;
-  };
   struct Unit {
     std::size_t bytes = 0;
     UnitStorage storage;
     std::shared_ptr<Watched> watched;
-    Block block;  // while it is whole
+    const std::byte* memory = nullptr;  // while it is whole
     int pins = 0;
     bool live = false;      // whole, and its tensors point at it
     bool fetching = false;  // by the thread
@@ -71,20 +62,17 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
   bool make_room(std::size_t bytes, std::size_t keep, std::size_t horizon);
   void release(Unit& unit);
   void make_live(Unit& unit);
-  Block take_block(std::size_t bytes);
   // Uses from now until the next one of `unit`; large when none is expected.
   std::size_t distance(std::size_t unit) const;
   void run_thread();
 
   const std::size_t limit_;
-  const Fetch fetch_;
-  const std::shared_ptr<MemoryLedger> ledger_;
+  const std::unique_ptr<UnitSource> source_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
   std::vector<Unit> units_;
-  std::vector<Block> spare_;           // released memory, for the next unit of its size
   std::vector<std::size_t> expected_;  // the uses of the last step, repetitions left out
   std::vector<std::size_t> seen_;      // those of this step
   std::size_t position_ = 0;           // in expected_, behind the last use
@@ -96,5 +84,12 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
   int wanted_ = -1;  // the unit the thread is to fetch
   std::thread thread_;
 };
+
+// As many of a model's units, and fetched ahead, as the options say. `make_source` gets the units'
+// sizes and the limit.
+std::shared_ptr<LiveUnits> make_live_units(
+    const ParameterMemoryContext& context,
+    const std::function<std::unique_ptr<UnitSource>(std::vector<std::size_t> bytes,
+                                                    std::size_t limit)>& make_source);
 
 }  // namespace trireme::detail

@@ -58,8 +58,10 @@ struct ParameterMemoryContext {
 // it; otherwise every rank updates everything.
 std::unique_ptr<ParameterMemory> make_replicated_memory(const ParameterMemoryContext& context,
                                                         bool divided);
-// Stage 3.
+// Stage 3 on one machine.
 std::unique_ptr<ParameterMemory> make_mapped_memory(const ParameterMemoryContext& context);
 std::unique_ptr<ParameterMemory> make_copied_memory(const ParameterMemoryContext& context);
+// Stage 3 on several.
+std::unique_ptr<ParameterMemory> make_scattered_memory(const ParameterMemoryContext& context);
 
 }  // namespace trireme::detail

@@ -115,7 +115,8 @@ class Divided final : public Watched {
 
 class Construction::Impl final : public OperatorObserver {
  public:
-  explicit Impl(Communicator& ranks) : ranks_(ranks), observed_(*this) {}
+  // Divided among the ranks of a machine: until there is an engine, every machine has all of it.
+  explicit Impl(Communicator& ranks) : ranks_(ranks.machine()), observed_(*this) {}
 
   void before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) override {
     const std::size_t count = schema.arguments().size();

@@ -6,8 +6,6 @@
 
 #include "parallel/live_units.h"
 #include "parallel/unit_storage.h"
-#include "trireme/core/log.h"
-#include "trireme/core/machine.h"
 
 namespace trireme::detail {
 namespace {
@@ -113,34 +111,17 @@ class MappedMemory final : public SharedUnits {
 // Tensors see private copies, made when they are used.
 class CopiedMemory final : public SharedUnits {
  public:
-  explicit CopiedMemory(const ParameterMemoryContext& context) : SharedUnits(context) {
-    std::size_t limit = context.options.gather_bytes;
-    if (limit == 0) {
-      std::vector<std::size_t> sizes = {0, 0};
-      for (const Unit& unit : context.units) {
-        sizes.push_back(unit.bytes());
-      }
-      std::partial_sort(sizes.begin(), sizes.begin() + 2, sizes.end(), std::greater<>());
-      limit = sizes[0] + sizes[1];
-    }
-    bool prefetch = context.options.prefetch == Prefetch::kOn;
-    if (context.options.prefetch == Prefetch::kAutomatic) {
-      prefetch = allowed_cpus().size() > 1;
-      if (!prefetch && context.ranks.rank() == 0) {
-        log(LogLevel::kInfo, "no prefetch of parameters: each rank has one processor");
-      }
-    }
-    live_ = std::make_shared<LiveUnits>(
-        limit,
-        prefetch,
-        [this](std::size_t unit, std::byte* to) {
-          read(unit, {0, context_.units[unit].layout.total_numel()}, to);
-        },
-        context.ledger.shared_from_this());
-    for (const Unit& unit : context.units) {
-      live_->add(unit.bytes(), UnitNames(unit, context.parameters));
-    }
-  }
+  explicit CopiedMemory(const ParameterMemoryContext& context)
+      : SharedUnits(context),
+        live_(make_live_units(context, [&](std::vector<std::size_t> bytes, std::size_t limit) {
+          return make_private_source(
+              std::move(bytes),
+              limit,
+              [this](std::size_t unit, std::byte* to) {
+                read(unit, {0, context_.units[unit].layout.total_numel()}, to);
+              },
+              context.ledger.shared_from_this());
+        })) {}
   ~CopiedMemory() override { live_->close(); }
   CopiedMemory(const CopiedMemory&) = delete;
   CopiedMemory& operator=(const CopiedMemory&) = delete;

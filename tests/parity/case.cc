@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "support/ranks.h"
 #include "trireme/optim/square_sum.h"
 #include "trireme/parallel/autocast.h"
 #include "trireme/tensor/span.h"
@@ -308,6 +309,7 @@ Result train_plainly(const Case& item) {
   Result result;
   for (std::int64_t step = 0; step < kSteps; ++step) {
     std::vector<Tensor> sums(parameters.size());
+    std::vector<Tensor> group(parameters.size());  // of the micro-batches since the last whole one
     for (std::int64_t m = 0; m < kMicroBatches; ++m) {
       model->zero_grad();
       model->loss(step, m).backward();
@@ -316,7 +318,12 @@ Result train_plainly(const Case& item) {
         if (gradient.defined()) {
           // In the memory order of the parameter, as its update is.
           Tensor ordered = torch::empty_like(parameters[p]).copy_(gradient).detach();
-          sums[p] = sums[p].defined() ? sums[p].add(ordered) : ordered;
+          group[p] = group[p].defined() ? group[p].add(ordered) : ordered;
+        }
+        const bool whole = (m + 1) % testing::sum_group() == 0 || m + 1 == kMicroBatches;
+        if (whole && group[p].defined()) {
+          sums[p] = sums[p].defined() ? sums[p].add(group[p]) : group[p];
+          group[p] = Tensor();
         }
       }
     }

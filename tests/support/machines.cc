@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include "trireme/core/environment.h"
@@ -147,8 +148,12 @@ void Machines::inside(int machine, const std::function<void()>& body) const {
     try {
       const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
       TRIREME_CHECK(file >= 0, "cannot open ", path, ": ", std::strerror(errno));
-      const bool there = setns(file, CLONE_NEWNET) == 0 && unshare(CLONE_NEWUTS) == 0 &&
-                         sethostname(host(machine).c_str(), host(machine).size()) == 0;
+      // With its own /sys, as `ip netns exec` has it: UCX looks there for the interfaces.
+      const bool there =
+          setns(file, CLONE_NEWNET) == 0 && unshare(CLONE_NEWUTS | CLONE_NEWNS) == 0 &&
+          sethostname(host(machine).c_str(), host(machine).size()) == 0 &&
+          mount("", "/", "none", MS_SLAVE | MS_REC, nullptr) == 0 &&
+          umount2("/sys", MNT_DETACH) == 0 && mount("sysfs", "/sys", "sysfs", 0, nullptr) == 0;
       const int reason = errno;
       close(file);
       TRIREME_CHECK(there, "cannot enter ", path, ": ", std::strerror(reason));

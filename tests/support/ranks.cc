@@ -67,17 +67,32 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+class LayoutCheck final : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    if (!on_machines()) {
+      return;
+    }
+    if (const auto why = Machines::unavailable(layout() == "machines:2" ? "" : "switch")) {
+      GTEST_SKIP() << "the layout cannot be had: " << *why;
+    }
+  }
+};
+
+const auto* const layout_check = ::testing::AddGlobalTestEnvironment(new LayoutCheck);
+
 }  // namespace
 
 bool in_external_layout() {
   return layout() == "external";
 }
 
-std::optional<std::string> layout_unavailable() {
-  if (!on_machines()) {
-    return std::nullopt;
-  }
-  return Machines::unavailable(layout() == "machines:2" ? "" : "switch");
+bool in_shared_memory() {
+  return layout().empty();
+}
+
+Machines& layout_machines() {
+  return machines();
 }
 
 int sum_group() {

@@ -14,16 +14,21 @@
 
 namespace trireme::testing {
 
+class Machines;
+
 // Where the ranks of a test are, by the variable TRIREME_TEST_LAYOUT:
 //   (not set)    on this machine, in shared memory
 //   ucx          on this machine, through UCX
 //   machines:M   on M machines (support/machines.h), as many on each as possible
 //   external     wherever mpirun or trireme run have started this program: only worlds of that
 //                size are tested
-// and sums add up groups of TRIREME_SUM_GROUP ranks first.
+// and sums add up groups of TRIREME_SUM_GROUP ranks first. Where a layout cannot be had here, every
+// test is skipped, with "layout cannot be had" and the reason.
 bool in_external_layout();
-// Why this layout cannot be had here; a test main skips everything then.
-std::optional<std::string> layout_unavailable();
+// The layout is the first one, where everything is tested; the others take what they may get wrong.
+bool in_shared_memory();
+// The machines of the layout machines:M.
+Machines& layout_machines();
 int sum_group();
 
 // A job name that no other test uses.

@@ -1,29 +1,85 @@
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <memory>
 
 #include "collectives_bench.h"
 #include "commands.h"
+#include "machine_options.h"
 #include "number_options.h"
 #include "sibling.h"
 #include "train_bench.h"
 
 namespace trireme::tools {
+namespace {
 
-void add_bench_command(CLI::App& program, Action& action) {
-  CLI::App* bench = program.add_subcommand("bench", "Measure, side by side with other systems");
-  bench->require_subcommand(1);
+// The words of this process's command, for the head of a table.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!text.empty()) {
+    text.pop_back();
+  }
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
 
+void add_machines(CLI::App& app, bench::CollectivesOptions& options) {
+  add_count(app,
+            "--machines",
+            options.machines,
+            "A test bed of so many machines (2 or more): network namespaces on this host; needs "
+            "root")
+      ->check(CLI::Range(2, 200));
+  app.add_flag("--rails",
+               options.rails,
+               "On a test bed of two machines: 64 MiB over one interface, and over two, each "
+               "limited to 1 Gbit/s");
+  add_machine_options(app, options.launch);
+}
+
+void add_collectives(CLI::App& bench, Action& action) {
   auto options = std::make_shared<bench::CollectivesOptions>();
-  CLI::App* collectives = bench->add_subcommand(
+  CLI::App* collectives = bench.add_subcommand(
       "collectives", "all_reduce, reduce_scatter, all_gather and broadcast from 4 KiB to 64 MiB");
-  add_count(*collectives, "-n,--ranks", options->ranks, "How many ranks (default: 2)");
+  collectives->footer(
+      "On several machines, one command on each, the same but for --node-rank; machine 0 prints:\n"
+      "  trireme bench collectives --nnodes 2 --node-rank 0 --rendezvous HOST:PORT -n 1\n"
+      "On one host, as root, machines that are network namespaces, beside other systems:\n"
+      "  trireme bench collectives --machines 2 -n 1 --peers");
+  add_count(*collectives,
+            "-n,--ranks",
+            options->launch.ranks,
+            "How many ranks on each machine (default: 2; 1 on several)");
   collectives->add_flag(
       "--peers", options->peers, "Beside Gloo (PyTorch) and Open MPI, in turns in the same run");
   collectives->add_option("--json", options->json_path, "Write the table as JSON too")
       ->type_name("FILE");
   add_count(
       *collectives, "--rounds", options->rounds, "How often the systems take turns (default: 3)");
+  collectives->add_option("--op", options->ops, "Only these operations")
+      ->check(CLI::IsMember({"all_reduce", "reduce_scatter", "all_gather", "broadcast"}))
+      ->type_name("NAME...");
+  collectives->add_option("--bytes", options->sizes, "Only these sizes: 4KiB 64MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(4LL << 10, 1LL << 30))
+      ->type_name("SIZE...");
+  add_machines(*collectives, *options);
   collectives->add_option("--worker", options->worker_output, "")
       ->group("");  // for the ranks it starts
+  collectives->callback([&action, options] {
+    options->command_line = command_line();
+    action = [options] { return bench::run_collectives_bench(*options); };
+  });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& program, Action& action) {
+  CLI::App* bench = program.add_subcommand("bench", "Measure, side by side with other systems");
+  bench->require_subcommand(1);
+
+  add_collectives(*bench, action);
   const auto add_program = [&](const char* name, const char* about) {
     CLI::App* command = bench->add_subcommand(name, std::string(about) + ": see its own --help");
     command->allow_extras();
@@ -52,10 +108,6 @@ void add_bench_command(CLI::App& program, Action& action) {
       ->type_name("FILE");
   train->callback([&action, train_options] {
     action = [train_options] { return bench::run_train_bench(*train_options); };
-  });
-
-  collectives->callback([&action, options] {
-    action = [options] { return bench::run_collectives_bench(*options); };
   });
 }
 

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "machine_options.h"
 #include "number_options.h"
 #include "trireme/doctor/doctor.h"
 
@@ -24,29 +25,7 @@ void add_doctor_command(CLI::App& program, Action& action) {
             launch.ranks,
             "Ranks on this machine that measure each other (default: one per processor, at most "
             "8)");
-  add_count(*doctor, "--nnodes", launch.nodes, "How many machines (default: 1)");
-  doctor->add_option("--node-rank", launch.node_rank, "Which machine this is, from 0 on")
-      ->type_name("K");
-  doctor
-      ->add_option(
-          "--rendezvous", launch.rendezvous, "Where machine 0 listens; the same on all machines")
-      ->type_name("HOST:PORT");
-  doctor
-      ->add_option("--token-file",
-                   launch.token_file,
-                   "A file with the secret that all machines share (default: TRIREME_TOKEN)")
-      ->type_name("FILE");
-  doctor
-      ->add_option("--interfaces",
-                   launch.interfaces,
-                   "Network interfaces to use, e.g. eth0,eth1 (default: "
-                   "all that reach the others)")
-      ->type_name("LIST");
-  doctor->add_option("--backend", launch.backend, "auto, shm, ucx or mpi (default: auto)")
-      ->check(CLI::IsMember({"auto", "shm", "ucx", "mpi"}))
-      ->type_name("NAME");
-  doctor->add_option("--algorithm", launch.algorithm, "Of the collectives (default: chosen)")
-      ->type_name("NAME");
+  add_machine_options(*doctor, launch);
   add_optional_seconds(*doctor,
                        "--timeout",
                        launch.timeout_seconds,

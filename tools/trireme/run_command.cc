@@ -2,17 +2,14 @@
 #include <memory>
 
 #include "commands.h"
+#include "machine_options.h"
 #include "number_options.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::tools {
-namespace {
-
-constexpr std::int64_t kLargestNodeRank = 1 << 20;
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<std::string> split_off_command(std::vector<std::string>& words) {
   std::vector<std::string> command;
@@ -57,38 +54,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
                      "Threads of each rank (default: its share of the processors)");
   run->add_option("--log-dir", options->log_dir, "Folder for the ranks' logs and flight records")
       ->type_name("FOLDER");
-  add_count(*run, "--nnodes", options->nodes, "How many machines the job runs on (default: 1)");
-  run->add_option_function<std::string>(
-         "--node-rank",
-         [options](const std::string& text) {
-           const auto number = parse_integer(text);
-           if (!number || *number < 0 || *number > kLargestNodeRank) {
-             throw CLI::ValidationError(
-                 "--node-rank", "expected a whole number from 0 on, found \"" + text + "\"");
-           }
-           options->node_rank = static_cast<int>(*number);
-         },
-         "Which of them this is, from 0 on")
-      ->type_name("K");
-  run->add_option("--rendezvous",
-                  options->rendezvous,
-                  "Where machine 0 listens for the others: an address of it and a free port")
-      ->type_name("HOST:PORT");
-  run->add_option("--token-file",
-                  options->token_file,
-                  "A file with the secret that all machines share; only you may read it (default: "
-                  "the variable TRIREME_TOKEN)")
-      ->type_name("FILE");
-  run->add_option("--interfaces",
-                  options->interfaces,
-                  "Network interfaces for the ranks (default: all that reach machine 0)")
-      ->type_name("A,B");
-  run->add_option("--backend", options->backend, "How ranks talk: auto, shm, ucx or mpi")
-      ->type_name("NAME");
-  run->add_option("--algorithm", options->algorithm, "Algorithm of the collectives")
-      ->type_name("NAME");
-  add_optional_count(
-      *run, "--sum-group", options->sum_group, "Ranks whose numbers are added first, as a group");
+  add_machine_options(*run, *options);
   add_optional_seconds(*run,
                        "--timeout",
                        options->timeout_seconds,

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "machine_options.h"
 #include "sibling.h"
 #include "train_resume.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
@@ -27,6 +28,7 @@ using detail::concat;
 constexpr double kTimeToEnd = 60;
 
 struct TrainCommand {
+  LaunchOptions machines;  // where it runs: how many machines, and how they meet
   std::string config;
   ResumeFlag resume;
   bool help = false;
@@ -100,7 +102,7 @@ std::string dated_folder(const std::string& model) {
 
 // Our own, by groups and with all words: CLI11's would be one long list.
 std::string help_text() {
-  return "Train a built-in model on this machine.\n\n"
+  return "Train a built-in model, on this machine or on several.\n\n"
          "Usage: trireme train [-n N] [SETTINGS] [--config FILE] [--resume [RUN|STEP|never]] "
          "[--print-config]\n\n"
          "  --config FILE       settings from a JSON file, DeepSpeed's names too; flags count "
@@ -113,7 +115,13 @@ std::string help_text() {
          "  --resume RUN        the same, in this folder\n"
          "  --resume STEP       go on from the checkpoint of this step\n"
          "  --resume never      refuse a folder that holds a run\n"
-         "  --print-config      show the settings in force, as JSON, and end\n\n"
+         "  --print-config      show the settings in force, as JSON, and end\n"
+         "  --nnodes M --node-rank K --rendezvous HOST:PORT\n"
+         "                      one command on each of M machines, the same but for --node-rank; "
+         "--run is a\n"
+         "                      folder they share. Also --interfaces, --backend, --algorithm, "
+         "--sum-group and\n"
+         "                      --token-file of trireme run (docs/cluster.md)\n\n"
          "SETTINGS, as flags or as names of one JSON object:\n" +
          settings_help() +
          "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed, 130 ended by Ctrl-C (the run "
@@ -141,11 +149,19 @@ int run_training(const TrainCommand& command) {
     std::cout << to_json(settings) << "\n";
     return kExitOk;
   }
+  TRIREME_CHECK(command.machines.nodes == 1 || !settings.run.empty(),
+                "--nnodes ",
+                command.machines.nodes,
+                ": expected --run FOLDER, a folder that all machines share, found none");
   if (settings.run.empty()) {
     settings.run = dated_folder(settings.model);
   }
-  FolderLock::check_free(settings.run);
-  if (!step) {
+  // Machine 0 looks after the folder; what it has decided the ranks of the others are told.
+  const bool leads = command.machines.node_rank == 0;
+  if (leads) {
+    FolderLock::check_free(settings.run);
+  }
+  if (!step && leads) {
     if (command.resume.value.empty() && ended_before_a_checkpoint(settings)) {
       std::cout << "the run in " << settings.run
                 << " ended before its first checkpoint: it begins anew\n"
@@ -156,7 +172,7 @@ int run_training(const TrainCommand& command) {
     write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
   }
 
-  LaunchOptions options;
+  LaunchOptions options = command.machines;
   options.command = {sibling_path("trireme-worker"), "train", settings.run};
   if (step) {
     options.command.push_back(std::to_string(*step));
@@ -200,8 +216,19 @@ std::string suggestion_for(const std::vector<std::string>& words) {
   if (words[0] != "train") {
     return {};
   }
-  std::vector<std::string> flags = {
-      "--config", "--resume", "--print-config", "--help", "--settings-page"};
+  std::vector<std::string> flags = {"--config",
+                                    "--resume",
+                                    "--print-config",
+                                    "--help",
+                                    "--settings-page",
+                                    "--nnodes",
+                                    "--node-rank",
+                                    "--rendezvous",
+                                    "--backend",
+                                    "--token-file",
+                                    "--interfaces",
+                                    "--algorithm",
+                                    "--sum-group"};
   for (const Setting& setting : settings_table()) {
     flags.push_back(setting.flag());
   }
@@ -217,8 +244,8 @@ std::string suggestion_for(const std::vector<std::string>& words) {
 
 void add_train_command(CLI::App& program, Action& action) {
   auto command = std::make_shared<TrainCommand>();
-  CLI::App* train = program.add_subcommand(
-      "train", "Train a built-in model on this machine: trireme train [-n N] [SETTINGS]");
+  CLI::App* train =
+      program.add_subcommand("train", "Train a built-in model: trireme train [-n N] [SETTINGS]");
   train->set_help_flag();
   train->add_flag("-h,--help", command->help, "Show all settings");
   train->add_option("--config", command->config, "Settings from a JSON file")->type_name("FILE");
@@ -231,6 +258,7 @@ void add_train_command(CLI::App& program, Action& action) {
           "Go on from a checkpoint")
       ->expected(0, 1)
       ->type_name("[RUN|STEP|never]");
+  add_machine_options(*train, command->machines);
   train->add_flag("--print-config", command->print_config, "Show the settings in force");
   train->add_flag("--settings-page", command->page, "");  // for docs/train.md
   for (const Setting& setting : settings_table()) {

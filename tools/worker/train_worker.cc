@@ -96,7 +96,9 @@ TrainSettings settings_of(const std::string& run) {
 class Job {
  public:
   Job(const std::string& run, std::optional<std::int64_t> step)
-      : run_(run), step_(step), settings_(settings_of(run)), world_(init()) {}
+      : run_(run), step_(step), settings_(settings_of(run)), world_(init()) {
+    follow_the_lead();
+  }
 
   int run() {
     if (leads()) {
@@ -118,6 +120,21 @@ class Job {
 
  private:
   bool leads() const { return world_->rank() == 0; }
+
+  // Other machines' commands may have looked at the run a moment earlier, or have other flags: what
+  // rank 0 was told counts for all.
+  void follow_the_lead() {
+    std::string text = to_json(settings_);
+    std::vector<std::int64_t> told = {static_cast<std::int64_t>(text.size()), step_.value_or(-1)};
+    world_->broadcast(told, 0).wait();
+    text.resize(static_cast<std::size_t>(told[0]));
+    world_->broadcast({text.data(), told[0], Dtype::kUint8}, 0).wait();
+    if (!leads()) {
+      settings_ = {};
+      apply_json(settings_, text, "the settings of rank 0");
+      step_ = told[1] >= 0 ? std::optional(told[1]) : std::nullopt;
+    }
+  }
   static bool wants_stop() { return g_stop != 0; }
 
   OpenedData open() {

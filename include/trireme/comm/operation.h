@@ -56,6 +56,9 @@ struct SumTerms {
   bool accumulate = false;
   // ... except in these ranges, where it holds nothing yet.
   std::vector<Range> fresh{};
+  // Ranks whose terms are added up first, then the sums of these groups; the same on all ranks. 0:
+  // the communicator's (InitOptions::sum_group).
+  int group = 0;
 };
 
 // One call as one rank made it, already checked by `Communicator`: what a backend carries out.

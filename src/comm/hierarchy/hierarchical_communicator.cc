@@ -59,13 +59,20 @@ std::vector<Range> clipped(std::span<const Range> ranges, Range window, std::int
 // An operation of a part has finished.
 class Done final : public Condition {
  public:
-  // `world_rank`: of a rank of the part.
-  Done(Work work, std::function<int(int)> world_rank)
-      : work_(std::move(work)), world_rank_(std::move(world_rank)) {}
+  // `world_rank`: of a rank of the part. `name`: of a rank of the world, where the part's own words
+  // for a lost one leave its machine out.
+  Done(Work work, std::function<int(int)> world_rank, std::function<std::string(int)> name = {})
+      : work_(std::move(work)), world_rank_(std::move(world_rank)), name_(std::move(name)) {}
   Done(const Done&) = delete;
   Done& operator=(const Done&) = delete;
   ~Done() override { work_.forget(); }
-  bool ready() override { return work_.done(); }
+  bool ready() override {
+    try {
+      return work_.done();
+    } catch (const CommError& error) {
+      throw of_the_world(error);
+    }
+  }
   std::vector<int> missing() override {
     std::vector<int> ranks = work_.missing();
     for (int& rank : ranks) {
@@ -75,8 +82,23 @@ class Done final : public Condition {
   }
 
  private:
+  CommError of_the_world(const CommError& error) const {
+    using Reason = CommError::Reason;
+    const int rank = error.peer() < 0 ? -1 : world_rank_(error.peer());
+    const bool died = error.reason() == Reason::kPeerDied;
+    if (!name_ || rank < 0 || !(died || error.reason() == Reason::kPeerLeft)) {
+      return CommError(error.reason(), rank, error.what());
+    }
+    return CommError(error.reason(),
+                     rank,
+                     concat(name_(rank),
+                            died ? " has ended without leaving the world: it crashed or was killed"
+                                 : " has left the world while others still wait for it"));
+  }
+
   Work work_;
   std::function<int(int)> world_rank_;
+  std::function<std::string(int)> name_;
 };
 
 // A communicator's way in, for operations that are already checked.
@@ -125,6 +147,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
     flat.queue.quiet = true;
     flat.queue.helper_thread = false;
     flat_ = std::make_unique<NetCommunicator>(transport, flat);
+    flat_->set_last([this] { return concat(last_issued_, ", completed #", queue_->completed()); });
     even_ = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
       return member.local_size == ranks_per_machine_;
     });
@@ -149,7 +172,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   HierarchicalCommunicator& operator=(const HierarchicalCommunicator&) = delete;
   ~HierarchicalCommunicator() override {
     if (getpid() != owner_ || !queue_->close()) {
-      transport_->abandon();
+      flat_->abandon();
     }
     // The one that says goodbye goes last.
     between_.reset();
@@ -171,7 +194,8 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
 
   SharedBuffer allocate(std::size_t bytes) override;
   std::unique_ptr<Window> expose(const std::byte* data, std::size_t bytes) override {
-    return make_remote_window(*this, *transport_, members_, options_.queue.timeout, data, bytes);
+    return make_remote_window(
+        *this, *transport_, members_, options_.queue.timeout, data, bytes, window_bytes_);
   }
 
   std::string name(int rank) const override { return flat_->name(rank); }
@@ -247,12 +271,14 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
     if (!is_float(op.dtype)) {
       return op.reduce == ReduceOp::kSum;  // an average divides what has not wrapped around
     }
-    return options_.sum_group == ranks_per_machine_;
+    return (op.terms.group > 0 ? op.terms.group : options_.sum_group) == ranks_per_machine_;
   }
 
   Done inside(Operation operation) {
-    return Done(Door::issue(*inside_, std::move(operation)),
-                [first = node_ * ranks_per_machine_](int rank) { return first + rank; });
+    return Done(
+        Door::issue(*inside_, std::move(operation)),
+        [first = node_ * ranks_per_machine_](int rank) { return first + rank; },
+        [this](int rank) { return name(rank); });
   }
   Done between(Operation operation, const Operation& outer) {
     CallFacts facts;
@@ -625,6 +651,8 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   std::unique_ptr<NetCommunicator> between_;
   std::shared_ptr<OperationQueue> queue_;
   std::string last_issued_ = "nothing yet";
+  std::shared_ptr<std::atomic<std::int64_t>> window_bytes_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
 // The machine's shared memory, with the world's ranks.

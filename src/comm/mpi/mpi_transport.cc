@@ -193,6 +193,12 @@ class MpiTransport final : public Transport {
 // NOLINTNEXTLINE(readability-identifier-naming): the loader looks for this name
 extern "C" __attribute__((visibility("default"))) trireme::detail::Transport*
 trireme_make_mpi_transport(std::string* failure) {
+  if (trireme::detail::failed()) {
+    *failure =
+        "a world over MPI has failed in this process, and MPI may still write to the memory of its "
+        "messages when it is called again; end the program and start it again";
+    return nullptr;
+  }
   int started = 0;
   MPI_Initialized(&started);
   if (started == 0) {

@@ -95,9 +95,14 @@ void NetCommunicator::finish() {
   }
   if (!queue_->close()) {
     transport_->abandon();
-  } else if (control_) {
+  } else if (control_ && !abandoned_) {
     control_->say_left();
   }
+}
+
+void NetCommunicator::abandon() {
+  abandoned_ = true;
+  transport_->abandon();
 }
 
 std::string NetCommunicator::name(int rank) const {
@@ -115,7 +120,7 @@ std::string NetCommunicator::name(int rank) const {
 
 CommUse NetCommunicator::use() const {
   CommUse use = queue_->use();
-  use.network_bytes = wire_.bytes_between_machines();
+  use.network_bytes = wire_.bytes_between_machines() + *window_bytes_;
   return use;
 }
 
@@ -131,7 +136,7 @@ std::string NetCommunicator::last_operations() const {
 bool NetCommunicator::pump() {
   bool moved = wire_.transport().progress();
   if (control_) {
-    moved |= control_->look(concat(last_issued_, ", completed #", queue_->completed()));
+    moved |= control_->look(last_);
   }
   return moved;
 }
@@ -181,11 +186,11 @@ void NetCommunicator::spread(const CommError& error) {
   if (!control_->failure()) {
     tell(error);
   }
-  transport_->abandon();
+  abandon();
 }
 
 void NetCommunicator::tell(const CommError& error) {
-  const std::string last = concat(last_issued_, ", completed #", queue_->completed());
+  const std::string last = last_();
   control_->say_failed(error, last);
   std::ofstream file(concat(options_.queue.flight_folder, "/flight-summary.txt"));
   file << error.what() << "\n";
@@ -408,7 +413,7 @@ SharedBuffer NetCommunicator::allocate(std::size_t bytes) {
 
 std::unique_ptr<Window> NetCommunicator::expose(const std::byte* data, std::size_t bytes) {
   return make_remote_window(
-      *this, *transport_, options_.members, options_.queue.timeout, data, bytes);
+      *this, *transport_, options_.members, options_.queue.timeout, data, bytes, window_bytes_);
 }
 
 void agree_on_memory(Communicator& ranks, const std::string& failure) {

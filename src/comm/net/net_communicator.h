@@ -55,6 +55,10 @@ class NetCommunicator final : public Communicator, public QueueHost {
   bool pump() override;
   std::optional<CommError> loss(const std::vector<int>& missing) override;
   void spread(const CommError& error) override;
+  // What this rank did last, where that is not an operation of this communicator.
+  void set_last(std::function<std::string()> last) { last_ = std::move(last); }
+  // The world ends in the middle of something: nothing is moved any more, and nobody says goodbye.
+  void abandon();
   // Says goodbye; what the destructor does.
   void finish();
 
@@ -82,7 +86,13 @@ class NetCommunicator final : public Communicator, public QueueHost {
   std::unique_ptr<NewsBoard> control_;
   std::shared_ptr<OperationQueue> queue_;
   std::unique_ptr<Communicator> machine_;
+  std::shared_ptr<std::atomic<std::int64_t>> window_bytes_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
   std::string last_issued_ = "nothing yet";
+  std::function<std::string()> last_ = [this] {
+    return concat(last_issued_, ", completed #", queue_->completed());
+  };
+  bool abandoned_ = false;
   bool finished_ = false;
 };
 

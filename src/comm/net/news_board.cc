@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "trireme/core/deadline.h"
 
@@ -46,7 +48,7 @@ void NewsBoard::expect(int rank) {
                               Transport::Length::kUpTo);
 }
 
-bool NewsBoard::look(const std::string& last) {
+bool NewsBoard::look(const std::function<std::string()>& last) {
   bool any = false;
   for (int rank = 0; rank < wire_.size(); ++rank) {
     News& news = news_[static_cast<std::size_t>(rank)];
@@ -69,7 +71,7 @@ bool NewsBoard::look(const std::string& last) {
     if (letter.asks != 0) {
       auto answer = std::make_unique<Letter>();
       answer->kind = Kind::kLast;
-      copy_text(answer->last, last);
+      copy_text(answer->last, last());
       Ticket ticket = wire_.send(rank,
                                  Wire::Stream::kControl,
                                  reinterpret_cast<const std::byte*>(answer.get()),
@@ -89,24 +91,35 @@ bool NewsBoard::look(const std::string& last) {
 
 void NewsBoard::send_to_all(const Letter& letter) {
   auto kept = std::make_unique<Letter>(letter);
-  Flights flights(wire_);
+  // Not Flights: a letter that cannot arrive must not keep the answers of the others away.
+  std::vector<std::pair<int, Ticket>> letters;
   for (int rank = 0; rank < wire_.size(); ++rank) {
     if (rank != wire_.rank() && !news_[static_cast<std::size_t>(rank)].left &&
         !wire_.transport().lost(wire_.world_rank(rank))) {
-      flights.add(rank,
-                  wire_.send(rank,
-                             Wire::Stream::kControl,
-                             reinterpret_cast<const std::byte*>(kept.get()),
-                             sizeof(*kept),
-                             Transport::Length::kUpTo));
+      letters.emplace_back(rank,
+                           wire_.send(rank,
+                                      Wire::Stream::kControl,
+                                      reinterpret_cast<const std::byte*>(kept.get()),
+                                      sizeof(*kept),
+                                      Transport::Length::kUpTo));
     }
   }
   const Deadline patience(kTimeToSay);
-  while (!flights.landed() && !patience.passed()) {
+  const auto on_their_way = [&] {
+    bool any = false;
+    for (auto& [rank, ticket] : letters) {
+      any |= !wire_.transport().finished(ticket) && !wire_.transport().lost(wire_.world_rank(rank));
+    }
+    return any;
+  };
+  while (on_their_way() && !patience.passed()) {
     wire_.transport().progress();
   }
-  if (!flights.landed()) {
-    static_cast<void>(kept.release());  // it may still be read
+  for (auto& [rank, ticket] : letters) {
+    if (ticket.pending()) {
+      static_cast<void>(kept.release());  // it may still be read
+      return;
+    }
   }
 }
 
@@ -130,7 +143,8 @@ void NewsBoard::say_failed(const CommError& error, const std::string& last) {
   const auto complete = [&] {
     for (int rank = 0; rank < wire_.size(); ++rank) {
       const News& news = news_[static_cast<std::size_t>(rank)];
-      if (rank != wire_.rank() && !news.left && !news.last) {
+      if (rank != wire_.rank() && !news.left && !news.last &&
+          !wire_.transport().lost(wire_.world_rank(rank))) {
         return false;
       }
     }
@@ -140,7 +154,7 @@ void NewsBoard::say_failed(const CommError& error, const std::string& last) {
     if (!wire_.transport().progress()) {
       wire_.transport().rest(Milliseconds(5));
     }
-    look(last);
+    look([&] { return last; });
   }
 }
 

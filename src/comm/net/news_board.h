@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,9 +20,9 @@ class NewsBoard {
   NewsBoard& operator=(const NewsBoard&) = delete;
   ~NewsBoard();
 
-  // Takes what has come; true if anything did. `last` is what this rank did last, for those who
+  // Takes what has come; true if anything did. `last` says what this rank did last, for those who
   // ask.
-  bool look(const std::string& last);
+  bool look(const std::function<std::string()>& last);
 
   bool has_left(int rank) const { return news_[static_cast<std::size_t>(rank)].left; }
   // The first failure that somebody has told of.

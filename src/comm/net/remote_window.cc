@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "trireme/core/error.h"
@@ -48,12 +49,14 @@ class RemoteWindow final : public Window {
                const std::vector<Member>& members,
                Milliseconds timeout,
                const std::byte* data,
-               std::size_t bytes)
+               std::size_t bytes,
+               std::shared_ptr<std::atomic<std::int64_t>> network_bytes)
       : transport_(std::move(transport)),
         members_(members),
         timeout_(timeout),
         data_(data),
         bytes_(bytes),
+        network_bytes_(std::move(network_bytes)),
         posts_(members.size()) {
     for (int rank = 0; rank < transport_->size(); ++rank) {
       if (rank != transport_->rank()) {
@@ -88,14 +91,22 @@ class RemoteWindow final : public Window {
     reading->rank = rank;
     reading->question = {offset, bytes};
     reading->to = to;
-    {
-      const std::lock_guard lock(mutex_);
-      new_.push_back(reading);
-    }
-    transport_->wake();
     std::unique_lock lock(mutex_);
-    const bool over =
-        changed_.wait_for(lock, timeout_, [&] { return reading->done || reading->failed; });
+    if (broken_) {
+      reading->failed = true;
+      reading->reason = *broken_;
+    } else {
+      new_.push_back(reading);
+      transport_->wake();
+    }
+    const auto ended = [&] { return reading->done || reading->failed; };
+    const bool over = changed_.wait_for(lock, timeout_, ended);
+    if (!over) {
+      // The answer must not come later, into memory that is the caller's again.
+      gives_up_ = true;
+      transport_->wake();
+      changed_.wait(lock, ended);
+    }
     if (reading->done) {
       return;
     }
@@ -144,26 +155,46 @@ class RemoteWindow final : public Window {
                                       Transport::Length::kUpTo);
   }
 
+  // Nothing is moved any more: not to those who read here, nor to those who read elsewhere.
+  void end_in_failure(std::deque<std::shared_ptr<Reading>>& readings, const std::string& reason) {
+    transport_->abandon();
+    const std::lock_guard lock(mutex_);
+    broken_ = reason;
+    readings.insert(readings.end(), new_.begin(), new_.end());
+    new_.clear();
+    for (const auto& reading : readings) {
+      reading->failed = true;
+      reading->reason = reason;
+    }
+    changed_.notify_all();
+  }
+
   void serve() {
     std::deque<Ticket> answers;
     std::deque<std::shared_ptr<Reading>> readings;
     for (;;) {
+      bool gives_up = false;
       {
         const std::lock_guard lock(mutex_);
         if (ending_) {
           return;
         }
+        gives_up = gives_up_;
         for (auto& reading : new_) {
           start(*reading);
           readings.push_back(std::move(reading));
         }
         new_.clear();
       }
+      if (gives_up) {
+        end_in_failure(readings, "a read was given up");
+        return;
+      }
       bool moved = transport_->progress();
       for (int rank = 0; rank < transport_->size(); ++rank) {
         Post& post = posts_[static_cast<std::size_t>(rank)];
-        if (rank != transport_->rank() && post.ticket.pending() &&
-            transport_->finished(post.ticket)) {
+        // A question that was there before it was asked for has an empty ticket at once.
+        if (rank != transport_->rank() && transport_->finished(post.ticket)) {
           moved = true;
           answers.push_back(answer(rank, post.question));
           expect(rank);
@@ -173,6 +204,12 @@ class RemoteWindow final : public Window {
         answers.pop_front();
       }
       moved |= finish(readings);
+      for (const auto& reading : readings) {
+        if (const auto why = transport_->lost(reading->rank)) {
+          end_in_failure(readings, concat("rank ", reading->rank, " is gone (", *why, ")"));
+          return;
+        }
+      }
       if (!moved) {
         transport_->rest(kRest);
       }
@@ -201,6 +238,10 @@ class RemoteWindow final : public Window {
                  transport_->rank(),
                  " has not exposed"));
     }
+    if (members_[static_cast<std::size_t>(rank)].node !=
+        members_[static_cast<std::size_t>(transport_->rank())].node) {
+      network_bytes_->fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+    }
     return transport_->send(rank, kAnswer, data_ + offset, bytes, Transport::Length::kExact);
   }
 
@@ -208,19 +249,15 @@ class RemoteWindow final : public Window {
     bool any = false;
     for (auto& reading : readings) {
       const bool asked = transport_->finished(reading->asked);
-      const bool done = transport_->finished(reading->answered) && asked;
-      const auto why = done ? std::nullopt : transport_->lost(reading->rank);
-      if (!done && !why) {
+      if (!transport_->finished(reading->answered) || !asked) {
         continue;
       }
       const std::lock_guard lock(mutex_);
-      reading->done = done;
-      reading->failed = !done;
-      reading->reason = why.value_or("");
+      reading->done = true;
       changed_.notify_all();
       any = true;
     }
-    std::erase_if(readings, [](const auto& reading) { return reading->done || reading->failed; });
+    std::erase_if(readings, [](const auto& reading) { return reading->done; });
     return any;
   }
 
@@ -229,6 +266,7 @@ class RemoteWindow final : public Window {
   const Milliseconds timeout_;
   const std::byte* data_;
   const std::size_t bytes_;
+  const std::shared_ptr<std::atomic<std::int64_t>> network_bytes_;
   std::vector<Post> posts_;  // by rank; the thread's
 
   std::mutex mutex_;
@@ -236,20 +274,25 @@ class RemoteWindow final : public Window {
   // Guarded by mutex_:
   std::vector<std::shared_ptr<Reading>> new_;
   bool ending_ = false;
+  bool gives_up_ = false;              // a reader has waited too long
+  std::optional<std::string> broken_;  // why nothing can be read any more
   std::thread thread_;
 };
 
 }  // namespace
 
-std::unique_ptr<Window> make_remote_window(Communicator& ranks,
-                                           Transport& transport,
-                                           const std::vector<Member>& members,
-                                           Milliseconds timeout,
-                                           const std::byte* data,
-                                           std::size_t bytes) {
+std::unique_ptr<Window> make_remote_window(
+    Communicator& ranks,
+    Transport& transport,
+    const std::vector<Member>& members,
+    Milliseconds timeout,
+    const std::byte* data,
+    std::size_t bytes,
+    std::shared_ptr<std::atomic<std::int64_t>> network_bytes) {
   auto own =
       transport.duplicate([&](const std::string& mine) { return exchange_through(ranks, mine); });
-  return std::make_unique<RemoteWindow>(std::move(own), members, timeout, data, bytes);
+  return std::make_unique<RemoteWindow>(
+      std::move(own), members, timeout, data, bytes, std::move(network_bytes));
 }
 
 }  // namespace trireme::detail

@@ -1,0 +1,165 @@
+#include "step_rank.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include <torch/torch.h>
+
+#include "step_settings.h"
+#include "trireme/core/deadline.h"
+#include "trireme/core/error.h"
+
+namespace trireme::bench {
+namespace {
+
+using Json = nlohmann::json;
+
+// This process's proportional share of the memory it maps.
+long long proportional_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  long long kilobytes = 0;
+  while (file >> word) {
+    if (word == "Pss:") {
+      file >> kilobytes;
+      break;
+    }
+  }
+  return kilobytes * 1024;
+}
+
+// What has gone to other machines so far.
+struct Traffic {
+  std::int64_t ledger = 0;      // this rank's messages, as the world counts them
+  std::int64_t interfaces = 0;  // all of this machine, as its interfaces count; one rank says it
+};
+
+Traffic traffic_of(const World& world) {
+  Traffic traffic{.ledger = world.use().network_bytes};
+  if (world.machines() > 1 && world.local_rank() == 0) {
+    std::ifstream file("/proc/net/dev");
+    for (std::string line; std::getline(file, line);) {
+      const std::size_t colon = line.find(':');
+      if (colon == std::string::npos || line.find("lo:") != std::string::npos) {
+        continue;
+      }
+      std::istringstream numbers(line.substr(colon + 1));
+      std::int64_t number = 0;
+      for (int column = 0; column < 9; ++column) {  // the ninth: bytes sent
+        numbers >> number;
+      }
+      traffic.interfaces += number;
+    }
+  }
+  return traffic;
+}
+
+}  // namespace
+
+const std::vector<Mode>& modes() {
+  static const std::vector<Mode> kModes = {
+      {"single", 0, Placement::kAutomatic, {"torch-single"}},
+      {"ddp", 0, Placement::kAutomatic, {"torch-ddp", "deepspeed-0"}},
+      {"zero1", 1, Placement::kAutomatic, {"torch-zero", "deepspeed-1"}},
+      {"zero2", 2, Placement::kAutomatic, {"torch-fsdp2-no-reshard", "deepspeed-2"}},
+      {"zero3", 3, Placement::kMapped, {"torch-fsdp2", "deepspeed-3"}},
+      {"zero3-copied", 3, Placement::kCopied, {"torch-fsdp2", "deepspeed-3"}},
+  };
+  return kModes;
+}
+
+void Tuning::add_to(CLI::App& app) {
+  app.add_option("--unit-bytes", options.unit_bytes, "EngineOptions::unit_bytes");
+  app.add_option("--bucket-bytes", options.bucket_bytes, "EngineOptions::bucket_bytes");
+  app.add_option("--bucket-count", options.bucket_count, "EngineOptions::bucket_count");
+}
+
+std::vector<std::string> Tuning::arguments() const {
+  return {"--unit-bytes",
+          std::to_string(options.unit_bytes),
+          "--bucket-bytes",
+          std::to_string(options.bucket_bytes),
+          "--bucket-count",
+          std::to_string(options.bucket_count)};
+}
+
+std::vector<std::string> step_rank_command(const std::string& mode,
+                                           std::size_t setting,
+                                           const Tuning& tuning,
+                                           const std::string& output) {
+  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                    "--worker",
+                                    mode,
+                                    "--setting",
+                                    std::to_string(setting),
+                                    "--output",
+                                    output};
+  const auto more = tuning.arguments();
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+int run_step_rank(const std::string& mode_name,
+                  std::size_t setting_index,
+                  const Tuning& tuning,
+                  const std::string& output) {
+  TRIREME_CHECK(setting_index < kStepSettings.size(), "there is no setting ", setting_index);
+  const StepSetting& setting = kStepSettings[setting_index];
+  const auto world = init();
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  const Mode* mode = nullptr;
+  for (const Mode& candidate : modes()) {
+    mode = candidate.name == mode_name ? &candidate : mode;
+  }
+  TRIREME_CHECK(mode != nullptr, "there is no mode ", mode_name);
+  models::Gpt model(setting.model);
+  EngineOptions options = tuning.options;
+  options.zero = mode->zero;
+  options.placement = mode->placement;
+  Engine engine(model, AdamW({.lr = 3e-4}), options, world);
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(world->rank()));
+  std::vector<double> times;
+  Traffic before;
+  for (int i = 0; i < kWarmUpSteps + kTimedSteps; ++i) {
+    const auto text = torch::randint(0,
+                                     setting.model.vocabulary,
+                                     {setting.batch, setting.model.sequence + 1},
+                                     generator,
+                                     torch::kLong);
+    if (i == kWarmUpSteps) {
+      before = traffic_of(*world);
+    }
+    const auto start = Clock::now();
+    engine.backward(model->loss(text));
+    engine.step();
+    if (i >= kWarmUpSteps) {
+      times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    }
+  }
+  const Traffic after = traffic_of(*world);
+  const MemoryReport report = engine.memory_report();
+  std::vector<std::int64_t> sums = {
+      proportional_bytes(), after.ledger - before.ledger, after.interfaces - before.interfaces};
+  world->all_reduce(sums).wait();
+  if (world->rank() == 0) {
+    std::int64_t model_bytes = 0;
+    for (const MemoryUse& use : report.ranks) {
+      model_bytes = std::max(model_bytes, use.model_bytes());
+    }
+    std::ofstream(output) << Json{{"ms", times},
+                                  {"memory_bytes", model_bytes},
+                                  {"formula_bytes", report.predicted_bytes},
+                                  {"pss_bytes", sums[0] / world->size()},
+                                  {"network_bytes", sums[1] / kTimedSteps},
+                                  {"interface_bytes", sums[2] / kTimedSteps},
+                                  {"system", world->description()}};
+  }
+  return 0;
+}
+
+}  // namespace trireme::bench

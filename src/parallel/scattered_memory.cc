@@ -1,0 +1,177 @@
+// Stage 3 on several machines: every rank has its range of every unit, in memory that the others on
+// its machine map and that ranks elsewhere read through a window. Units are put together for use,
+// in memory that the machine's ranks share, so that each crosses the network once per machine.
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "parallel/live_units.h"
+#include "parallel/unit_storage.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme::detail {
+namespace {
+
+class ScatteredMemory final : public ParameterMemory {
+ public:
+  explicit ScatteredMemory(const ParameterMemoryContext& context) : context_(context) {
+    find_neighbours();
+    // Where each unit's range is in the memory of its owner: at the same place on all ranks.
+    constexpr std::size_t kAlignment = 64;
+    std::size_t total = 0;
+    std::size_t mine_bytes = 0;
+    for (std::size_t unit = 0; unit < context.units.size(); ++unit) {
+      offsets_.push_back(total);
+      std::int64_t longest = 0;
+      for (const Range& range : context.units[unit].ranges) {
+        longest = std::max(longest, range.size());
+      }
+      total += (static_cast<std::size_t>(longest) * element(unit) + kAlignment - 1) / kAlignment *
+               kAlignment;
+      mine_bytes += static_cast<std::size_t>(mine(unit).size()) * element(unit);
+    }
+    Communicator& machine = context_.ranks.machine();
+    memory_ = machine.allocate(std::max<std::size_t>(total, 1));
+    charge_ = context_.ledger.charge(MemoryCategory::kParameters, mine_bytes);
+    rounding_ = context_.ledger.charge(MemoryCategory::kRounding, total - mine_bytes);
+    window_ = context_.ranks.expose(memory_.data(), total);
+    live_ = make_live_units(context, [&](std::vector<std::size_t> bytes, std::size_t limit) {
+      const auto fetch = [this](std::size_t unit, std::byte* to) {
+        read(unit, {0, context_.units[unit].layout.total_numel()}, to);
+      };
+      auto ledger = context.ledger.shared_from_this();
+      return machine.size() > 1
+                 ? make_machine_source(
+                       machine, std::move(bytes), limit, kPatience, fetch, std::move(ledger))
+                 : make_private_source(std::move(bytes), limit, fetch, std::move(ledger));
+    });
+  }
+  ScatteredMemory(const ScatteredMemory&) = delete;
+  ScatteredMemory& operator=(const ScatteredMemory&) = delete;
+  ~ScatteredMemory() override {
+    live_->close();
+    // The others may still read what is here. A rank that fails leaves at once: they are told.
+    if (std::uncaught_exceptions() == 0) {
+      try {
+        context_.ranks.barrier().wait();
+      } catch (const Error& error) {
+        log(LogLevel::kDebug, error.what());
+      }
+    }
+  }
+
+  void adopt(std::size_t unit_index) override {
+    const Unit& unit = context_.units[unit_index];
+    // Rank 0's values: it has all of the unit while it deals it out.
+    std::vector<std::byte> whole;
+    Counts counts;
+    for (const Range& range : unit.ranges) {
+      counts.push_back(range.size());
+    }
+    if (context_.ranks.rank() == 0) {
+      whole.resize(unit.bytes());
+      flatten(unit, context_.parameters, whole.data());
+    }
+    context_.ranks
+        .scatter(
+            {whole.data(), context_.ranks.rank() == 0 ? unit.layout.total_numel() : 0, unit.dtype},
+            {owned(unit_index), mine(unit_index).size(), unit.dtype},
+            0,
+            std::move(counts))
+        .wait();
+    for (const std::size_t parameter : unit.parameters) {
+      attach(parameter);
+    }
+    if (unit_index + 1 == context_.units.size()) {
+      context_.ranks.barrier().wait();  // from here on anyone may read
+    }
+  }
+
+  std::byte* owned(std::size_t unit) override { return memory_.data() + offsets_[unit]; }
+
+  // See Note [shared updates] in shared_memory.cc.
+  void begin_update() override { context_.ranks.barrier().wait(); }
+  void updated(std::size_t) override {}
+  void finish_update() override {
+    live_->drop_all();
+    context_.ranks.barrier().wait();
+  }
+  void end_of_step() override { live_->end_of_step(); }
+
+  void read(std::size_t unit, Range range, std::byte* to) override {
+    const auto& ranges = context_.units[unit].ranges;
+    for (std::size_t rank = 0; rank < ranges.size(); ++rank) {
+      const Range part = intersection(range, ranges[rank]);
+      if (part.empty()) {
+        continue;
+      }
+      const std::size_t at =
+          offsets_[unit] +
+          static_cast<std::size_t>(part.begin - ranges[rank].begin) * element(unit);
+      const std::size_t bytes = static_cast<std::size_t>(part.size()) * element(unit);
+      std::byte* place = to + static_cast<std::size_t>(part.begin - range.begin) * element(unit);
+      if (local_[rank] >= 0) {
+        std::memcpy(place, memory_.peer(local_[rank]) + at, bytes);
+      } else {
+        window_->read(static_cast<int>(rank), at, bytes, place);
+      }
+    }
+  }
+
+  void write(std::size_t unit, Range range, const std::byte* from) override {
+    const Range own = intersection(range, mine(unit));
+    if (!own.empty()) {
+      std::memcpy(
+          owned(unit) + static_cast<std::size_t>(own.begin - mine(unit).begin) * element(unit),
+          from + static_cast<std::size_t>(own.begin - range.begin) * element(unit),
+          static_cast<std::size_t>(own.size()) * element(unit));
+    }
+  }
+
+  void attach(std::size_t parameter) override {
+    const Place& place = context_.places[parameter];
+    live_->storage(place.unit)
+        .attach(context_.units[place.unit], place.index, context_.parameters[parameter]);
+  }
+
+ private:
+  // For a rank of this machine that fetches a unit for all; its own reads have the world's
+  // deadline.
+  static constexpr Milliseconds kPatience{600'000};
+
+  // Which of the world's ranks share this machine, as the machine numbers them.
+  void find_neighbours() {
+    Communicator& machine = context_.ranks.machine();
+    std::vector<std::int32_t> own = {context_.ranks.rank()};
+    std::vector<std::int32_t> here(static_cast<std::size_t>(machine.size()));
+    machine.all_gather(own, here).wait();
+    local_.assign(static_cast<std::size_t>(context_.ranks.size()), -1);
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      local_[static_cast<std::size_t>(here[i])] = static_cast<int>(i);
+    }
+  }
+
+  Range mine(std::size_t unit) const {
+    return context_.units[unit].ranges[static_cast<std::size_t>(context_.ranks.rank())];
+  }
+  std::size_t element(std::size_t unit) const { return dtype_bytes(context_.units[unit].dtype); }
+
+  ParameterMemoryContext context_;
+  std::vector<std::size_t> offsets_;  // by unit, in every rank's memory
+  std::vector<int> local_;            // by rank: its number on this machine, or -1
+  SharedBuffer memory_;
+  MemoryLedger::Charge charge_;
+  MemoryLedger::Charge rounding_;
+  std::unique_ptr<Window> window_;
+  std::shared_ptr<LiveUnits> live_;
+};
+
+}  // namespace
+
+std::unique_ptr<ParameterMemory> make_scattered_memory(const ParameterMemoryContext& context) {
+  return std::make_unique<ScatteredMemory>(context);
+}
+
+}  // namespace trireme::detail

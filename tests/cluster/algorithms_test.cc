@@ -1,0 +1,165 @@
+// Every algorithm between ranks that share no memory, asked for by name: those that keep the order
+// of summation give the reference bits; the ring rounds in its own order, and says so.
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "support/reference.h"
+#include "trireme/core/error.h"
+#include "trireme/shard/range.h"
+
+namespace trireme {
+namespace {
+
+using testing::Bytes;
+using testing::fork_world;
+
+// Inside of an announcement, one piece, several pieces, and no multiple of anything.
+constexpr std::array<std::int64_t, 5> kLengths = {1, 1021, 30'011, 200'003, 1'100'009};
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+std::vector<Bytes> inputs_of(Dtype dtype, std::int64_t numel, int size) {
+  std::vector<Bytes> inputs;
+  for (int rank = 0; rank < size; ++rank) {
+    inputs.push_back(testing::make_input(dtype, numel, rank));
+  }
+  return inputs;
+}
+
+Bytes part_of(const Bytes& bytes, Range range, std::size_t element) {
+  return {bytes.begin() + range.begin * static_cast<std::int64_t>(element),
+          bytes.begin() + range.end * static_cast<std::int64_t>(element)};
+}
+
+void use_ucx() {
+  setenv("TRIREME_TEST_LAYOUT", "ucx", 1);
+}
+
+class AlgorithmTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(AlgorithmTest, GivesTheReferenceBits) {
+  use_ucx();
+  const auto [name, size] = GetParam();
+  const auto check = [](World& world) {
+    const int size = world.size();
+    const int rank = world.rank();
+    for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
+      const std::size_t element = dtype_bytes(dtype);
+      for (const std::int64_t numel : kLengths) {
+        const std::vector<Bytes> inputs = inputs_of(dtype, numel, size);
+        const Bytes reduced = testing::reduce_in_order(dtype, ReduceOp::kSum, inputs);
+        const std::string where = detail::concat(dtype_name(dtype), " x ", numel, " rank ", rank);
+
+        Bytes data = inputs[index(rank)];
+        world.all_reduce(Span(data.data(), numel, dtype)).wait();
+        EXPECT_TRUE(data == reduced) << "all_reduce " << where;
+
+        const Range mine = even_range(numel, size, rank);
+        Bytes part(static_cast<std::size_t>(mine.size()) * element);
+        world
+            .reduce_scatter(ConstSpan(inputs[index(rank)].data(), numel, dtype),
+                            Span(part.data(), mine.size(), dtype))
+            .wait();
+        EXPECT_TRUE(part == part_of(reduced, mine, element)) << "reduce_scatter " << where;
+
+        Bytes whole(reduced.size());
+        world
+            .all_gather(ConstSpan(part.data(), mine.size(), dtype),
+                        Span(whole.data(), numel, dtype))
+            .wait();
+        EXPECT_TRUE(whole == reduced) << "all_gather " << where;
+
+        data = inputs[index(rank)];
+        world.broadcast(Span(data.data(), numel, dtype), size - 1).wait();
+        EXPECT_TRUE(data == inputs.back()) << "broadcast " << where;
+
+        data = inputs[index(rank)];
+        world.reduce(Span(data.data(), numel, dtype), size / 2).wait();
+        EXPECT_TRUE(data == (rank == size / 2 ? reduced : inputs[index(rank)]))
+            << "reduce " << where;
+      }
+    }
+  };
+  fork_world(size, check, [name = name](InitOptions& options) { options.algorithm = name; });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    AlgorithmTest,
+    ::testing::Combine(::testing::Values("ring", "direct", "tree", "doubling", "aggregator"),
+                       ::testing::Values(2, 3, 5)),
+    [](const auto& info) {
+      return detail::concat(std::get<0>(info.param), "_", std::get<1>(info.param));
+    });
+
+TEST(RingTest, AddsUpWithinRoundingAndGathersExactly) {
+  use_ucx();
+  for (const int size : {2, 3, 5}) {
+    fork_world(
+        size,
+        [size](World& world) {
+          for (const std::int64_t numel : kLengths) {
+            std::vector<std::vector<float>> inputs;
+            for (const Bytes& bytes : inputs_of(Dtype::kFloat32, numel, size)) {
+              inputs.emplace_back(static_cast<std::size_t>(numel));
+              std::memcpy(inputs.back().data(), bytes.data(), bytes.size());
+            }
+            std::vector<float> data = inputs[index(world.rank())];
+            world.all_reduce(data).wait();
+            for (std::size_t i = 0; i < data.size(); ++i) {
+              double sum = 0;
+              double magnitude = 0;
+              for (const auto& input : inputs) {
+                sum += input[i];
+                magnitude += std::fabs(input[i]);
+              }
+              // Each of size - 1 additions rounds once, by half a unit of at most the sum of the
+              // magnitudes.
+              ASSERT_NEAR(data[i], sum, magnitude * size * 0x1p-24) << i << " of " << numel;
+            }
+            const Range mine = even_range(numel, size, world.rank());
+            const std::vector<float> part(data.begin() + mine.begin, data.begin() + mine.end);
+            std::vector<float> whole(data.size());
+            world.all_gather(part, whole).wait();
+            // The same bits on every rank.
+            EXPECT_EQ(std::memcmp(whole.data(), data.data(), data.size() * sizeof(float)), 0);
+          }
+        },
+        [](InitOptions& options) { options.algorithm = "ring"; });
+  }
+}
+
+TEST(RingTest, SaysThatItsOrderDiffers) {
+  use_ucx();
+  ::testing::internal::CaptureStderr();
+  fork_world(
+      2, [](World&) {}, [](InitOptions& options) { options.algorithm = "ring"; });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string warning = "\"ring\" adds up in an order of its own";
+  const auto first = said.find(warning);
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find(warning, first + 1), std::string::npos) << "once is enough: " << said;
+}
+
+TEST(AlgorithmNames, AreListedWhereOneIsWrong) {
+  use_ucx();
+  const std::string message = testing::message_of<ConfigError>([] {
+    InitOptions options = testing::options_for(testing::unique_job(), 0, 1);
+    options.algorithm = "fastest";
+    init(options);
+  });
+  for (const char* part : {"fastest", "direct", "ring", "tree", "doubling", "aggregator"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace trireme
