@@ -37,7 +37,7 @@ class DataParallelCore {
     units_ = plan_units(*model_, parameters_, options_, ranks_->size());
     places_ = places_of(units_, parameters_.size());
     reducer_ = std::make_unique<GradientReducer>(
-        parameters_, units_, places_, options_, 1, *ranks_, *ledger_);
+        parameters_, units_, places_, options_, 1, *ranks_, *ranks_, *ledger_);
     for (Parameter& parameter : parameters_) {
       if (watched_of(parameter.tensor) != nullptr) {
         parameter.tensor.set_data(parameter.tensor.detach().clone());  // divided: make it whole

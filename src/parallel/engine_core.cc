@@ -47,6 +47,7 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   TRIREME_CHECK(model_, "Engine: the model is a null pointer");
   TRIREME_CHECK(ranks_, "Engine: the world is a null pointer: pass what trireme::init() returned");
   check_options();
+  owners_ = options_.shard_group == ShardGroup::kMachine ? &ranks_->machine() : ranks_.get();
   const std::int64_t size = ranks_->size();
   micro_batches_ = options_.micro_batches > 0 ? options_.micro_batches : options_.accumulate * size;
   for (std::int64_t rank = 0; rank < size; ++rank) {
@@ -79,14 +80,15 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
       scaler_ = std::make_unique<LossScaler>(options_.loss_scale);
     }
   }
-  units_ = plan_units(*model_, parameters_, options_, static_cast<int>(size));
+  check_shard_group();
+  units_ = plan_units(*model_, parameters_, options_, owners_->size());
   places_ = places_of(units_, parameters_.size());
   const ParameterMemoryContext context{
-      *ranks_, parameters_, units_, places_, options_, *ledger_, alive_};
+      *owners_, parameters_, units_, places_, options_, *ledger_, alive_};
   const bool divided = options_.zero >= 1;
   if (options_.zero < 3) {
     memory_ = make_replicated_memory(context, divided);
-  } else if (!ranks_->one_machine()) {
+  } else if (!owners_->one_machine()) {
     TRIREME_CHECK(
         options_.placement != Placement::kMapped,
         "EngineOptions::placement: parameters can be mapped where all ranks share a machine, "
@@ -100,7 +102,7 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   optimizer_ = std::make_unique<ShardedOptimizer>(optimizer, context, *memory_, divided);
   // All memory is there before the first parameter moves: a failure leaves the model as it was.
   gradients_ = std::make_unique<GradientReducer>(
-      parameters_, units_, places_, options_, rounds_, *ranks_, *ledger_);
+      parameters_, units_, places_, options_, rounds_, *ranks_, *owners_, *ledger_);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     optimizer_->take_masters(unit);
     memory_->adopt(unit);
@@ -143,6 +145,34 @@ void EngineCore::check_options() const {
   TRIREME_CHECK(options_.ema_decay >= 0 && options_.ema_decay < 1,
                 "EngineOptions::ema_decay must be in [0, 1), found ",
                 options_.ema_decay);
+}
+
+// Stages inside of machines: what the ranks of each begin with is world rank 0's, and every machine
+// sums all gradients.
+void EngineCore::check_shard_group() {
+  if (options_.shard_group == ShardGroup::kWorld) {
+    return;
+  }
+  TRIREME_CHECK(options_.zero >= 1,
+                "EngineOptions::shard_group is about stages 1 to 3, found zero = 0");
+  if (owners_->size() == ranks_->size()) {
+    return;
+  }
+  TRIREME_CHECK(
+      rounds_ == 1,
+      "EngineOptions::shard_group: the ranks of a machine sum once in a step, this one has ",
+      rounds_,
+      " rounds: use SumOrder::kLocalFirst, or as many micro-batches as ranks");
+  TRIREME_CHECK(!options_.gradient_hook,
+                "EngineOptions::shard_group: a gradient hook sums for all ranks; use kWorld");
+  for (const Parameter& parameter : parameters_) {
+    TRIREME_CHECK(parameter.numel == 0 || parameter.tensor.storage().data() != nullptr,
+                  "parameter ",
+                  parameter.name,
+                  " was built divided among the ranks: with EngineOptions::shard_group build the "
+                  "model whole");
+    broadcast_tensor(parameter.tensor, *ranks_);
+  }
 }
 
 void EngineCore::receive(std::size_t parameter, const at::Tensor& gradient) {
@@ -250,6 +280,10 @@ void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
                 ranks_->sum_group(),
                 " micro-batches are dealt to the ranks by turns; leave it at 1 to deal otherwise");
   const std::int64_t rounds = rounds_of(micro_batches);
+  TRIREME_CHECK(rounds == 1 || owners_->size() == ranks_->size(),
+                "deal(): with EngineOptions::shard_group every rank sums once in a step, found ",
+                rounds,
+                " rounds: use SumOrder::kLocalFirst");
   gradients_->set_rounds(rounds);  // may find no memory: nothing has changed then
   dealt_ = micro_batches;
   micro_batches_ = total;
@@ -573,7 +607,7 @@ at::Tensor EngineCore::gather_gradient(std::size_t parameter) {
   const Place& place = places_[parameter];
   const Unit& unit = units_[place.unit];
   // The ranges of the ranks, also where one rank holds more: it is the same.
-  const Range mine = unit.ranges[static_cast<std::size_t>(ranks_->rank())];
+  const Range mine = unit.ranges[static_cast<std::size_t>(owners_->rank())];
   const std::byte* own = nullptr;
   std::int64_t first = 0;
   for (const Piece& piece : unit.layout.pieces(mine)) {
@@ -665,8 +699,8 @@ MemoryReport EngineCore::memory_report() {
                              .gradient = unit.trainable ? exact : 0,
                              .optimizer = unit.trainable ? states : 0};
     const std::int64_t numel = unit.layout.parameters_numel();
-    predicted += memory_share(options_.zero, ranks_->size(), numel, bytes).total();
-    ddp += memory_share(0, ranks_->size(), numel, bytes).total();
+    predicted += memory_share(options_.zero, owners_->size(), numel, bytes).total();
+    ddp += memory_share(0, owners_->size(), numel, bytes).total();
   }
   report.predicted_bytes = static_cast<std::int64_t>(predicted);
   report.ddp_bytes = static_cast<std::int64_t>(ddp);

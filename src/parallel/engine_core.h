@@ -57,6 +57,7 @@ class EngineCore {
  private:
   friend class GatherScope;
   void check_options() const;
+  void check_shard_group();
   void receive(std::size_t parameter, const at::Tensor& gradient);
   void check_alive() const;
   // Nobody has put other tensors in the place of the parameters.
@@ -93,6 +94,7 @@ class EngineCore {
   std::shared_ptr<torch::nn::Module> model_;
   EngineOptions options_;
   std::shared_ptr<Communicator> ranks_;
+  Communicator* owners_ = nullptr;  // those among whom the stage divides: ranks_, or a machine's
   std::shared_ptr<MemoryLedger> ledger_ = MemoryLedger::create();
   MemoryLedger::Charge buffers_charge_;
   std::int64_t micro_batches_ = 0;   // of a step, over all ranks

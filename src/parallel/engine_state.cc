@@ -115,8 +115,12 @@ EngineState EngineCore::view(bool saved) {
       const Range held = optimizer_->range(place.unit);
       const std::int64_t offset = unit.layout.offset(place.index);
       const Range whole{offset, offset + parameter.numel};
-      const Range part =
-          intersection(whole, saved ? unit.ranges[static_cast<std::size_t>(ranks_->rank())] : held);
+      // Where every machine has everything, the first one saves it.
+      const bool mine = ranks_->rank() == owners_->rank();
+      const Range own = unit.ranges[static_cast<std::size_t>(owners_->rank())];
+      const Range part = !saved ? intersection(whole, held)
+                         : mine ? intersection(whole, own)
+                                : Range{};
       if (!part.empty()) {
         view.slices.push_back({view.tensors.size() - 1,
                                {part.begin - offset, part.end - offset},

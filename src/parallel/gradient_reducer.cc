@@ -71,6 +71,7 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
                                  const EngineOptions& options,
                                  std::int64_t rounds,
                                  Communicator& ranks,
+                                 Communicator& owners,
                                  MemoryLedger& ledger)
     : parameters_(parameters),
       units_(units),
@@ -78,7 +79,9 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       options_(options),
       rounds_(rounds),
       ranks_(ranks),
+      owners_(owners),
       ledger_(ledger),
+      replicated_(owners.size() != ranks.size()),
       reads_peers_(options.zero == 0 && ranks.size() > 1 && ranks.one_machine()),
       sums_(units.size()),
       buckets_of_(parameters.size()),
@@ -126,6 +129,12 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
     for (const Piece& piece : buckets_[b].pieces) {
       buckets_of_[unit.parameters[piece.parameter]].push_back(b);
     }
+  }
+  for (const Unit& unit : units) {
+    TRIREME_CHECK(!replicated_ || !unit.sparse,
+                  "parameter ",
+                  parameters[unit.parameters[0]].name,
+                  " has sparse gradients: divide among all ranks (EngineOptions::shard_group)");
   }
   const int group = ranks.sum_group();
   TRIREME_CHECK(group == 1 || ranks.size() % group == 0 || group % ranks.size() == 0,
@@ -212,8 +221,9 @@ void GradientReducer::make_ring() {
   for (const Bucket& bucket : buckets_) {
     const Unit& unit = units_[bucket.unit];
     if (space_of(unit) == Space::kRing) {
-      slot_bytes = std::max(
-          slot_bytes, static_cast<std::size_t>(bucket.range.size()) * dtype_bytes(unit.dtype));
+      slot_bytes =
+          std::max(slot_bytes,
+                   static_cast<std::size_t>(bucket.range.size()) * dtype_bytes(bucket_dtype(unit)));
     }
   }
   if (slot_bytes > ring_.slot_bytes()) {
@@ -262,11 +272,12 @@ bool GradientReducer::adds_locally() const {
 }
 
 Dtype GradientReducer::bucket_dtype(const Unit& unit) const {
-  return adds_locally() ? unit.sum_dtype() : unit.dtype;
+  // Sums that go back into the bucket have their own precision.
+  return adds_locally() || replicated_ ? unit.sum_dtype() : unit.dtype;
 }
 
 Range GradientReducer::mine(std::size_t unit) const {
-  return units_[unit].ranges[static_cast<std::size_t>(ranks_.rank())];
+  return units_[unit].ranges[static_cast<std::size_t>(owners_.rank())];
 }
 
 std::byte* GradientReducer::sum_at(std::size_t unit, std::int64_t element) const {
@@ -355,9 +366,9 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
       }
       const auto at = static_cast<std::size_t>(piece.offset - buckets_[b].range.begin);
       const std::byte* source = from + static_cast<std::size_t>(piece.begin) * element;
-      if (local && (!first || unit.has_masters())) {
+      if ((local && !first) || (bucket_dtype(unit) != unit.dtype)) {
         std::byte* to = memory + at * sum_element;
-        accumulate(to, unit.sum_dtype(), source, unit.dtype, piece.numel, first);
+        accumulate(to, unit.sum_dtype(), source, unit.dtype, piece.numel, first || !local);
         // The micro-batch's own gradient, as elsewhere: the sum may overflow for any world size.
         finite &= all_finite(unit.dtype, source, piece.numel);
       } else {
@@ -490,17 +501,23 @@ void GradientReducer::launch(std::size_t b) {
   std::byte* memory = state.memory;
   if (memory == nullptr) {
     // Nothing of this bucket came. It is not read, but has to be somewhere.
-    memory = space == Space::kRing ? ring_.data(0) : acquire(b);
+    memory = space == Space::kRing && !replicated_ ? ring_.data(0) : acquire(b);
   }
   const std::int64_t numel = bucket.range.size();
   const Dtype dtype = bucket_dtype(unit);
   Flight flight{b, state.slot, {}};
+  SumTerms terms{.absent = std::move(absent)};
+  if (replicated_) {
+    flight.work = ranks_.all_reduce({memory, numel, dtype}, ReduceOp::kSum, std::move(terms));
+    flight.memory = memory;
+    in_flight_.push_back(std::move(flight));
+    return;
+  }
   Counts counts;
   for (const Range& range : unit.ranges) {
     counts.push_back(intersection(range, bucket.range).size());
   }
   const Range own = intersection(mine(bucket.unit), bucket.range);
-  SumTerms terms{.absent = std::move(absent)};
   if (const std::int64_t spans = rounds_per_group()) {
     terms.group = 1;  // the rounds of a group are one chain
     if (rounds_done_ % spans != 0) {
@@ -580,6 +597,18 @@ void GradientReducer::wait_for_oldest() {
 }
 
 void GradientReducer::retire(Flight& flight) {
+  if (replicated_) {
+    // What nobody has contributed to is not looked at (Agreement::used).
+    const Bucket& bucket = buckets_[flight.bucket];
+    const Range own = intersection(mine(bucket.unit), bucket.range);
+    const std::size_t element = dtype_bytes(units_[bucket.unit].sum_dtype());
+    std::byte* to = sum_at(bucket.unit, own.begin);
+    const std::byte* from =
+        flight.memory + static_cast<std::size_t>(own.begin - bucket.range.begin) * element;
+    if (!own.empty() && to != from) {
+      std::memcpy(to, from, static_cast<std::size_t>(own.size()) * element);
+    }
+  }
   if (flight.slot >= 0) {
     ring_.give_back(flight.slot);
   }

@@ -56,6 +56,7 @@ class GradientReducer {
                   const EngineOptions& options,
                   std::int64_t rounds,
                   Communicator& ranks,
+                  Communicator& owners,
                   MemoryLedger& ledger);
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -99,6 +100,7 @@ class GradientReducer {
     std::size_t bucket;
     int slot;
     Work work;
+    const std::byte* memory = nullptr;  // where every machine has all sums: of this bucket's
   };
   enum class Space { kInPlace, kRing, kLocal };
 
@@ -135,7 +137,9 @@ class GradientReducer {
   const EngineOptions& options_;
   std::int64_t rounds_;
   Communicator& ranks_;
+  Communicator& owners_;  // those that the units are divided among: ranks_, or a machine's
   MemoryLedger& ledger_;
+  const bool replicated_;   // every machine has all sums, divided among its ranks
   const bool reads_peers_;  // DDP on one machine: the others' sums are read where they are
 
   // Sums by unit. DDP and stage 1 keep whole gradients, of which this rank's range becomes sums;

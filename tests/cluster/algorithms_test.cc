@@ -94,7 +94,7 @@ TEST_P(AlgorithmTest, GivesTheReferenceBits) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     AlgorithmTest,
-    ::testing::Combine(::testing::Values("ring", "direct", "tree", "doubling", "aggregator"),
+    ::testing::Combine(::testing::Values("auto", "direct", "tree", "doubling", "aggregator"),
                        ::testing::Values(2, 3, 5)),
     [](const auto& info) {
       return detail::concat(std::get<0>(info.param), "_", std::get<1>(info.param));

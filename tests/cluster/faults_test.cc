@@ -182,35 +182,65 @@ TEST_F(FaultsTest, AKilledRankIsNamedOnBothMachines) {
         expect_parts(result.err, {name});
       }
     }
+    // On the machine of whoever found it, which may be either.
+    const std::string summary = read_file(job.folder(0) + "/flight-summary.txt") +
+                                read_file(job.folder(1) + "/flight-summary.txt");
+    for (int peer = 0; peer < 2 * per; ++peer) {
+      expect_parts(summary, {concat("\nrank ", peer, " (pid ")});
+    }
+    expect_parts(summary, {"\n" + name + ": did not answer", "issued #"});
     job.expect_nothing_left();
   }
 }
 
-TEST_F(FaultsTest, ARankThatLeavesIsNamed) {
-  MachineJob job({1, 1});
-  job.start_all("leave");
-  const Finished result = job.wait(0);
-  EXPECT_EQ(result.code, 3);
-  expect_parts(result.err,
-               {"[0] rank 0 of 2: #1 barrier",
-                "rank 1 (pid ",
-                job.on(1),
-                "has left the world while others still wait for it"});
-  EXPECT_EQ(job.wait(1).code, 3);  // its rank succeeded, the job did not
+TEST_F(FaultsTest, AStoppedRankIsNamedByEveryoneByTheDeadline) {
+  MachineJob job({2, 2});
+  job.start_all("loop");
+  ASSERT_TRUE(job.wait_until_looping());
+  const pid_t victim = job.program(1).children().back();
+  kill(victim, SIGSTOP);
+  for (const int machine : {0, 1}) {
+    const Finished result = job.wait(machine);
+    EXPECT_EQ(result.code, 3);
+    expect_parts(result.err, {concat("rank 3 (pid ", victim, " ", job.on(1)), "waited 5.0"});
+  }
   job.expect_nothing_left();
+}
+
+TEST_F(FaultsTest, ARankThatLeavesIsNamed) {
+  for (const int per : {1, 2}) {
+    MachineJob job({per, per});
+    job.start_all("leave");
+    const Finished result = job.wait(0);
+    EXPECT_EQ(result.code, 3);
+    expect_parts(result.err,
+                 {concat("[0] rank 0 of ", 2 * per, ": #1 barrier"),
+                  "rank 1 (pid ",
+                  job.on(per == 1 ? 1 : 0),
+                  "has left the world while others still wait for it"});
+    const Finished other = job.wait(1);
+    EXPECT_EQ(other.code, 3);  // also where its rank succeeded: the job did not
+    if (per == 2) {
+      expect_parts(other.err, {"rank 1 (pid ", job.on(0), "has left the world"});
+    }
+    job.expect_nothing_left();
+  }
 }
 
 TEST_F(FaultsTest, RanksOfDifferentProgramsRefuseEachOther) {
   MachineJob job({1, 1});
   job.start(0, "hello", {kToken, "TRIREME_PROGRAM_VERSION=1.0"});
   job.start(1, "hello", {kToken, "TRIREME_PROGRAM_VERSION=1.1"});
-  std::string both;
   for (const int machine : {0, 1}) {
     const Finished result = job.wait(machine);
-    EXPECT_TRUE(result.code == 3 || result.code == 4) << result.code;
-    both += result.err;
+    EXPECT_EQ(result.code, 3);
+    expect_parts(result.err,
+                 {"refused rank 1 of 2",
+                  "it runs program version \"1.1\"",
+                  "rank 0 runs \"1.0\"",
+                  "start the same build everywhere",
+                  job.title(1) + ": rank 1 of 2"});
   }
-  expect_parts(both, {"1.0", "1.1", "rank 1", "rank 0"});
   job.expect_nothing_left();
 }
 

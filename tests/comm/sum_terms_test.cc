@@ -55,25 +55,22 @@ bool contains(const std::vector<Range>& list, std::int64_t element) {
   return false;
 }
 
-// The chain at `element`; `untouched` where there is no term.
+// The chain at `element`, of what the ranks do not leave out; `untouched` where there is no term.
 float chain(std::int64_t element,
-            int size,
-            int round,
-            std::int64_t numel,
             const std::vector<std::vector<float>>& inputs,
+            const std::vector<std::vector<Range>>& absent,
             bool accumulated,
             float old,
             float untouched) {
   bool any = accumulated;
   float sum = old;
-  const int group = testing::sum_group();
-  for (int first = 0; first < size; first += group) {
+  const auto group = static_cast<std::size_t>(testing::sum_group());
+  for (std::size_t first = 0; first < inputs.size(); first += group) {
     bool any_here = false;
     float here = 0;
-    for (int rank = first; rank < std::min(size, first + group); ++rank) {
-      if (!contains(ranges(numel, rank + round), element)) {
-        const float next =
-            inputs[static_cast<std::size_t>(rank)][static_cast<std::size_t>(element)];
+    for (std::size_t rank = first; rank < std::min(inputs.size(), first + group); ++rank) {
+      if (!contains(absent[rank], element)) {
+        const float next = inputs[rank][static_cast<std::size_t>(element)];
         here = any_here ? here + next : next;
         any_here = true;
       }
@@ -95,8 +92,10 @@ TEST_P(SumTermsTest, SkipAbsentRanksAndGoOnFromTheAccumulator) {
     const SharedBuffer buffer = world.allocate(static_cast<std::size_t>(numel) * 4);
     for (int round = 0; round < 4; ++round) {
       std::vector<std::vector<float>> inputs;
+      std::vector<std::vector<Range>> absent;
       for (int peer = 0; peer < size; ++peer) {
         inputs.push_back(values(numel, peer + 100 * round));
+        absent.push_back(ranges(numel, peer + round));
       }
       std::vector<float> own = inputs[static_cast<std::size_t>(rank)];
       ConstSpan input(own);
@@ -120,7 +119,7 @@ TEST_P(SumTermsTest, SkipAbsentRanksAndGoOnFromTheAccumulator) {
       for (std::int64_t i = mine.begin; i < mine.end; ++i) {
         const float old = before[static_cast<std::size_t>(i)];
         const float expected =
-            chain(i, size, round, numel, inputs, accumulate && !contains(fresh, i), old, old);
+            chain(i, inputs, absent, accumulate && !contains(fresh, i), old, old);
         const float found = output[static_cast<std::size_t>(i - mine.begin)];
         ASSERT_EQ(std::memcmp(&expected, &found, 4), 0)
             << "element " << i << " round " << round << ": " << expected << " " << found;
@@ -131,7 +130,7 @@ TEST_P(SumTermsTest, SkipAbsentRanksAndGoOnFromTheAccumulator) {
       const auto* sums = reinterpret_cast<const float*>(data.bytes());
       for (std::int64_t i = 0; i < numel; ++i) {
         const float anything = sums[i];  // where no rank contributes
-        const float expected = chain(i, size, round, numel, inputs, false, 0, anything);
+        const float expected = chain(i, inputs, absent, false, 0, anything);
         ASSERT_EQ(std::memcmp(&expected, &sums[i], 4), 0) << "element " << i;
       }
       world.barrier().wait();

@@ -18,8 +18,7 @@ using testing::Machines;
 using Json = nlohmann::json;
 
 std::vector<std::string> collectives(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(),
-                   {testing::trireme_binary(), "bench", "collectives", "--rounds", "1"});
+  arguments.insert(arguments.begin(), {testing::trireme_binary(), "bench", "collectives"});
   return arguments;
 }
 
@@ -53,8 +52,16 @@ class BenchMachines : public ::testing::Test {
 };
 
 TEST_F(BenchMachines, MeasuresCollectivesOnATestBed) {
-  const Json rows = rows_of(collectives(
-      {"--machines", "2", "--op", "all_reduce", "broadcast", "--bytes", "4KiB", "1MiB"}));
+  const Json rows = rows_of(collectives({"--machines",
+                                         "2",
+                                         "--rounds",
+                                         "1",
+                                         "--op",
+                                         "all_reduce",
+                                         "broadcast",
+                                         "--bytes",
+                                         "4KiB",
+                                         "1MiB"}));
   ASSERT_EQ(rows.size(), 8);  // in owned memory and in other
   for (const Json& row : rows) {
     EXPECT_EQ(row.at("machines"), 2);
@@ -69,7 +76,8 @@ TEST_F(BenchMachines, MeasuresCollectivesOnATestBed) {
 }
 
 TEST_F(BenchMachines, ComparesOneInterfaceWithTwo) {
-  const Json rows = rows_of(collectives({"--rails", "--op", "all_gather", "--bytes", "256KiB"}));
+  const Json rows =
+      rows_of(collectives({"--rails", "--rounds", "1", "--op", "all_gather", "--bytes", "256KiB"}));
   ASSERT_EQ(rows.size(), 2);
   for (const Json& row : rows) {
     EXPECT_DOUBLE_EQ(row.at("ratio").get<double>() * row.at("both_ms").get<double>(),
@@ -110,7 +118,7 @@ TEST_F(BenchMachines, RunsByHandAndMachineZeroPrints) {
 
 TEST_F(BenchMachines, LeavesNoMachinesWhenItIsInterrupted) {
   testing::Program program(collectives({"--machines", "2", "--rounds", "100"}));
-  for (int i = 0; i < 1000 && !has_bed_of(program.pid()); ++i) {
+  for (int i = 0; i < 500 && !has_bed_of(program.pid()); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   ASSERT_TRUE(has_bed_of(program.pid()));

@@ -35,6 +35,12 @@ enum class Split {
   kDimension,  // between rows of parameters
 };
 
+// Among whom stages 1 to 3 divide things.
+enum class ShardGroup {
+  kWorld,    // all ranks
+  kMachine,  // the ranks of a machine; every machine has all of it, and only gradients travel
+};
+
 // What a step is divided by when some ranks have run out of data.
 enum class Divisor {
   kPresent,  // the micro-batches that took part
@@ -72,6 +78,7 @@ struct EngineOptions {
   // 3: parameters too. The result is the same, bit for bit.
   int zero = 0;
   Placement placement = Placement::kAutomatic;
+  ShardGroup shard_group = ShardGroup::kWorld;
 
   // Micro-batches of one step over all ranks: either their number, or how many each rank has.
   std::int64_t micro_batches = 0;

@@ -188,7 +188,8 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
 
   CommUse use() const override {
     CommUse use = queue_->use();
-    use.network_bytes = flat_->use().network_bytes + (between_ ? between_->use().network_bytes : 0);
+    use.network_bytes = flat_->use().network_bytes +
+                        (between_ ? between_->use().network_bytes : 0) + *window_bytes_;
     return use;
   }
 

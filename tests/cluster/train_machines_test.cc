@@ -1,0 +1,130 @@
+// `trireme train` on two machines: the weights of one process, checkpoints that load on one machine
+// and on two, and commands that do not fit together.
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "support/machines.h"
+#include "support/processes.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Finished;
+using testing::Machines;
+
+const std::vector<std::string> kTraining = {"train",
+                                            "--model",
+                                            "mlp",
+                                            "--steps",
+                                            "12",
+                                            "--eval-every",
+                                            "6",
+                                            "--save-every",
+                                            "4",
+                                            "--seed",
+                                            "7",
+                                            "--micro-batch",
+                                            "32",
+                                            "--batch",
+                                            "128",
+                                            "--threads",
+                                            "1",
+                                            "--timeout",
+                                            "60"};
+
+std::vector<std::string> with(std::vector<std::string> words,
+                              const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+class TrainMachines : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = Machines::unavailable()) {
+      GTEST_SKIP() << *reason;
+    }
+    machines_ = std::make_unique<Machines>(2);
+  }
+
+  std::string folder(const std::string& name) const { return scratch_.path() + "/" + name; }
+
+  static Finished alone(const std::vector<std::string>& words) {
+    return testing::run_program(with({testing::trireme_binary()}, words));
+  }
+
+  // The same command on both machines; machine 0's end.
+  Finished together(const std::vector<std::string>& words,
+                    const std::vector<std::string>& second = {}) {
+    static int port = 29600;
+    const auto command = with(with({testing::trireme_binary()}, words),
+                              {"--nnodes",
+                               "2",
+                               "--rendezvous",
+                               machines_->address(0) + ":" + std::to_string(++port),
+                               "--interfaces",
+                               "eth0"});
+    const std::vector<std::string> secret = {"TRIREME_TOKEN=of this test"};
+    auto zero = machines_->run(0, with(command, {"--node-rank", "0"}), secret);
+    auto one = machines_->run(1, with(with(command, {"--node-rank", "1"}), second), secret);
+    const Finished end = zero->wait();
+    const Finished other = one->wait();
+    EXPECT_EQ(end.code, other.code) << other.err;
+    return end;
+  }
+
+  std::string weights(const std::string& name) const {
+    return testing::read_file(folder(name) + "/model.safetensors");
+  }
+
+  std::unique_ptr<Machines> machines_;
+  testing::TemporaryFolder scratch_;
+};
+
+TEST_F(TrainMachines, GiveTheWeightsOfOneProcessAndLoadEachOthersCheckpoints) {
+  ASSERT_EQ(alone(with(kTraining, {"--run", folder("one"), "-n", "1"})).code, 0);
+  const std::string expected = weights("one");
+  ASSERT_FALSE(expected.empty());
+
+  const std::int64_t before = machines_->bytes(0, 0).sent;
+  const Finished end =
+      together(with(kTraining, {"--run", folder("two"), "-n", "1", "--zero", "3"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_TRUE(weights("two") == expected) << "two machines, stage 3";
+  // Parameters and gradients went through the network, not around it.
+  EXPECT_GT(machines_->bytes(0, 0).sent - before, 12 * 400'000);
+
+  // Written on two machines, read on one; and the other way round, two ranks each.
+  fs::copy(folder("two"), folder("two on one"), fs::copy_options::recursive);
+  ASSERT_EQ(
+      alone({"train", "--run", folder("two on one"), "--resume", "4", "-n", "2", "--zero", "1"})
+          .code,
+      0);
+  EXPECT_TRUE(weights("two on one") == expected) << "from two machines to one";
+  fs::copy(folder("one"), folder("one on two"), fs::copy_options::recursive);
+  const Finished resumed =
+      together({"train", "--run", folder("one on two"), "--resume", "8", "-n", "2", "--zero", "2"});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_TRUE(weights("one on two") == expected) << "from one machine to two of two ranks";
+}
+
+TEST_F(TrainMachines, WhatRank0WasToldCounts) {
+  ASSERT_EQ(alone(with(kTraining, {"--run", folder("one"), "-n", "1"})).code, 0);
+  const Finished end =
+      together(with(kTraining, {"--run", folder("two"), "-n", "1"}), {"--seed", "8"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_TRUE(weights("two") == weights("one"));
+}
+
+TEST_F(TrainMachines, NeedAFolderThatIsNamed) {
+  const Finished end = alone(
+      with(kTraining, {"--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:29599"}));
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(end.err.find("--run FOLDER"), std::string::npos) << end.err;
+}
+
+}  // namespace
+}  // namespace trireme
