@@ -11,7 +11,7 @@ namespace trireme::detail {
 // Long messages go in pieces, so that one is added up or passed on while the next is on its way.
 constexpr std::size_t kPieceBytes = 512 << 10;
 // Pieces from one rank that may wait to be added up.
-constexpr std::size_t kPiecesAhead = 3;
+constexpr std::size_t kPiecesAhead = 4;
 
 // A run of elements cut into pieces of at most `most_bytes`.
 class Pieces {
