@@ -11,6 +11,20 @@ std::string describe_facts(std::uint32_t sequence, const CallFacts& facts) {
       "#", sequence, " ", describe(facts.kind, facts.reduce, facts.dtype, facts.total, facts.root));
 }
 
+CallFacts facts_of(const Operation& operation) {
+  CallFacts facts;
+  facts.kind = operation.kind;
+  facts.reduce = operation.reduce;
+  facts.dtype = operation.dtype;
+  facts.root = operation.root;
+  facts.total = operation.total;
+  return facts;
+}
+
+std::string LastCall::text() const {
+  return sequence == 0 ? "nothing yet" : describe_facts(sequence, facts);
+}
+
 void check_same_call(std::uint32_t sequence,
                      int size,
                      int rank,

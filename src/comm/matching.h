@@ -21,6 +21,15 @@ struct CallFacts {
   const std::int64_t* counts = nullptr;  // null where the rank cannot know them
 };
 
+CallFacts facts_of(const Operation& operation);
+
+// The last call of a rank, for messages; put into words only when somebody asks.
+struct LastCall {
+  std::uint32_t sequence = 0;  // 0: none yet
+  CallFacts facts;
+  std::string text() const;
+};
+
 // "rank 2 (pid 4711)".
 using NameOf = std::function<std::string(int rank)>;
 

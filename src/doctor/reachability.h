@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "comm/rendezvous/net_socket.h"
 #include "doctor/finding.h"
-#include "launch/net_socket.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {

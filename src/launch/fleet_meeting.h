@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/rendezvous/net_socket.h"
 #include "launch/launcher_link.h"
-#include "launch/net_socket.h"
 #include "launch/signal_watch.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/error.h"

@@ -109,9 +109,60 @@ TEST(JobEnvironment, RefusesWhatMakesNoSense) {
   {
     const Variables variables{
         {"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
-    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("several machines"),
+    const std::string message = testing::message_of<ConfigError>([] { init(); });
+    EXPECT_NE(message.find("where the ranks of the torchrun job can meet"), std::string::npos);
+    EXPECT_NE(message.find("TRIREME_RENDEZVOUS=HOST:PORT"), std::string::npos) << message;
+  }
+  {
+    const Variables variables{{"TRIREME_BACKEND", "pigeon"}};
+    EXPECT_NE(testing::message_of<ConfigError>([] { init(); }).find("\"pigeon\""),
               std::string::npos);
   }
+}
+
+TEST(JobEnvironment, SaysWhereTheRanksOfOtherLaunchersCanMeet) {
+  {
+    const Variables variables{{"RANK", "5"},
+                              {"WORLD_SIZE", "6"},
+                              {"LOCAL_RANK", "2"},
+                              {"LOCAL_WORLD_SIZE", "3"},
+                              {"MASTER_ADDR", "node-a"},
+                              {"MASTER_PORT", "29400"}};
+    const JobEnvironment job = read_job_environment();
+    EXPECT_EQ(job.rendezvous, "node-a:29401");  // torchrun has the port itself
+    EXPECT_EQ(job.local_size, 3);
+    const Variables given{{"TRIREME_RENDEZVOUS", "10.1.2.3:555"}};
+    EXPECT_EQ(read_job_environment().rendezvous, "10.1.2.3:555");
+  }
+  const Variables variables{{"SLURM_PROCID", "6"},
+                            {"SLURM_NTASKS", "7"},
+                            {"SLURM_LOCALID", "0"},
+                            {"SLURM_NODEID", "3"},
+                            {"SLURM_NNODES", "4"},
+                            {"SLURM_STEP_ID", "0"},
+                            {"SLURM_JOB_ID", "24001"},
+                            {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+                            {"SLURM_STEP_NODELIST", "rack[07-09,12]-x,spare"}};
+  const JobEnvironment job = read_job_environment();
+  EXPECT_EQ(job.local_size, 1);
+  EXPECT_EQ(job.rendezvous, "rack07-x:20001");
+  const Variables wrong{{"SLURM_STEP_TASKS_PER_NODE", "2(x3)"}};
+  EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("2(x3)"),
+            std::string::npos);
+}
+
+TEST(JobEnvironment, ReadsSlurmsLists) {
+  EXPECT_EQ(detail::first_slurm_host("a"), "a");
+  EXPECT_EQ(detail::first_slurm_host("a,b"), "a");
+  EXPECT_EQ(detail::first_slurm_host("n[1-4]"), "n1");
+  EXPECT_EQ(detail::first_slurm_host("n[003,7]"), "n003");
+  EXPECT_EQ(detail::first_slurm_host(""), "");
+  EXPECT_EQ(detail::slurm_tasks_of("4", 0), 4);
+  EXPECT_EQ(detail::slurm_tasks_of("2(x3),1", 2), 2);
+  EXPECT_EQ(detail::slurm_tasks_of("2(x3),1", 3), 1);
+  EXPECT_EQ(detail::slurm_tasks_of("2(x3),1", 4), std::nullopt);
+  EXPECT_EQ(detail::slurm_tasks_of("two", 0), std::nullopt);
+  EXPECT_EQ(detail::slurm_tasks_of("2(x)", 0), std::nullopt);
 }
 
 }  // namespace

@@ -10,10 +10,10 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include "comm/rendezvous/net_socket.h"
 #include "launch/fleet_admission.h"
 #include "launch/launcher_link.h"
 #include "launch/launchers.h"
-#include "launch/net_socket.h"
 #include "support/processes.h"
 
 namespace trireme {

@@ -147,7 +147,8 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
     flat.queue.quiet = true;
     flat.queue.helper_thread = false;
     flat_ = std::make_unique<NetCommunicator>(transport, flat);
-    flat_->set_last([this] { return concat(last_issued_, ", completed #", queue_->completed()); });
+    flat_->set_last(
+        [this] { return concat(last_issued_.text(), ", completed #", queue_->completed()); });
     even_ = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
       return member.local_size == ranks_per_machine_;
     });
@@ -205,8 +206,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   Work submit(Operation operation) override {
     return queue_->issue(std::move(operation), [&](const Operation& op, std::uint32_t sequence) {
       if (sequence != 0) {
-        last_issued_ =
-            concat("#", sequence, " ", describe(op.kind, op.reduce, op.dtype, op.total, op.root));
+        last_issued_ = {sequence, facts_of(op)};
       }
       return run(op, sequence);
     });
@@ -233,7 +233,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
     return concat("; last operation of rank ",
                   rank_,
                   ": ",
-                  last_issued_,
+                  last_issued_.text(),
                   ", completed #",
                   queue_->completed());
   }
@@ -282,13 +282,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
         [this](int rank) { return name(rank); });
   }
   Done between(Operation operation, const Operation& outer) {
-    CallFacts facts;
-    facts.kind = outer.kind;
-    facts.reduce = outer.reduce;
-    facts.dtype = outer.dtype;
-    facts.root = outer.root;
-    facts.total = outer.total;
-    return column_done(between_->submit_as(std::move(operation), facts));
+    return column_done(between_->submit_as(std::move(operation), facts_of(outer)));
   }
   Done column_done(Work work) {
     return Done(std::move(work), [per = ranks_per_machine_, local = local_](int machine_number) {
@@ -314,7 +308,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
                      static_cast<std::int64_t>(op.terms.absent.size())};
     std::vector<Facts> all(index(ranks_per_machine_));
     co_await inside(gather_of(&mine, sizeof(mine), all.data(), {}));
-    const auto facts_of = [](const Facts& facts) {
+    const auto call_of = [](const Facts& facts) {
       CallFacts result;
       result.kind = facts.kind;
       result.reduce = facts.reduce;
@@ -330,9 +324,9 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
       check_same_call(sequence,
                       0,
                       rank_,
-                      facts_of(mine),
+                      call_of(mine),
                       first + peer,
-                      facts_of(all[index(peer)]),
+                      call_of(all[index(peer)]),
                       [&](int rank) { return name(rank); });
       counts.push_back(all[index(peer)].absent * static_cast<std::int64_t>(sizeof(Range)));
       ranges += all[index(peer)].absent;
@@ -651,7 +645,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   std::unique_ptr<NetCommunicator> flat_;
   std::unique_ptr<NetCommunicator> between_;
   std::shared_ptr<OperationQueue> queue_;
-  std::string last_issued_ = "nothing yet";
+  LastCall last_issued_;
   std::shared_ptr<std::atomic<std::int64_t>> window_bytes_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
 };

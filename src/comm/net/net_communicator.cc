@@ -128,7 +128,7 @@ std::string NetCommunicator::last_operations() const {
   return concat("; last operation of rank ",
                 wire_.world_rank(rank()),
                 ": ",
-                last_issued_,
+                last_issued_.text(),
                 ", completed #",
                 queue_->completed());
 }
@@ -226,8 +226,7 @@ Work NetCommunicator::issue(Operation operation, std::optional<CallFacts> outer)
         if (op.kind == OpKind::kRecv) {
           return recv(op);
         }
-        last_issued_ =
-            concat("#", sequence, " ", describe(op.kind, op.reduce, op.dtype, op.total, op.root));
+        last_issued_ = {sequence, facts_of(op)};
         auto call =
             std::make_shared<NetCall>(wire_, pool_, op, sequence, options_.sum_group, outer);
         const bool to_all = algorithm_for(op) != Algorithm::kDoubling;

@@ -88,9 +88,9 @@ class NetCommunicator final : public Communicator, public QueueHost {
   std::unique_ptr<Communicator> machine_;
   std::shared_ptr<std::atomic<std::int64_t>> window_bytes_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
-  std::string last_issued_ = "nothing yet";
+  LastCall last_issued_;
   std::function<std::string()> last_ = [this] {
-    return concat(last_issued_, ", completed #", queue_->completed());
+    return concat(last_issued_.text(), ", completed #", queue_->completed());
   };
   bool abandoned_ = false;
   bool finished_ = false;

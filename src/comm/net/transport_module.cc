@@ -73,7 +73,8 @@ void prepare_for_ucx() {
   // What fails is reported by whoever waits for it; UCX would print it on its own, and warn of the
   // receives that a rank has left when it leaves.
   setenv("UCX_LOG_LEVEL", "fatal", 0);
-  // Fewer system calls, and copies that stay in the cache: a third faster than 64 KiB for long messages.
+  // Fewer system calls, and copies that stay in the cache: a third faster than 64 KiB for long
+  // messages.
   setenv("UCX_TCP_TX_SEG_SIZE", "256k", 0);
   setenv("UCX_TCP_RX_SEG_SIZE", "256k", 0);
 }

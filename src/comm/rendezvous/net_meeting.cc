@@ -7,6 +7,7 @@
 #include <map>
 #include <thread>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sodium.h>
 #include <sys/stat.h>
@@ -170,11 +171,15 @@ class Host {
         links_(index(options.identity.size)),
         members_(index(options.identity.size)) {
     if (options.listener >= 0) {
-      listener_ = options.listener;
+      own_ = FileDescriptor(fcntl(options.listener, F_DUPFD_CLOEXEC, 0));
     } else {
-      HostAndPort place = parse_host_and_port(options.place, options.where);
-      own_ = listen_at(place, options.where);
-      listener_ = own_.get();
+      const MeetingPlace place = parse_meeting_place(options.place, options.where);
+      auto addresses = resolve(place);
+      // A machine may know its own name as an address that only it can reach.
+      if (options.identity.size != options.local_size && addresses.front().is_loopback()) {
+        addresses = resolve({"0.0.0.0", place.port, place.source});
+      }
+      own_ = listen_at(addresses, place);
     }
     members_[0] = member_of(hello_.hello, make_net_proof(options));
   }
@@ -201,7 +206,7 @@ class Host {
   };
 
   void wait_for_something() {
-    std::vector<pollfd> entries{{listener_, POLLIN, 0}};
+    std::vector<pollfd> entries{{own_.get(), POLLIN, 0}};
     for (const Conversation& talk : talks_) {
       entries.push_back({talk.channel.fd(), POLLIN, 0});
     }
@@ -226,8 +231,8 @@ class Host {
       }
     }
     talks_ = std::move(open);
-    while (auto channel = accept_from(listener_)) {
-      talks_.push_back({.channel = std::move(*channel)});
+    for (FileDescriptor fd = accept_from(own_); fd.valid(); fd = accept_from(own_)) {
+      talks_.push_back({.channel = TcpChannel(std::move(fd))});
     }
   }
 
@@ -351,8 +356,7 @@ class Host {
   const NetMeetingOptions& options_;
   const Deadline& deadline_;
   NetHello hello_;
-  FileDescriptor own_;
-  int listener_ = -1;
+  FileDescriptor own_;             // listens
   std::vector<TcpChannel> links_;  // by rank; [0] stays empty
   std::vector<Member> members_;
   std::vector<Conversation> talks_;
@@ -388,7 +392,7 @@ void NetMeeting::host(const NetMeetingOptions& options) {
 }
 
 void NetMeeting::join(const NetMeetingOptions& options) {
-  const HostAndPort place = parse_host_and_port(options.place, options.where);
+  const MeetingPlace place = parse_meeting_place(options.place, options.where);
   const NetHello hello = make_net_hello(options);
   const std::string self = name_of(hello.hello);
   std::string why = "nobody listens there";
@@ -407,7 +411,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              "); check that rank 0 runs, that the address is one of its machine's, "
                              "and that a firewall lets this machine through to the port"));
     }
-    auto channel = try_connect(place, options.where, deadline_, &why);
+    auto channel = try_connect(place, deadline_, &why);
     if (!channel) {
       std::this_thread::sleep_for(kRetryPause);
       continue;

@@ -3,19 +3,11 @@
 #include <optional>
 #include <string>
 
+#include "comm/rendezvous/net_socket.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/file_descriptor.h"
 
 namespace trireme::detail {
-
-struct HostAndPort {
-  std::string host;
-  int port = 0;
-};
-
-// "HOST:PORT" or "[ADDRESS]:PORT"; `where` names the option or variable in the message of the
-// ConfigError that anything else gets.
-HostAndPort parse_host_and_port(const std::string& text, const std::string& where);
 
 // A TCP connection that carries whole messages: their length, then their bytes.
 class TcpChannel {
@@ -56,16 +48,9 @@ class TcpChannel {
   std::string received_;  // not yet a whole message
 };
 
-// A socket that listens at HOST:PORT on this machine; an empty host means all its addresses. Throws
-// ConfigError that says which it is: the name does not resolve, the address is not of this machine,
-// the port is in use.
-FileDescriptor listen_at(const HostAndPort& place, const std::string& where);
-std::optional<TcpChannel> accept_from(int listener);
-
 // One attempt to connect; nothing when it fails, and `why` says how. Throws ConfigError when the
 // name does not resolve.
-std::optional<TcpChannel> try_connect(const HostAndPort& place,
-                                      const std::string& where,
+std::optional<TcpChannel> try_connect(const MeetingPlace& place,
                                       const Deadline& deadline,
                                       std::string* why);
 

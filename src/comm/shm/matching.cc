@@ -7,7 +7,7 @@
 namespace trireme::detail {
 namespace {
 
-CallFacts facts_of(const Station& station, int peer, std::uint32_t sequence) {
+CallFacts facts_in(const Station& station, int peer, std::uint32_t sequence) {
   const Control& control = station.control();
   Slot& slot = control.slot(peer, sequence);
   return {slot.kind,
@@ -24,23 +24,23 @@ CallFacts facts_of(const Station& station, int peer, std::uint32_t sequence) {
 
 std::string describe_slot(const Station& station, int peer, std::uint32_t sequence) {
   return sequence == 0 ? "nothing yet"
-                       : describe_facts(sequence, facts_of(station, peer, sequence));
+                       : describe_facts(sequence, facts_in(station, peer, sequence));
 }
 
 void check_same_call(const Station& station, std::uint32_t sequence, int peer) {
   check_same_call(sequence,
                   station.size(),
                   station.rank(),
-                  facts_of(station, station.rank(), sequence),
+                  facts_in(station, station.rank(), sequence),
                   peer,
-                  facts_of(station, peer, sequence),
+                  facts_in(station, peer, sequence),
                   [&](int rank) { return station.name(rank); });
 }
 
 void check_splits(const Station& station, std::uint32_t sequence) {
   std::vector<CallFacts> all;
   for (int peer = 0; peer < station.size(); ++peer) {
-    all.push_back(facts_of(station, peer, sequence));
+    all.push_back(facts_in(station, peer, sequence));
   }
   check_splits(sequence, all, [&](int rank) { return station.name(rank); });
 }

@@ -1,4 +1,4 @@
-#include "launch/net_socket.h"
+#include "comm/rendezvous/net_socket.h"
 
 #include <cerrno>
 #include <cstring>
@@ -71,18 +71,24 @@ std::string reason_not_to_listen(const MeetingPlace& place,
                     place.port,
                     " of ",
                     address.text(),
-                    " is in use: choose another port for --rendezvous, on every machine");
+                    " is in use: choose another port for ",
+                    place.source,
+                    ", on every machine");
     case EADDRNOTAVAIL:
-      return concat(where,
-                    "the address ",
-                    address.text(),
-                    " is not of this machine: --rendezvous is an address of machine 0; give one "
-                    "that \"ip address\" shows here, or start --node-rank 0 there");
+      return concat(
+          where,
+          "the address ",
+          address.text(),
+          " is not of this machine: ",
+          place.source,
+          " is an address of machine 0; give one that \"ip address\" shows here, or start "
+          "--node-rank 0 there");
     case EACCES:
       return concat(where,
                     "port ",
                     place.port,
-                    " needs privileges: choose a port from 1024 on for --rendezvous");
+                    " needs privileges: choose a port from 1024 on for ",
+                    place.source);
     default:
       return concat(where, errno_text(error));
   }
@@ -95,7 +101,7 @@ std::string MeetingPlace::text() const {
                                              : concat("[", host, "]:", port);
 }
 
-MeetingPlace parse_meeting_place(const std::string& text) {
+MeetingPlace parse_meeting_place(const std::string& text, const std::string& source) {
   const auto colon = text.rfind(':');
   std::string host = text.substr(0, colon == std::string::npos ? 0 : colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
@@ -106,11 +112,12 @@ MeetingPlace parse_meeting_place(const std::string& text) {
   const auto port =
       colon == std::string::npos ? std::nullopt : parse_integer(text.substr(colon + 1));
   TRIREME_CHECK(!host.empty() && port && *port >= 1 && *port <= 65535,
-                "--rendezvous: expected HOST:PORT with a port from 1 to 65535, an IPv6 address in "
+                source,
+                ": expected HOST:PORT with a port from 1 to 65535, an IPv6 address in "
                 "brackets ([::1]:29500), found \"",
                 text,
                 "\"");
-  return {host, static_cast<int>(*port)};
+  return {host, static_cast<int>(*port), source};
 }
 
 std::string SocketAddress::text() const {
@@ -144,7 +151,8 @@ std::vector<SocketAddress> resolve(const MeetingPlace& place) {
   const int error =
       getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &found);
   TRIREME_CHECK(error == 0,
-                "--rendezvous ",
+                place.source,
+                " ",
                 place.text(),
                 ": the name \"",
                 place.host,

@@ -7,20 +7,23 @@
 
 #include "trireme/core/file_descriptor.h"
 
-// TCP between the launchers of several machines. All sockets are non-blocking and close on exec.
+// TCP between machines: of launchers, and of ranks that meet. All sockets are non-blocking and
+// close on exec.
 
 namespace trireme::detail {
 
-// Where a launcher listens, as it was written.
+// Where machine 0 or rank 0 listens, as it was written.
 struct MeetingPlace {
   std::string host;  // a name or an address, without brackets
   int port = 0;
+  std::string source = "--rendezvous";  // what said so; for messages
 
   std::string text() const;  // "HOST:PORT", "[HOST]:PORT" for IPv6
 };
 
 // Throws ConfigError for what is not HOST:PORT.
-MeetingPlace parse_meeting_place(const std::string& text);
+MeetingPlace parse_meeting_place(const std::string& text,
+                                 const std::string& source = "--rendezvous");
 
 // An address that a name stands for.
 struct SocketAddress {
