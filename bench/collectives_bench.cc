@@ -101,7 +101,7 @@ class CollectivesBench {
   }
 
   std::string place_text() const {
-    const std::string ranks = std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks");
+    std::string ranks = std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks");
     if (machines_ == 1) {
       return ranks;
     }

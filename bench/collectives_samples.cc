@@ -18,15 +18,15 @@ void CollectivesSamples::collect(const std::string& path) {
 }
 
 std::vector<std::string> collective_ops(const CollectivesOptions& options) {
-  static const std::vector<std::string> kOps = {
+  static const std::vector<std::string> all_ops = {
       "all_reduce", "reduce_scatter", "all_gather", "broadcast"};
-  return options.ops.empty() ? kOps : options.ops;
+  return options.ops.empty() ? all_ops : options.ops;
 }
 
 std::vector<long long> collective_sizes(const CollectivesOptions& options) {
-  static const std::vector<long long> kSizes = {
+  static const std::vector<long long> all_sizes = {
       4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  return options.sizes.empty() ? kSizes : options.sizes;
+  return options.sizes.empty() ? all_sizes : options.sizes;
 }
 
 std::vector<std::string> collectives_rank_command(const CollectivesOptions& options,

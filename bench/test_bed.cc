@@ -12,6 +12,7 @@
 
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::bench {
@@ -95,7 +96,11 @@ TestBed::TestBed(int machines) : name_(kNameStart + std::to_string(getpid())), m
 }
 
 TestBed::~TestBed() {
-  call_script({"down", name_});
+  try {
+    call_script({"down", name_});
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, detail::concat("the machines ", name_, " are left: ", error.what()));
+  }
 }
 
 std::string TestBed::script(std::vector<std::string> words) const {
@@ -144,7 +149,7 @@ std::vector<std::string> TestBed::under_mpirun(int ranks,
                                     "--allow-run-as-root",
                                     "--mca",
                                     "plm_rsh_agent",
-                                    TRIREME_MACHINES_SCRIPT " rsh",
+                                    std::string(TRIREME_MACHINES_SCRIPT) + " rsh",
                                     "--mca",
                                     "oob_tcp_if_include",
                                     interfaces,
@@ -213,7 +218,7 @@ int launch_on(const TestBed& bed, const LaunchOptions& job) {
     for (auto [name, value] : choices) {
       std::replace(name.begin(), name.end(), '-', '_');
       std::transform(name.begin(), name.end(), name.begin(), toupper);
-      variables.push_back("TRIREME_" + name + "=" + value);
+      variables.push_back(detail::concat("TRIREME_", name, "=", value));
     }
     return run_together({bed.under_mpirun(job.ranks, interfaces, variables, job.command)});
   }

@@ -54,6 +54,7 @@ void finish_from_announcements(NetCall& call) {
     case OpKind::kReduceScatter: {
       const std::int64_t first = op.kind == OpKind::kReduceScatter ? call.begin(call.rank()) : 0;
       std::vector<const std::byte*> inputs;
+      inputs.reserve(static_cast<std::size_t>(call.size()));
       for (int rank = 0; rank < call.size(); ++rank) {
         inputs.push_back(call.eager(rank) + static_cast<std::size_t>(first) * element);
       }

@@ -162,6 +162,7 @@ Steps direct_exchange(NetCall& call, AllAnnounced& announced, const NameOf& name
   Wire& wire = call.wire();
   {
     std::vector<CallFacts> all;
+    all.reserve(index(call.size()));
     for (int peer = 0; peer < call.size(); ++peer) {
       all.push_back(call.facts(peer));
     }

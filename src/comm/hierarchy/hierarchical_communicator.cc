@@ -564,6 +564,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
     const Dtype wide = sum_dtype(op);
     // This column's sums of this machine, machine after machine, as the column will add them up.
     Counts column_counts;
+    column_counts.reserve(index(machines_));
     for (int other = 0; other < machines_; ++other) {
       column_counts.push_back(op.counts[index(other * ranks_per_machine_ + local_)]);
     }

@@ -22,6 +22,7 @@ constexpr int kManyRanks = 17;
 
 std::vector<int> machines_of(const std::vector<Member>& members) {
   std::vector<int> machines;
+  machines.reserve(members.size());
   for (const Member& member : members) {
     machines.push_back(member.node);
   }

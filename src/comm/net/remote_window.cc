@@ -35,6 +35,7 @@ std::vector<std::string> exchange_through(Communicator& ranks, const std::string
   ranks.all_gather({mine.data(), own[0], Dtype::kUint8}, {all.data(), total, Dtype::kUint8}, sizes)
       .wait();
   std::vector<std::string> parts;
+  parts.reserve(sizes.size());
   std::size_t at = 0;
   for (const std::int64_t size : sizes) {
     parts.push_back(all.substr(at, static_cast<std::size_t>(size)));

@@ -39,6 +39,7 @@ void check_same_call(const Station& station, std::uint32_t sequence, int peer) {
 
 void check_splits(const Station& station, std::uint32_t sequence) {
   std::vector<CallFacts> all;
+  all.reserve(static_cast<std::size_t>(station.size()));
   for (int peer = 0; peer < station.size(); ++peer) {
     all.push_back(facts_in(station, peer, sequence));
   }

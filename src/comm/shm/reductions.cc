@@ -160,6 +160,7 @@ void Collectives::reduce_chunk(const Call& call,
                                const std::vector<std::byte*>& outputs) const {
   const Operation& op = call.operation;
   std::vector<Term> terms;
+  terms.reserve(index(station_.size()));
   for (int peer = 0; peer < station_.size(); ++peer) {
     Slot& theirs = slot(call, peer);
     terms.push_back({inputs[index(peer)],
