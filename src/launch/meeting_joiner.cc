@@ -142,7 +142,7 @@ class Joiner {
       TRIREME_CHECK(verdict, not_a_launcher());
       TRIREME_CHECK(verdict->admitted, verdict->message);
     }
-    const auto answer = message->kind == kind ? unpack(message->body) : std::nullopt;
+    auto answer = message->kind == kind ? unpack(message->body) : std::nullopt;
     TRIREME_CHECK(answer, not_a_launcher());
     return answer;
   }
