@@ -51,6 +51,7 @@ std::vector<Finding> compare_machines(const std::vector<MachineReport>& machines
   std::vector<Finding> findings;
   for (const Comparison& comparison : kComparisons) {
     std::vector<std::string> answers;
+    answers.reserve(machines.size());
     for (const MachineReport& machine : machines) {
       answers.push_back(answer_of(machine, comparison));
     }

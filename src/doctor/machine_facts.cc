@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "trireme/core/environment.h"
+#include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
 #include "trireme/core/machine.h"
 
@@ -93,7 +94,8 @@ std::vector<std::string> names_in(const std::string& folder) {
 std::set<std::string> read_governors(const std::string& folder) {
   std::set<std::string> governors;
   for (const std::string& name : names_in(folder)) {
-    const std::string line = first_line(folder + "/" + name + "/cpufreq/scaling_governor");
+    const std::string line =
+        first_line(detail::concat(folder, "/", name, "/cpufreq/scaling_governor"));
     if (name.starts_with("cpu") && !line.empty()) {
       governors.insert(line);
     }
@@ -104,13 +106,13 @@ std::set<std::string> read_governors(const std::string& folder) {
 std::vector<NetworkInterface> read_interfaces(const std::string& folder) {
   std::vector<NetworkInterface> interfaces;
   for (const std::string& name : names_in(folder)) {
-    if (name == "lo" || !fs::is_directory(folder + "/" + name)) {
+    if (name == "lo" || !fs::is_directory(fs::path(folder) / name)) {
       continue;
     }
     // Unknown speeds are -1, or an error when the file is read.
-    const auto speed = parse_integer(first_line(folder + "/" + name + "/speed"));
+    const auto speed = parse_integer(first_line(detail::concat(folder, "/", name, "/speed")));
     interfaces.push_back({name,
-                          first_line(folder + "/" + name + "/operstate"),
+                          first_line(detail::concat(folder, "/", name, "/operstate")),
                           speed && *speed > 0 ? static_cast<int>(*speed) : 0});
   }
   return interfaces;

@@ -172,7 +172,7 @@ std::string machines_text(const PairMatrix& pairs,
 std::vector<std::pair<int, int>> pairs_to_measure(const std::vector<int>& machine_of) {
   const int ranks = static_cast<int>(machine_of.size());
   std::vector<int> chosen;
-  const int machines = machine_of.empty() ? 0 : machine_of.back() + 1;
+  const int machines = machine_of.empty() ? 1 : machine_of.back() + 1;
   const int most = ranks <= kMostMeasuredRanks ? ranks : std::max(1, kMostMeasuredRanks / machines);
   std::map<int, int> taken;
   for (int rank = 0; rank < ranks; ++rank) {

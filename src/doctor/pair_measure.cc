@@ -46,7 +46,8 @@ class Pair {
     transfer(kSmallBytes, true);  // brings memory and connections into being
     transfer(kSmallBytes, false);
     const double small = transfer(kSmallBytes, true);
-    const double large = small * static_cast<double>(kLargeBytes / kSmallBytes);
+    const double large =
+        small * (static_cast<double>(kLargeBytes) / static_cast<double>(kSmallBytes));
     const auto bytes = static_cast<std::size_t>(
         agree(large < kLongTransfer ? std::int64_t{kLargeBytes} : std::int64_t{kSmallBytes}));
     const double once = transfer(bytes, true);

@@ -69,12 +69,10 @@ void LauncherLink::read_some() {
       if (incoming_.size() > longest_body_ + kHeaderBytes) {
         return;  // the messages that are here first
       }
-    } else if (got == 0) {
-      close();
+    } else if (got == 0 || errno == ECONNRESET) {
+      close();  // also where the other end closed it without reading what we had sent
     } else if (errno == EAGAIN) {
       return;
-    } else if (errno == ECONNRESET) {
-      close();  // the other end closed it without reading what we had sent
     } else if (errno != EINTR) {
       close(errno_text(errno));
     }

@@ -70,7 +70,7 @@ class Unpacker {
       fail();
       return {};
     }
-    const std::string value(rest_.substr(0, static_cast<std::size_t>(length)));
+    std::string value(rest_.substr(0, static_cast<std::size_t>(length)));
     rest_.remove_prefix(static_cast<std::size_t>(length));
     return value;
   }
