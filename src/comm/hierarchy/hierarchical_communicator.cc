@@ -122,7 +122,7 @@ struct Facts {
 
 class HierarchicalCommunicator final : public Communicator, public QueueHost {
  public:
-  HierarchicalCommunicator(std::shared_ptr<Transport> transport,
+  HierarchicalCommunicator(const std::shared_ptr<Transport>& transport,
                            std::unique_ptr<Communicator> inside,
                            std::unique_ptr<Communicator> machine,
                            HierarchyOptions options)
@@ -412,7 +412,8 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   }
   // What the ranks of a machine have of the whole.
   Counts counts_of(const Operation& op, int machine_number) const {
-    const auto first = op.counts.begin() + machine_number * ranks_per_machine_;
+    const auto first =
+        op.counts.begin() + static_cast<std::ptrdiff_t>(machine_number) * ranks_per_machine_;
     return {first, first + ranks_per_machine_};
   }
 
@@ -696,7 +697,7 @@ std::unique_ptr<Communicator> make_hierarchical_communicator(std::shared_ptr<Tra
                                                              std::unique_ptr<Communicator> machine,
                                                              HierarchyOptions options) {
   return std::make_unique<HierarchicalCommunicator>(
-      std::move(transport), std::move(inside), std::move(machine), std::move(options));
+      transport, std::move(inside), std::move(machine), std::move(options));
 }
 
 }  // namespace trireme::detail

@@ -78,11 +78,9 @@ TcpChannel::State TcpChannel::try_receive(std::string* message) {
     const ssize_t got = recv(fd_.get(), buffer, sizeof(buffer), 0);
     if (got > 0) {
       received_.append(buffer, static_cast<std::size_t>(got));
-    } else if (got == 0) {
-      return State::kClosed;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return State::kNotYet;
-    } else if (errno != EINTR) {
+    } else if (got == 0 || errno != EINTR) {
       return State::kClosed;
     }
   }
