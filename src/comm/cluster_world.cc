@@ -205,7 +205,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     auto inside = shared_memory_of(options, members, "inside", kForever);
     auto machine = shared_memory_of(options, members, "machine", options.meeting.timeout);
     return make_hierarchical_communicator(
-        std::move(transport), std::move(inside), std::move(machine), std::move(hierarchy));
+        transport, std::move(inside), std::move(machine), std::move(hierarchy));
   }
   facts->description = transport->description();
   NetOptions net;

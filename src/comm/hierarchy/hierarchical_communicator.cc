@@ -692,10 +692,11 @@ SharedBuffer HierarchicalCommunicator::allocate(std::size_t bytes) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_hierarchical_communicator(std::shared_ptr<Transport> transport,
-                                                             std::unique_ptr<Communicator> inside,
-                                                             std::unique_ptr<Communicator> machine,
-                                                             HierarchyOptions options) {
+std::unique_ptr<Communicator> make_hierarchical_communicator(
+    const std::shared_ptr<Transport>& transport,
+    std::unique_ptr<Communicator> inside,
+    std::unique_ptr<Communicator> machine,
+    HierarchyOptions options) {
   return std::make_unique<HierarchicalCommunicator>(
       transport, std::move(inside), std::move(machine), std::move(options));
 }

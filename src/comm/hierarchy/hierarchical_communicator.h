@@ -19,9 +19,10 @@ struct HierarchyOptions {
 // every rank is the leader of its own part of the data, so that nothing crosses the network twice.
 // `inside` and `machine` are two communicators of this machine's ranks: the first is used here, the
 // second is the caller's.
-std::unique_ptr<Communicator> make_hierarchical_communicator(std::shared_ptr<Transport> transport,
-                                                             std::unique_ptr<Communicator> inside,
-                                                             std::unique_ptr<Communicator> machine,
-                                                             HierarchyOptions options);
+std::unique_ptr<Communicator> make_hierarchical_communicator(
+    const std::shared_ptr<Transport>& transport,
+    std::unique_ptr<Communicator> inside,
+    std::unique_ptr<Communicator> machine,
+    HierarchyOptions options);
 
 }  // namespace trireme::detail

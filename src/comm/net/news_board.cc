@@ -117,9 +117,8 @@ void NewsBoard::send_to_all(const Letter& letter) {
   }
   for (auto& [rank, ticket] : letters) {
     if (ticket.pending()) {
-      // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): it may still be read
-      static_cast<void>(kept.release());
-      return;
+      static_cast<void>(kept.release());  // it may still be read
+      return;                             // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
     }
   }
 }
