@@ -61,23 +61,32 @@ bool has_namespaces(const std::vector<Member>& members) {
   });
 }
 
+// What all ranks must have been told alike: it decides how they add up, and who waits for whom.
+struct Choices {
+  std::int32_t algorithm;
+  std::int32_t sum_group;
+};
+
 // A word to and from every rank: connections are made now, where one that cannot be is named, and
-// not in the middle of the first operation.
+// not in the middle of the first operation; and choices that do not fit each other are found.
 void greet_everyone(Transport& transport,
                     const std::vector<Member>& members,
+                    const Choices& mine,
                     Milliseconds timeout) {
   constexpr std::uint32_t kTag = Transport::kTags - 1;
   const Deadline deadline(timeout);
   const auto size = members.size();
-  std::vector<std::byte> words(2 * size, std::byte{1});
+  std::vector<Choices> theirs(size, mine);
   std::vector<Ticket> receives(size);
   std::vector<Ticket> sends(size);
-  const auto exact = Transport::Length::kUpTo;
+  constexpr auto kShort = Transport::Length::kUpTo;
   for (const Member& member : members) {
     if (member.rank != transport.rank()) {
       const std::size_t at = index(member.rank);
-      receives[at] = transport.receive(member.rank, kTag, &words[at], 1, exact);
-      sends[at] = transport.send(member.rank, kTag, &words[size + at], 1, exact);
+      receives[at] = transport.receive(
+          member.rank, kTag, reinterpret_cast<std::byte*>(&theirs[at]), sizeof(mine), kShort);
+      sends[at] = transport.send(
+          member.rank, kTag, reinterpret_cast<const std::byte*>(&mine), sizeof(mine), kShort);
     }
   }
   for (const Member& member : members) {
@@ -109,6 +118,25 @@ void greet_everyone(Transport& transport,
                 "network (--interfaces) and that a firewall lets ranks of both machines through"));
       }
     }
+  }
+  for (const Member& member : members) {
+    const Choices& other = theirs[index(member.rank)];
+    TRIREME_CHECK(other.sum_group == mine.sum_group && other.algorithm == mine.algorithm,
+                  "rank ",
+                  transport.rank(),
+                  " was told sum group ",
+                  mine.sum_group,
+                  " and algorithm ",
+                  mine.algorithm,
+                  " (by number), rank ",
+                  member.rank,
+                  " on ",
+                  member.host,
+                  " sum group ",
+                  other.sum_group,
+                  " and algorithm ",
+                  other.algorithm,
+                  ": give --sum-group and --algorithm alike on every machine");
   }
 }
 
@@ -143,6 +171,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
             "\" adds up in an order of its own: results differ from those of other algorithms and "
             "numbers of ranks in their last bits"));
   }
+  const Choices choices{static_cast<std::int32_t>(algorithm), options.sum_group};
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
   if (uses_mpi(options)) {
@@ -164,6 +193,12 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     meeting.local_size = options.place.local_size;
     meeting.timeout = options.meeting.timeout;
     members = meet_through(*transport, meeting);
+    greet_everyone(*transport, members, choices, options.meeting.timeout);
+    if (!options.interfaces.empty() && options.place.rank == 0) {
+      log(LogLevel::kWarning,
+          "--interfaces is for UCX: over MPI it is mpirun that chooses them (Open MPI: --mca "
+          "btl_tcp_if_include)");
+    }
   } else {
     NetMeeting meeting(meeting_of(options));
     members = meeting.members();
@@ -174,7 +209,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     ucx.only_tcp = has_namespaces(members);
     transport =
         load_ucx_transport(ucx, [&](const std::string& mine) { return meeting.exchange(mine); });
-    greet_everyone(*transport, members, options.meeting.timeout);
+    greet_everyone(*transport, members, choices, options.meeting.timeout);
     meeting.exchange("");  // nobody begins, or ends, before everyone has been reached
   }
   const Member& self = members[index(options.place.rank)];

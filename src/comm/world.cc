@@ -18,6 +18,7 @@
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 
 namespace trireme {
 namespace {
@@ -211,6 +212,13 @@ std::shared_ptr<World> init(const InitOptions& options) {
       cluster.flight_folder = folder;
       auto communicator = detail::make_cluster_communicator(cluster, &facts);
       return std::make_shared<World>(std::move(communicator), std::move(facts));
+    }
+    const std::string algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
+    if (algorithm != "auto" && place.rank == 0) {
+      log(LogLevel::kWarning,
+          concat("the algorithm \"",
+                 algorithm,
+                 "\" is for ranks that a network connects: these share a machine, and its memory"));
     }
     detail::Membership membership = detail::meet(meeting);
     membership.sum_group = sum_group;
