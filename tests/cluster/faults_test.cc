@@ -244,6 +244,20 @@ TEST_F(FaultsTest, RanksOfDifferentProgramsRefuseEachOther) {
   job.expect_nothing_left();
 }
 
+TEST_F(FaultsTest, RanksThatWouldAddUpDifferentlyRefuseEachOther) {
+  MachineJob job({1, 1});
+  job.start(0, "hello", {kToken, "TRIREME_SUM_GROUP=1"});
+  job.start(1, "hello", {kToken, "TRIREME_SUM_GROUP=2"});
+  for (const int machine : {0, 1}) {
+    const Finished result = job.wait(machine);
+    EXPECT_EQ(result.code, 3);
+    expect_parts(
+        result.err,
+        {"sum group 1 and algorithm", "sum group 2 and algorithm", "--sum-group", "alike"});
+  }
+  job.expect_nothing_left();
+}
+
 TEST_F(FaultsTest, AWrongTokenIsRefused) {
   MachineJob job({1, 1});
   job.start(0, "hello", {kToken});
