@@ -85,6 +85,7 @@ Answer ask(Milliseconds limit, Become become) {
 
 Answer ask_program(const std::vector<std::string>& command, Milliseconds limit) {
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& word : command) {
     arguments.push_back(const_cast<char*>(word.c_str()));
   }
