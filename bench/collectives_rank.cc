@@ -19,7 +19,8 @@ int iterations_for(long long bytes) {
   return static_cast<int>(std::clamp<long long>((64 << 20) / bytes, 8, 200));
 }
 
-void issue_and_wait(World& world, const std::string& op, const Span& whole) {
+// `root`: a broadcast comes from each rank in turn, so that none of them runs ahead of the others.
+void issue_and_wait(World& world, const std::string& op, const Span& whole, int root) {
   const Range mine = even_range(whole.numel(), world.size(), world.rank());
   const Span part(
       whole.bytes() + mine.begin * static_cast<std::int64_t>(dtype_bytes(whole.dtype())),
@@ -33,7 +34,7 @@ void issue_and_wait(World& world, const std::string& op, const Span& whole) {
   } else if (op == "all_gather") {
     world.all_gather(part, whole).wait();
   } else {
-    world.broadcast(whole, 0).wait();
+    world.broadcast(whole, root).wait();
   }
 }
 
@@ -54,7 +55,7 @@ void measure(World& world, const CollectivesOptions& options, bool owned, Json& 
       std::vector<double> times;
       for (int i = -3; i < iterations; ++i) {  // the first three warm up
         const auto start = Clock::now();
-        issue_and_wait(world, op, data);
+        issue_and_wait(world, op, data, (i + 3) % world.size());
         if (i >= 0) {
           times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
         }

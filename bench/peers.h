@@ -17,8 +17,8 @@ struct Peer {
 
 // Gloo through PyTorch, and Open MPI, with one thread per rank; `output` is where they write.
 std::vector<Peer> collective_peers(int ranks, const std::string& output);
-// The same over the interfaces (default: eth0) of a test bed, `ranks` on each machine. `meeting` is
-// a file that is not there yet.
+// The same over the interfaces (default: eth0) of a test bed, `ranks` on each machine, and between
+// two ranks what plain sockets take for the bytes alone. `meeting` is a file that is not there yet.
 std::vector<Peer> collective_peers_on(const TestBed& bed,
                                       int ranks,
                                       const std::string& interfaces,

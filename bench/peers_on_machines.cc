@@ -56,7 +56,16 @@ std::vector<Peer> collective_peers_on(const TestBed& bed,
   } else {
     mpi.missing = "built without MPI (install libopenmpi-dev and build again)";
   }
-  return {gloo, mpi};
+  std::vector<Peer> peers = {gloo, mpi};
+  if (bed.size() == 2 && ranks == 1) {
+    Peer tcp{"tcp", "", {}};
+    for (int k = 0; k < bed.size(); ++k) {
+      tcp.on_machines.push_back(bed.on(
+          k, {TRIREME_PEERS_BUILD "/tcp_collectives", output, std::to_string(k), bed.address(0)}));
+    }
+    peers.push_back(std::move(tcp));
+  }
+  return peers;
 }
 
 Peer step_peer_on(const TestBed& bed,

@@ -44,16 +44,16 @@ def run(local_rank, local_ranks, first, ranks, meeting, output):
         part = torch.ones(data.numel() // ranks)
         even = data[: part.numel() * ranks]
         calls = {
-            "all_reduce": lambda: dist.all_reduce(data),
-            "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, even),
-            "all_gather": lambda: dist.all_gather_into_tensor(even, part),
-            "broadcast": lambda: dist.broadcast(data, 0),
+            "all_reduce": lambda root: dist.all_reduce(data),
+            "reduce_scatter": lambda root: dist.reduce_scatter_tensor(part, even),
+            "all_gather": lambda root: dist.all_gather_into_tensor(even, part),
+            "broadcast": lambda root: dist.broadcast(data, root),
         }
         for name, call in calls.items():
             times = []
             for i in range(-3, iterations_for(size)):
                 start = time.perf_counter()
-                call()
+                call((i + 3) % ranks)
                 if i >= 0:
                     times.append((time.perf_counter() - start) * 1e3)
             data.fill_(1)

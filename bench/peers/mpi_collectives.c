@@ -20,7 +20,7 @@ static int iterations_for(int bytes) {
 }
 
 static void call(
-    int op, float* whole, float* part, int numel, const int* counts, const int* starts) {
+    int op, float* whole, float* part, int numel, const int* counts, const int* starts, int root) {
   switch (op) {
     case 0:
       MPI_Allreduce(MPI_IN_PLACE, whole, numel, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
@@ -33,7 +33,7 @@ static void call(
           MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole, counts, starts, MPI_FLOAT, MPI_COMM_WORLD);
       break;
     default:
-      MPI_Bcast(whole, numel, MPI_FLOAT, 0, MPI_COMM_WORLD);
+      MPI_Bcast(whole, numel, MPI_FLOAT, root, MPI_COMM_WORLD);
   }
 }
 
@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
       }
       for (int i = -3; i < iterations_for(kSizes[s]); ++i) {
         const double start = MPI_Wtime();
-        call(op, whole, part, numel, counts, starts);
+        call(op, whole, part, numel, counts, starts, (i + 3) % ranks);
         if (i >= 0) {
           times[i] = (MPI_Wtime() - start) * 1e3;
         }

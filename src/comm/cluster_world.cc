@@ -1,6 +1,9 @@
 #include "comm/cluster_world.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
 #include <numeric>
 
 #include "comm/hierarchy/hierarchical_communicator.h"
@@ -52,6 +55,29 @@ NetMeetingOptions meeting_of(const ClusterOptions& options) {
       " job can meet: set TRIREME_RENDEZVOUS=HOST:PORT, an address of rank 0's machine and "
       "a free port of it, or use trireme run --rendezvous HOST:PORT");
   return meeting;
+}
+
+// More ranks under this kernel than processors that they may run on, all together: waiting must
+// give the processor away at once. (Machines that are network namespaces of one host share its
+// processors.)
+bool more_than_processors(const std::vector<Member>& members, const std::string& kernel) {
+  int ranks = 0;
+  std::array<std::uint64_t, 16> cpus{};
+  for (const Member& member : members) {
+    if (member.kernel == kernel) {
+      ++ranks;
+      std::transform(cpus.begin(),
+                     cpus.end(),
+                     member.cpus.begin(),
+                     cpus.begin(),
+                     std::bit_or<std::uint64_t>());
+    }
+  }
+  const int processors =
+      std::accumulate(cpus.begin(), cpus.end(), 0, [](int sum, std::uint64_t word) {
+        return sum + std::popcount(word);
+      });
+  return ranks > std::max(1, processors);
 }
 
 // Some machines are network namespaces of one host: it would be wrong to go around the network.
@@ -219,12 +245,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
   queue.timeout = options.meeting.timeout;
   queue.flight_folder = options.flight_folder;
   queue.helper_thread = options.progress_thread;
-  // Machines that are network namespaces of one host have its processors in common.
-  const auto neighbours = std::count_if(members.begin(), members.end(), [&](const Member& member) {
-    return member.kernel == self.kernel;
-  });
-  queue.oversubscribed =
-      neighbours > static_cast<std::ptrdiff_t>(allowed_cpus().size()) && neighbours > 1;
+  queue.oversubscribed = more_than_processors(members, self.kernel);
   const bool hierarchical =
       facts->machines > 1 && std::any_of(members.begin(), members.end(), [](const Member& member) {
         return member.local_size > 1;

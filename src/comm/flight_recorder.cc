@@ -12,7 +12,9 @@
 
 namespace trireme::detail {
 
-std::uint64_t FlightRecorder::issued(std::uint32_t sequence, const Operation& operation) {
+std::uint64_t FlightRecorder::issued(std::uint32_t sequence,
+                                     const Operation& operation,
+                                     Clock::time_point when) {
   ring_[count_ % kEntries] = {sequence,
                               operation.kind,
                               operation.reduce,
@@ -20,14 +22,14 @@ std::uint64_t FlightRecorder::issued(std::uint32_t sequence, const Operation& op
                               operation.root,
                               operation.peer,
                               operation.total,
-                              Clock::now(),
+                              when,
                               std::nullopt};
   return count_++;
 }
 
-void FlightRecorder::finished(std::uint64_t number) {
+void FlightRecorder::finished(std::uint64_t number, Clock::time_point when) {
   if (count_ - number <= kEntries) {  // else the ring has gone past it
-    ring_[number % kEntries].finished = Clock::now();
+    ring_[number % kEntries].finished = when;
   }
 }
 

@@ -11,7 +11,7 @@
 namespace trireme::detail {
 
 // The last operations of one rank with their times, for the moment when something goes wrong.
-// Recording costs two clock reads per operation. Not thread-safe: its owner holds a lock.
+// Not thread-safe: its owner holds a lock.
 class FlightRecorder {
  public:
   struct Entry {
@@ -29,8 +29,8 @@ class FlightRecorder {
   static constexpr std::size_t kEntries = 128;
 
   // Returns a number for `finished`.
-  std::uint64_t issued(std::uint32_t sequence, const Operation& operation);
-  void finished(std::uint64_t number);
+  std::uint64_t issued(std::uint32_t sequence, const Operation& operation, Clock::time_point when);
+  void finished(std::uint64_t number, Clock::time_point when);
 
   // Everything that is still known, oldest first.
   std::vector<Entry> entries() const;

@@ -26,6 +26,7 @@ struct OperationQueue::Pending final : WorkState {
   std::uint32_t sequence = 0;
   std::uint64_t record = 0;
   bool finished = false;
+  Clock::time_point finished_at;
   std::optional<Deadline> patience;  // of those who only poll
 
   std::vector<int> missing_now() const {
@@ -41,22 +42,6 @@ struct OperationQueue::Pending final : WorkState {
   void wait(Milliseconds timeout) override { owner->wait(*this, timeout); }
   bool poll() override { return owner->poll(*this); }
   std::vector<int> missing() override { return owner->missing(*this); }
-};
-
-class OperationQueue::Timer {
- public:
-  explicit Timer(OperationQueue& queue) : queue_(queue) {}
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-  ~Timer() {
-    queue_.nanoseconds_.fetch_add(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_).count(),
-        std::memory_order_relaxed);
-  }
-
- private:
-  OperationQueue& queue_;
-  Clock::time_point begin_ = Clock::now();
 };
 
 OperationQueue::OperationQueue(QueueHost& host, QueueOptions options)
@@ -141,27 +126,30 @@ CommUse OperationQueue::use() const {
   return use;
 }
 
+void OperationQueue::took(Clock::time_point begin, Clock::time_point end) {
+  if (end > begin) {
+    nanoseconds_.fetch_add(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count(),
+        std::memory_order_relaxed);
+  }
+}
+
 Work OperationQueue::issue(Operation operation, const Start& start) {
-  std::shared_ptr<Pending> oldest;
+  operations_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_add(static_cast<std::int64_t>(
+                       std::max(operation.input.size_bytes(), operation.output.size_bytes())),
+                   std::memory_order_relaxed);
   auto pending = std::make_shared<Pending>();
-  {
-    const Timer timer(*this);
-    operations_.fetch_add(1, std::memory_order_relaxed);
-    bytes_.fetch_add(static_cast<std::int64_t>(
-                         std::max(operation.input.size_bytes(), operation.output.size_bytes())),
-                     std::memory_order_relaxed);
-    const std::lock_guard lock(mutex_);
-    throw_if_failed();
-    if (queue_.size() >= kMostInFlight) {
-      oldest = queue_.front();
-    }
-  }
-  if (oldest) {
-    oldest->wait(Milliseconds(0));
-  }
-  const Timer timer(*this);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   throw_if_failed();
+  if (queue_.size() >= kMostInFlight) {
+    const std::shared_ptr<Pending> oldest = queue_.front();
+    lock.unlock();
+    oldest->wait(Milliseconds(0));
+    lock.lock();
+    throw_if_failed();
+  }
+  const auto begin = Clock::now();
   pending->owner = shared_from_this();
   pending->operation = std::move(operation);
   const bool message =
@@ -169,22 +157,26 @@ Work OperationQueue::issue(Operation operation, const Start& start) {
   if (!message) {
     pending->sequence = ++issued_;
   }
-  pending->record = recorder_.issued(pending->sequence, pending->operation);
+  pending->record = recorder_.issued(pending->sequence, pending->operation, begin);
   pending->steps = start(pending->operation, pending->sequence);
   queue_of(*pending).push_back(pending);
-  helper_wake_.notify_all();
+  if (options_.helper_thread) {
+    helper_wake_.notify_all();
+  }
+  took(begin, Clock::now());
   return Work(std::move(pending));
 }
 
 void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
-  const Timer timer(*this);
-  Deadline deadline(timeout.count() > 0 ? timeout : options_.timeout);
-  auto last_look = Clock::now();
+  const auto begin = Clock::now();
+  Deadline deadline(timeout.count() > 0 ? timeout : options_.timeout, begin);
+  auto last_look = begin;
   const int spins = options_.oversubscribed ? 0 : 2000;
   int idle = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
     if (pending.finished) {
+      took(begin, pending.finished_at);
       return;
     }
     throw_if_failed();
@@ -216,7 +208,7 @@ void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
 }
 
 bool OperationQueue::poll(Pending& pending) {
-  const Timer timer(*this);
+  const auto begin = Clock::now();
   const std::lock_guard lock(mutex_);
   if (!pending.finished) {
     throw_if_failed();
@@ -229,6 +221,7 @@ bool OperationQueue::poll(Pending& pending) {
     }
     check(pending, *pending.patience);
   }
+  took(begin, Clock::now());
   return pending.finished;
 }
 
@@ -264,8 +257,9 @@ bool OperationQueue::advance_head(Queue& queue) {
     fail(CommError(CommError::Reason::kAborted, host_.rank(), error.what()), head.get(), true);
   }
   if (head->steps.finished()) {
-    recorder_.finished(head->record);
     head->finished = true;
+    head->finished_at = Clock::now();
+    recorder_.finished(head->record, head->finished_at);
     if (head->sequence != 0) {
       completed_ = head->sequence;
     }

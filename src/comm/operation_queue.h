@@ -83,11 +83,12 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
 
  private:
   struct Pending;
-  class Timer;
   using Queue = std::deque<std::shared_ptr<Pending>>;
 
   void wait(Pending& pending, Milliseconds timeout);
   bool poll(Pending& pending);
+  // Time that the caller has spent here.
+  void took(Clock::time_point begin, Clock::time_point end);
   std::vector<int> missing(Pending& pending);
 
   // All below are called under the mutex.

@@ -12,8 +12,8 @@ using Milliseconds = std::chrono::milliseconds;
 class Deadline {
  public:
   // Longer than ten years is ten years: the clock counts nanoseconds in 64 bits.
-  explicit Deadline(Milliseconds budget)
-      : start_(Clock::now()), end_(start_ + std::min<Milliseconds>(budget, kLongest)) {}
+  explicit Deadline(Milliseconds budget, Clock::time_point now = Clock::now())
+      : start_(now), end_(now + std::min<Milliseconds>(budget, kLongest)) {}
 
   bool passed() const { return Clock::now() >= end_; }
   bool passed_by(Milliseconds more) const { return Clock::now() >= end_ + more; }

@@ -56,7 +56,7 @@ void finish_from_announcements(NetCall& call) {
       std::vector<const std::byte*> inputs;
       inputs.reserve(static_cast<std::size_t>(call.size()));
       for (int rank = 0; rank < call.size(); ++rank) {
-        inputs.push_back(call.eager(rank) + static_cast<std::size_t>(first) * element);
+        inputs.push_back(call.eager_term(rank, first));
       }
       call.reduce({first, first + op.output.numel()}, inputs, std::span(&output, 1));
       break;

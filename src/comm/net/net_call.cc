@@ -20,8 +20,8 @@ struct Header {
   std::int64_t total;
   std::int64_t input_numel;
   std::int64_t output_numel;
-  std::uint64_t eager_bytes;
   std::uint32_t is_eager;
+  std::uint32_t unused3;
   // See NetCall::outer_facts.
   OpKind outer_kind;
   ReduceOp outer_reduce;
@@ -59,20 +59,21 @@ NetCall::NetCall(Wire& wire,
                  AnnouncementPool& pool,
                  const Operation& operation,
                  std::uint32_t sequence,
+                 Announcing announcing,
                  int group,
                  const std::optional<CallFacts>& outer)
     : wire_(wire),
       pool_(pool),
       operation_(operation),
       sequence_(sequence),
+      announcing_(announcing),
       group_(operation.terms.group > 0 ? operation.terms.group : group),
-      buffers_(index(wire.size())),
-      known_(index(wire.size()), 0),
-      sends_(wire),
-      receives_(index(wire.size())) {
+      announcements_only_(fits_announcements()),
+      peers_(index(wire.size())),
+      sends_(wire) {
   AnnouncementPool::Buffer buffer = pool_.take();
   const std::size_t input_bytes = operation.input.size_bytes();
-  const bool eager = is_eager(input_bytes);
+  const bool eager = reduces(operation.kind) ? announcements_only_ : is_eager(input_bytes);
   Header header{};
   header.sequence = sequence;
   header.kind = operation.kind;
@@ -97,7 +98,6 @@ NetCall::NetCall(Wire& wire,
                 " ranges together, at most ",
                 kMostAnnouncedRanges,
                 " can be named in one call: reduce in smaller parts");
-  header.eager_bytes = eager ? input_bytes : 0;
   std::byte* at = buffer.get();
   const auto append = [&](const void* data, std::size_t bytes) {
     if (bytes > 0) {
@@ -108,65 +108,111 @@ NetCall::NetCall(Wire& wire,
   append(&header, sizeof(header));
   append(operation.counts.data(), operation.counts.size() * sizeof(std::int64_t));
   append(operation.terms.absent.data(), operation.terms.absent.size() * sizeof(Range));
-  append(operation.input.bytes(), header.eager_bytes);
+  append(operation.input.bytes(), eager && !in_parts() ? input_bytes : 0);
   own_bytes_ = static_cast<std::size_t>(at - buffer.get());
-  buffers_[index(rank())] = std::move(buffer);
-  known_[index(rank())] = 1;
+  peers_[index(rank())].heard = std::move(buffer);
+  peers_[index(rank())].known = true;
+}
+
+// Everyone gets only what it will add up.
+bool NetCall::in_parts() const {
+  return operation_.kind == OpKind::kReduceScatter && announcing_ == Announcing::kToAll;
+}
+
+bool NetCall::fits_announcements() const {
+  // A reduction of small inputs is made from all of them: what comes in counts.
+  const std::size_t peers = index(std::max(1, wire_.size() - 1));
+  const std::size_t most_terms =
+      std::min(kEagerNetBytes, std::max<std::size_t>(4096, 2 * kEagerNetBytes / peers));
+  const auto bytes_of = [&](std::int64_t numel) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(0, numel)) * element();
+  };
+  const auto most_part = [&] {
+    return operation_.counts.empty()
+               ? std::int64_t{0}
+               : *std::max_element(operation_.counts.begin(), operation_.counts.end());
+  };
+  switch (operation_.kind) {
+    case OpKind::kBarrier:
+    case OpKind::kAllocate:
+      return true;
+    case OpKind::kReduceScatter:
+      return bytes_of(in_parts() ? most_part() : operation_.total) <= most_terms;
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+      return bytes_of(operation_.total) <= most_terms;
+    case OpKind::kAllGather:
+      return is_eager(bytes_of(most_part()));
+    case OpKind::kBroadcast:
+      return is_eager(bytes_of(operation_.total));
+    default:
+      return false;
+  }
 }
 
 NetCall::~NetCall() {
   // Memory that a message may still write to or read from stays with it, after a failure.
   bool idle = sends_.landed();
-  for (const Ticket& ticket : receives_) {
-    idle &= !ticket.pending();
+  for (const Peer& peer : peers_) {
+    idle &= !peer.receiving.pending();
   }
-  for (auto& buffer : buffers_) {
-    if (!idle) {
-      static_cast<void>(buffer.release());  // a few KiB, once, of a communicator that is finished
-    } else if (buffer) {
-      pool_.give_back(std::move(buffer));
+  for (Peer& peer : peers_) {
+    for (auto* buffer : {&peer.heard, &peer.said}) {
+      if (!idle) {
+        static_cast<void>(
+            buffer->release());  // a few KiB, once, of a communicator that is finished
+      } else if (*buffer) {
+        pool_.give_back(std::move(*buffer));
+      }
     }
   }
 }
 
 void NetCall::announce_to_all() {
   for (int step = 1; step < size(); ++step) {
-    const int peer = (rank() + step) % size();
-    buffers_[index(peer)] = pool_.take();
-    receives_[index(peer)] = wire_.receive(peer,
-                                           Wire::Stream::kCall,
-                                           buffers_[index(peer)].get(),
-                                           pool_.bytes(),
-                                           Transport::Length::kUpTo);
+    const int rank = (this->rank() + step) % size();
+    Peer& peer = peers_[index(rank)];
+    peer.heard = pool_.take();
+    peer.receiving = wire_.receive(
+        rank, Wire::Stream::kCall, peer.heard.get(), pool_.bytes(), Transport::Length::kUpTo);
   }
+  const bool parts = in_parts() && announcements_only_;
   for (int step = 1; step < size(); ++step) {
-    const int peer = (rank() + step) % size();
-    sends_.add(peer,
-               wire_.send(peer,
-                          Wire::Stream::kCall,
-                          buffers_[index(rank())].get(),
-                          own_bytes_,
-                          Transport::Length::kUpTo));
+    const int rank = (this->rank() + step) % size();
+    const std::byte* announcement = mine().data();
+    std::size_t bytes = own_bytes_;
+    if (parts) {
+      AnnouncementPool::Buffer& said = peers_[index(rank)].said;
+      said = pool_.take();
+      const std::size_t part = static_cast<std::size_t>(count(rank)) * element();
+      std::memcpy(said.get(), announcement, bytes);
+      std::memcpy(said.get() + bytes,
+                  operation_.input.bytes() + static_cast<std::size_t>(begin(rank)) * element(),
+                  part);
+      announcement = said.get();
+      bytes += part;
+    }
+    sends_.add(
+        rank, wire_.send(rank, Wire::Stream::kCall, announcement, bytes, Transport::Length::kUpTo));
   }
 }
 
 std::span<const std::byte> NetCall::mine() const {
-  return {buffers_[index(wire_.rank())].get(), own_bytes_};
+  return {peers_[index(wire_.rank())].heard.get(), own_bytes_};
 }
 
 void NetCall::take(int rank, std::span<const std::byte> announcement) {
   if (has(rank)) {
     return;
   }
-  buffers_[index(rank)] = pool_.take();
-  std::memcpy(buffers_[index(rank)].get(),
-              announcement.data(),
-              std::min(announcement.size(), pool_.bytes()));
-  known_[index(rank)] = 1;
+  Peer& peer = peers_[index(rank)];
+  peer.heard = pool_.take();
+  std::memcpy(peer.heard.get(), announcement.data(), std::min(announcement.size(), pool_.bytes()));
+  peer.known = true;
 }
 
 CallFacts NetCall::facts(int rank) const {
-  const std::byte* buffer = buffers_[index(rank)].get();
+  const std::byte* buffer = peers_[index(rank)].heard.get();
   const Header& header = header_of(buffer);
   return {header.kind,
           header.reduce,
@@ -180,7 +226,7 @@ CallFacts NetCall::facts(int rank) const {
 }
 
 CallFacts NetCall::outer_facts(int rank) const {
-  const Header& header = header_of(buffers_[index(rank)].get());
+  const Header& header = header_of(peers_[index(rank)].heard.get());
   CallFacts facts;
   facts.kind = header.outer_kind;
   facts.reduce = header.outer_reduce;
@@ -191,14 +237,14 @@ CallFacts NetCall::outer_facts(int rank) const {
 }
 
 std::span<const Range> NetCall::absent(int rank) const {
-  const std::byte* buffer = buffers_[index(rank)].get();
+  const std::byte* buffer = peers_[index(rank)].heard.get();
   const Header& header = header_of(buffer);
   const std::size_t counts = header.has_counts != 0 ? index(size()) * sizeof(std::int64_t) : 0;
   return {reinterpret_cast<const Range*>(buffer + sizeof(Header) + counts), header.absent_count};
 }
 
 const std::byte* NetCall::eager(int rank) const {
-  const std::byte* buffer = buffers_[index(rank)].get();
+  const std::byte* buffer = peers_[index(rank)].heard.get();
   if (header_of(buffer).is_eager == 0) {
     return nullptr;
   }
@@ -206,18 +252,17 @@ const std::byte* NetCall::eager(int rank) const {
   return reinterpret_cast<const std::byte*>(ranges.data() + ranges.size());
 }
 
+const std::byte* NetCall::eager_term(int rank, std::int64_t first) const {
+  const std::size_t offset = static_cast<std::size_t>(first) * element();
+  if (rank == this->rank()) {
+    return operation_.input.bytes() + offset;
+  }
+  return in_parts() ? eager(rank) : eager(rank) + offset;
+}
+
 std::int64_t NetCall::begin(int rank) const {
   return std::accumulate(
       operation_.counts.begin(), operation_.counts.begin() + rank, std::int64_t{0});
-}
-
-bool NetCall::is_eager(std::size_t bytes) const {
-  // A reduction of small inputs is made by every rank from all of them: what comes in counts.
-  const std::size_t peers = index(std::max(1, wire_.size() - 1));
-  const std::size_t most = reduces(operation_.kind)
-                               ? std::max<std::size_t>(4096, 2 * kEagerNetBytes / peers)
-                               : kEagerNetBytes;
-  return bytes <= std::min(most, kEagerNetBytes);
 }
 
 void NetCall::reduce(Range range,
@@ -246,15 +291,15 @@ void NetCall::reduce(Range range,
 
 bool AllAnnounced::ready() {
   for (; next_ < call_.size(); ++next_) {
-    if (!call_.has(next_)) {
-      Ticket& ticket = call_.receives_[index(next_)];
-      if (!ticket.pending() && call_.buffers_[index(next_)] == nullptr) {
+    NetCall::Peer& peer = call_.peers_[index(next_)];
+    if (!peer.known) {
+      if (!peer.receiving.pending() && peer.heard == nullptr) {
         return false;  // comes by another way
       }
-      if (!call_.wire_.transport().finished(ticket)) {
+      if (!call_.wire_.transport().finished(peer.receiving)) {
         return false;
       }
-      call_.known_[index(next_)] = 1;
+      peer.known = true;
     }
     check_same_call(call_.sequence_,
                     call_.size(),
@@ -278,8 +323,7 @@ std::vector<int> AllAnnounced::missing() {
   std::vector<int> ranks;
   for (int peer = 0; peer < call_.size(); ++peer) {
     if (!call_.has(peer)) {
-      Ticket& ticket = call_.receives_[index(peer)];
-      if (!call_.wire_.transport().finished(ticket)) {
+      if (!call_.wire_.transport().finished(call_.peers_[index(peer)].receiving)) {
         ranks.push_back(peer);
       }
     }

@@ -35,14 +35,22 @@ class AnnouncementPool {
   std::vector<Buffer> spare_;
 };
 
+// How the ranks of a call hear of each other.
+enum class Announcing {
+  kToAll,     // every rank tells every other
+  kPassedOn,  // announcements are passed on from rank to rank: all hear the same
+};
+
 // One collective in flight: what this rank says of it, and what the others say. An announcement is
-// a header, the counts, the absent ranges and, where it is small, the input itself.
+// a header, the counts, the absent ranges and, where it is small, the input itself: the whole, or
+// what the one that it is for needs of it.
 class NetCall {
  public:
   NetCall(Wire& wire,
           AnnouncementPool& pool,
           const Operation& operation,
           std::uint32_t sequence,
+          Announcing announcing,
           int group,
           const std::optional<CallFacts>& outer);
   NetCall(const NetCall&) = delete;
@@ -58,14 +66,14 @@ class NetCall {
 
   // --- announcements
 
-  // Tells everyone at once. Not for algorithms that pass announcements on.
+  // Tells everyone at once (Announcing::kToAll).
   void announce_to_all();
   // Those that are still on their way to the others.
   Flights& announcements() { return sends_; }
   // This rank's, as bytes; and one that has come.
   std::span<const std::byte> mine() const;
   void take(int rank, std::span<const std::byte> announcement);
-  bool has(int rank) const { return known_[static_cast<std::size_t>(rank)] != 0; }
+  bool has(int rank) const { return peers_[static_cast<std::size_t>(rank)].known; }
   std::size_t most_announcement_bytes() const { return pool_.bytes(); }
 
   CallFacts facts(int rank) const;
@@ -74,14 +82,19 @@ class NetCall {
   std::span<const Range> absent(int rank) const;
   // A rank's whole input, where it travels with the announcement; null otherwise.
   const std::byte* eager(int rank) const;
+  // Where element `first` of a rank's input is, in a reduction that `needs_announcements_only`.
+  // `first`: of a reduce_scatter, where this rank's part begins.
+  const std::byte* eager_term(int rank, std::int64_t first) const;
 
   // --- what follows from the operation alone
 
   // A rank's part of the elements (counts).
   std::int64_t count(int rank) const { return operation_.counts[static_cast<std::size_t>(rank)]; }
   std::int64_t begin(int rank) const;
-  // An input of this many bytes is small enough to travel with the announcement.
-  bool is_eager(std::size_t bytes) const;
+  // An input of this many bytes is small enough to travel with the announcement; not of reductions.
+  bool is_eager(std::size_t bytes) const { return bytes <= kEagerNetBytes; }
+  // All that anybody needs travels with the announcements.
+  bool needs_announcements_only() const { return announcements_only_; }
 
   // Reduces elements `range` of the whole. `inputs`: by rank, where its element range.begin is.
   void reduce(Range range,
@@ -90,16 +103,26 @@ class NetCall {
 
  private:
   friend class AllAnnounced;
+  // What this rank and another tell each other.
+  struct Peer {
+    AnnouncementPool::Buffer heard;  // this rank's own: what it says to everyone
+    AnnouncementPool::Buffer said;   // to this one alone, where inputs travel in parts
+    Ticket receiving;
+    bool known = false;
+  };
+  bool in_parts() const;
+  bool fits_announcements() const;
+
   Wire& wire_;
   AnnouncementPool& pool_;
   const Operation& operation_;
   std::uint32_t sequence_;
+  Announcing announcing_;
   int group_;
-  std::vector<AnnouncementPool::Buffer> buffers_;  // by rank
-  std::vector<char> known_;
+  bool announcements_only_;
+  std::vector<Peer> peers_;  // by rank
   std::size_t own_bytes_ = 0;
   Flights sends_;
-  std::vector<Ticket> receives_;
 };
 
 // Everyone has announced the call, and all agree about it.

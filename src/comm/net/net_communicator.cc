@@ -228,13 +228,14 @@ Work NetCommunicator::issue(Operation operation, std::optional<CallFacts> outer)
           return recv(op);
         }
         last_issued_ = {sequence, facts_of(op)};
-        auto call =
-            std::make_shared<NetCall>(wire_, pool_, op, sequence, options_.sum_group, outer);
-        const bool to_all = algorithm_for(op) != Algorithm::kDoubling;
-        if (to_all) {
+        const Announcing announcing =
+            algorithm_for(op) == Algorithm::kDoubling ? Announcing::kPassedOn : Announcing::kToAll;
+        auto call = std::make_unique<NetCall>(
+            wire_, pool_, op, sequence, announcing, options_.sum_group, outer);
+        if (announcing == Announcing::kToAll) {
           call->announce_to_all();
         }
-        return run(std::move(call), to_all);
+        return run(std::move(call), announcing);
       });
 }
 
@@ -251,40 +252,30 @@ Algorithm NetCommunicator::algorithm_for(const Operation& op) const {
   return options_.algorithm;
 }
 
-Steps NetCommunicator::run(std::shared_ptr<NetCall> call, bool announced_to_all) {
-  if (!announced_to_all) {
-    Part announcing(announce_by_doubling(*call));
-    co_await announcing;
+Steps NetCommunicator::run(std::unique_ptr<NetCall> call, Announcing announcing) {
+  if (announcing == Announcing::kPassedOn) {
+    Part telling(announce_by_doubling(*call));
+    co_await telling;
   }
   AllAnnounced announced(*call, name_);
-  Steps large = steps_for_large(*call, announced);
-  if (large.valid()) {
-    Part part(std::move(large));
-    co_await part;
-  } else {
+  if (call->needs_announcements_only()) {
     co_await announced;
     finish_from_announcements(*call);
+  } else {
+    Part large(steps_for_large(*call, announced));
+    co_await large;
   }
   // Everyone has issued the call by now, and takes the announcement.
   co_await Landed(call->announcements());
 }
 
-// What does not travel with the announcements; nothing where all of it does.
+// What does not travel with the announcements.
 Steps NetCommunicator::steps_for_large(NetCall& call, AllAnnounced& announced) {
-  const Operation& op = call.operation();
-  const Algorithm algorithm = algorithm_for(op);
-  const std::size_t bytes =
-      static_cast<std::size_t>(std::max<std::int64_t>(0, op.total)) * dtype_bytes(op.dtype);
-  switch (op.kind) {
-    case OpKind::kBarrier:
-    case OpKind::kAllocate:
-      return {};
+  const Algorithm algorithm = algorithm_for(call.operation());
+  switch (call.operation().kind) {
     case OpKind::kAllReduce:
     case OpKind::kReduce:
     case OpKind::kReduceScatter:
-      if (call.is_eager(bytes)) {
-        return {};
-      }
       switch (algorithm) {
         case Algorithm::kRing:
           return ring_reduction(call, announced);
@@ -297,7 +288,7 @@ Steps NetCommunicator::steps_for_large(NetCall& call, AllAnnounced& announced) {
       return algorithm == Algorithm::kRing ? ring_all_gather(call, announced)
                                            : direct_all_gather(call, announced);
     case OpKind::kBroadcast:
-      return call.is_eager(bytes) ? Steps() : tree_broadcast(call, announced);
+      return tree_broadcast(call, announced);
     default:
       return direct_exchange(call, announced, name_);
   }

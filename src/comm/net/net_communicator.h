@@ -70,7 +70,7 @@ class NetCommunicator final : public Communicator, public QueueHost {
 
   void tell(const CommError& error);
   Work issue(Operation operation, std::optional<CallFacts> outer);
-  Steps run(std::shared_ptr<NetCall> call, bool announced_to_all);
+  Steps run(std::unique_ptr<NetCall> call, Announcing announcing);
   Steps steps_for_large(NetCall& call, AllAnnounced& announced);
   Steps send(const Operation& operation);
   Steps recv(const Operation& operation);

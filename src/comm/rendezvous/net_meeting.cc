@@ -102,6 +102,7 @@ Member member_of(const Hello& hello, const NetProof& proof) {
   member.host = text_of(proof.host);
   member.kernel = text_of(proof.kernel);
   member.network = text_of(proof.network);
+  std::copy(std::begin(hello.cpus), std::end(hello.cpus), member.cpus.begin());
   return member;
 }
 
@@ -109,12 +110,18 @@ Member member_of(const Hello& hello, const NetProof& proof) {
 struct PackedMember {
   std::int32_t rank, pid, local_rank, local_size;
   char host[64], kernel[64], network[64];
+  std::array<std::uint64_t, 16> cpus;
 };
 
 std::string pack(const std::vector<Member>& members) {
   std::string text;
   for (const Member& member : members) {
-    PackedMember packed{member.rank, member.pid, member.local_rank, member.local_size, {}, {}, {}};
+    PackedMember packed{};
+    packed.rank = member.rank;
+    packed.pid = member.pid;
+    packed.local_rank = member.local_rank;
+    packed.local_size = member.local_size;
+    packed.cpus = member.cpus;
     copy_text(packed.host, member.host);
     copy_text(packed.kernel, member.kernel);
     copy_text(packed.network, member.network);
@@ -136,6 +143,7 @@ std::vector<Member> unpack(const std::string& text) {
     member.host = text_of(packed.host);
     member.kernel = text_of(packed.kernel);
     member.network = text_of(packed.network);
+    member.cpus = packed.cpus;
     members.push_back(std::move(member));
   }
   return members;

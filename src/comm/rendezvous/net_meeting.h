@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@ struct Member {
   std::string host;     // the machine's name; for messages
   std::string kernel;   // the running kernel, which network namespaces of a host share
   std::string network;  // the network namespace
+  std::array<std::uint64_t, 16> cpus{};  // that it may run on, a bit each (Hello::cpus)
 };
 
 struct NetMeetingOptions {

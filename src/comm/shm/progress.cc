@@ -213,7 +213,7 @@ Work Progress::issue(Operation operation) {
     pending->call.sequence = sequence;
     pending->steps = collectives_.run(pending->call);
   }
-  pending->record = recorder_.issued(pending->call.sequence, pending->call.operation);
+  pending->record = recorder_.issued(pending->call.sequence, pending->call.operation, Clock::now());
   queue_of(*pending).push_back(pending);
   if (pending->is_collective()) {
     collectives_.publish(pending->call);
@@ -323,7 +323,7 @@ bool Progress::advance_head(Queue& queue) {
     fail(CommError::Reason::kAborted, station_.rank(), error.what(), &head);
   }
   if (head.steps.finished()) {
-    recorder_.finished(head.record);
+    recorder_.finished(head.record, Clock::now());
     head.finished = true;
     if (head.is_collective()) {
       station_.self().completed.store(head.call.sequence, std::memory_order_seq_cst);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -53,6 +54,11 @@ void set_default(ucp_config_t* config, const char* name, const std::string& valu
   }
 }
 
+// One that TCP goes over; InfiniBand's devices are elsewhere.
+bool is_network_interface(const std::string& name) {
+  return !name.empty() && std::filesystem::exists(concat("/sys/class/net/", name));
+}
+
 // One UCX worker, bound to one interface or to what UCX chooses.
 class Rail {
  public:
@@ -67,6 +73,11 @@ class Rail {
     }
     if (only_tcp) {
       set_default(config, "TLS", "tcp");
+    }
+    if (only_tcp || is_network_interface(interface)) {
+      // Over TCP a rendezvous saves no copy: what is sent in pieces of up to this size goes at
+      // once.
+      set_default(config, "RNDV_THRESH", std::to_string(kEagerPieceBytes + 1));
     }
     ucp_params_t parameters{};
     parameters.field_mask = UCP_PARAM_FIELD_FEATURES;
