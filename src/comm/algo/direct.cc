@@ -29,7 +29,7 @@ Steps direct_all_gather(NetCall& call, AllAnnounced& announced) {
   // A rank's part in pieces, or whole where the receiver must be ready for it.
   const auto for_pieces = [&](int rank, const auto& use) {
     const std::size_t bytes = bytes_of(rank);
-    const std::size_t piece = goes_at_once(bytes, call.size() - 1) ? kEagerPieceBytes : bytes;
+    const std::size_t piece = goes_at_once(bytes, call.size() - 1) ? kEagerPieceBytes / 2 : bytes;
     for (std::size_t begin = 0; begin < bytes; begin += piece) {
       use(begin, std::min(piece, bytes - begin));
     }

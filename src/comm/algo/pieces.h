@@ -23,7 +23,7 @@ constexpr bool goes_at_once(std::size_t bytes, int peers) {
 // How long the pieces are of what one rank sends another; `peers`: how many do.
 constexpr std::size_t piece_bytes_for(std::size_t bytes, int peers) {
   if (goes_at_once(bytes, peers)) {
-    return kEagerPieceBytes / 2;
+    return kEagerPieceBytes;
   }
   // Memory is needed for pieces of all of them.
   return std::max<std::size_t>(kEagerPieceBytes + 4096,

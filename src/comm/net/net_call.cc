@@ -44,7 +44,8 @@ const Header& header_of(const std::byte* buffer) {
 
 AnnouncementPool::AnnouncementPool(int size)
     : bytes_(sizeof(Header) + index(size) * sizeof(std::int64_t) +
-             kMostAnnouncedRanges * sizeof(Range) + kEagerNetBytes) {}
+             kMostAnnouncedRanges * sizeof(Range) +
+             (size == 2 ? kEagerPairBytes : kEagerNetBytes)) {}
 
 AnnouncementPool::Buffer AnnouncementPool::take() {
   if (spare_.empty()) {
@@ -123,7 +124,9 @@ bool NetCall::fits_announcements() const {
   // A reduction of small inputs is made from all of them: what comes in counts.
   const std::size_t peers = index(std::max(1, wire_.size() - 1));
   const std::size_t most_terms =
-      std::min(kEagerNetBytes, std::max<std::size_t>(4096, 2 * kEagerNetBytes / peers));
+      peers == 1
+          ? kEagerPairBytes
+          : std::min(kEagerNetBytes, std::max<std::size_t>(4096, 2 * kEagerNetBytes / peers));
   const auto bytes_of = [&](std::int64_t numel) {
     return static_cast<std::size_t>(std::max<std::int64_t>(0, numel)) * element();
   };

@@ -16,6 +16,8 @@ namespace trireme::detail {
 
 // Inputs up to this size travel with the announcement of their operation.
 constexpr std::size_t kEagerNetBytes = 32 << 10;
+// Those of a reduction between two ranks: each needs all of the other's anyway.
+constexpr std::size_t kEagerPairBytes = 64 << 10;
 
 // Ranges that an announcement has room for: those of a call, or of those that all ranks of a
 // machine leave out, cut at the ranks' parts.
