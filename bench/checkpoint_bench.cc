@@ -18,13 +18,14 @@
 
 #include "checkpoint_ranks.h"
 #include "checkpoint_state.h"
+#include "number_text.h"
 #include "page_cache.h"
 #include "peers.h"
 #include "samples.h"
 #include "scratch_folder.h"
-#include "table.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
+#include "trireme/core/table.h"
 #include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
 

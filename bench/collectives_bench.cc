@@ -9,12 +9,13 @@
 
 #include "collectives_samples.h"
 #include "host_text.h"
+#include "number_text.h"
 #include "peers.h"
 #include "samples.h"
 #include "scratch_folder.h"
-#include "table.h"
 #include "test_bed.h"
 #include "trireme/core/error.h"
+#include "trireme/core/table.h"
 
 // Who is measured when: the systems take turns, round after round, so that a slow minute of the
 // machine hits all of them. Each times every call on rank 0, back to back, after a warm-up; the

@@ -5,11 +5,12 @@
 
 #include "collectives_samples.h"
 #include "host_text.h"
+#include "number_text.h"
 #include "samples.h"
 #include "scratch_folder.h"
-#include "table.h"
 #include "test_bed.h"
 #include "trireme/core/error.h"
+#include "trireme/core/table.h"
 
 namespace trireme::bench {
 namespace {

@@ -15,9 +15,10 @@
 
 #include <torch/torch.h>
 
+#include "number_text.h"
 #include "samples.h"
-#include "table.h"
 #include "trireme/core/deadline.h"
+#include "trireme/core/table.h"
 #include "trireme/core/version.h"
 #include "trireme/optim/optimizer.h"
 

@@ -14,6 +14,7 @@
 
 #include <torch/torch.h>
 
+#include "number_text.h"
 #include "peers.h"
 #include "samples.h"
 #include "scratch_folder.h"
@@ -21,9 +22,9 @@
 #include "step_measured.h"
 #include "step_rank.h"
 #include "step_settings.h"
-#include "table.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/machine.h"
+#include "trireme/core/table.h"
 #include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/parallel/engine.h"

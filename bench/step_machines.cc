@@ -8,13 +8,14 @@
 #include <torch/version.h>
 
 #include "host_text.h"
+#include "number_text.h"
 #include "peers.h"
 #include "samples.h"
 #include "scratch_folder.h"
 #include "step_settings.h"
-#include "table.h"
 #include "test_bed.h"
 #include "trireme/core/error.h"
+#include "trireme/core/table.h"
 #include "trireme/core/version.h"
 
 namespace trireme::bench {

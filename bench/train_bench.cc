@@ -7,11 +7,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "number_text.h"
 #include "peers.h"
 #include "samples.h"
 #include "scratch_folder.h"
-#include "table.h"
 #include "trireme/core/error.h"
+#include "trireme/core/table.h"
 
 namespace trireme::bench {
 namespace {

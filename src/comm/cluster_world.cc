@@ -87,32 +87,24 @@ bool has_namespaces(const std::vector<Member>& members) {
   });
 }
 
-// What all ranks must have been told alike: it decides how they add up, and who waits for whom.
-struct Choices {
-  std::int32_t algorithm;
-  std::int32_t sum_group;
-};
-
 // A word to and from every rank: connections are made now, where one that cannot be is named, and
-// not in the middle of the first operation; and choices that do not fit each other are found.
+// not in the middle of the first operation.
 void greet_everyone(Transport& transport,
                     const std::vector<Member>& members,
-                    const Choices& mine,
                     Milliseconds timeout) {
   constexpr std::uint32_t kTag = Transport::kTags - 1;
   const Deadline deadline(timeout);
   const auto size = members.size();
-  std::vector<Choices> theirs(size, mine);
+  const std::byte mine{};
+  std::vector<std::byte> theirs(size);
   std::vector<Ticket> receives(size);
   std::vector<Ticket> sends(size);
   constexpr auto kShort = Transport::Length::kUpTo;
   for (const Member& member : members) {
     if (member.rank != transport.rank()) {
       const std::size_t at = index(member.rank);
-      receives[at] = transport.receive(
-          member.rank, kTag, reinterpret_cast<std::byte*>(&theirs[at]), sizeof(mine), kShort);
-      sends[at] = transport.send(
-          member.rank, kTag, reinterpret_cast<const std::byte*>(&mine), sizeof(mine), kShort);
+      receives[at] = transport.receive(member.rank, kTag, &theirs[at], 1, kShort);
+      sends[at] = transport.send(member.rank, kTag, &mine, 1, kShort);
     }
   }
   for (const Member& member : members) {
@@ -145,25 +137,6 @@ void greet_everyone(Transport& transport,
       }
     }
   }
-  for (const Member& member : members) {
-    const Choices& other = theirs[index(member.rank)];
-    TRIREME_CHECK(other.sum_group == mine.sum_group && other.algorithm == mine.algorithm,
-                  "rank ",
-                  transport.rank(),
-                  " was told sum group ",
-                  mine.sum_group,
-                  " and algorithm ",
-                  mine.algorithm,
-                  " (by number), rank ",
-                  member.rank,
-                  " on ",
-                  member.host,
-                  " sum group ",
-                  other.sum_group,
-                  " and algorithm ",
-                  other.algorithm,
-                  ": give --sum-group and --algorithm alike on every machine");
-  }
 }
 
 std::unique_ptr<Communicator> shared_memory_of(const ClusterOptions& options,
@@ -188,16 +161,17 @@ std::unique_ptr<Communicator> shared_memory_of(const ClusterOptions& options,
 
 std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& options,
                                                         World::Facts* facts) {
-  const Algorithm algorithm = algorithm_named(options.algorithm, kEnvAlgorithm);
+  const std::string& name = options.meeting.identity.algorithm;
+  const Algorithm algorithm = algorithm_named(name, kEnvAlgorithm);
   if (!keeps_order_of_sums(algorithm) && options.place.rank == 0) {
     log(LogLevel::kWarning,
         concat(
             "the algorithm \"",
-            options.algorithm,
+            name,
             "\" adds up in an order of its own: results differ from those of other algorithms and "
             "numbers of ranks in their last bits"));
   }
-  const Choices choices{static_cast<std::int32_t>(algorithm), options.sum_group};
+  const int sum_group = options.meeting.identity.sum_group;
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
   if (uses_mpi(options)) {
@@ -219,7 +193,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     meeting.local_size = options.place.local_size;
     meeting.timeout = options.meeting.timeout;
     members = meet_through(*transport, meeting);
-    greet_everyone(*transport, members, choices, options.meeting.timeout);
+    greet_everyone(*transport, members, options.meeting.timeout);
     if (!options.interfaces.empty() && options.place.rank == 0) {
       log(LogLevel::kWarning,
           "--interfaces is for UCX: over MPI it is mpirun that chooses them (Open MPI: --mca "
@@ -235,7 +209,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     ucx.only_tcp = has_namespaces(members);
     transport =
         load_ucx_transport(ucx, [&](const std::string& mine) { return meeting.exchange(mine); });
-    greet_everyone(*transport, members, choices, options.meeting.timeout);
+    greet_everyone(*transport, members, options.meeting.timeout);
     meeting.exchange("");  // nobody begins, or ends, before everyone has been reached
   }
   const Member& self = members[index(options.place.rank)];
@@ -255,7 +229,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     HierarchyOptions hierarchy;
     hierarchy.members = members;
     hierarchy.algorithm = algorithm;
-    hierarchy.sum_group = options.sum_group;
+    hierarchy.sum_group = sum_group;
     hierarchy.queue = queue;
     // Whoever waits for the whole has the deadline.
     auto inside = shared_memory_of(options, members, "inside", kForever);
@@ -269,7 +243,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
   net.ranks.resize(members.size());
   std::iota(net.ranks.begin(), net.ranks.end(), 0);
   net.algorithm = algorithm;
-  net.sum_group = options.sum_group;
+  net.sum_group = sum_group;
   net.queue = queue;
   auto communicator = std::make_unique<NetCommunicator>(std::move(transport), std::move(net));
   communicator->set_machine(shared_memory_of(options, members, "machine", options.meeting.timeout));

@@ -16,9 +16,7 @@ struct ClusterOptions {
   std::string job;
   int world = 0;
   std::string backend;  // auto, ucx or mpi
-  std::string algorithm;
   std::vector<std::string> interfaces;
-  int sum_group = 1;
   bool progress_thread = false;
   std::string flight_folder;
 };

@@ -177,6 +177,8 @@ std::shared_ptr<World> init(const InitOptions& options) {
   meeting.identity.token =
       options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
   meeting.identity.program_version = program_version_of(options);
+  meeting.identity.sum_group = sum_group_of(options);
+  meeting.identity.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
   const int number = number_of_world(job, place.rank);
   meeting.name = concat("trireme/", geteuid(), "/", hex_digest(job), "/", number);
   // Windows of the stage must hold a vector of each rank.
@@ -185,7 +187,6 @@ std::shared_ptr<World> init(const InitOptions& options) {
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   meeting.timeout = timeout_of(options);
   const std::string folder = flight_folder_of(options, job);
-  const int sum_group = sum_group_of(options);
   World::Facts facts;
   facts.local_rank = place.local_rank;
   facts.local_size = place.local_size;
@@ -198,7 +199,6 @@ std::shared_ptr<World> init(const InitOptions& options) {
       cluster.job = job;
       cluster.world = number;
       cluster.backend = backend;
-      cluster.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
       cluster.interfaces = interfaces_of(options);
       if (!options.rendezvous.empty()) {
         cluster.place.rendezvous = options.rendezvous;
@@ -207,13 +207,12 @@ std::shared_ptr<World> init(const InitOptions& options) {
         cluster.place.rendezvous = env_string(kEnvRendezvous).value_or("");
         cluster.place.rendezvous_source = kEnvRendezvous;
       }
-      cluster.sum_group = sum_group;
       cluster.progress_thread = options.progress_thread;
       cluster.flight_folder = folder;
       auto communicator = detail::make_cluster_communicator(cluster, &facts);
       return std::make_shared<World>(std::move(communicator), std::move(facts));
     }
-    const std::string algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
+    const std::string& algorithm = meeting.identity.algorithm;
     if (algorithm != "auto" && place.rank == 0) {
       log(LogLevel::kWarning,
           concat("the algorithm \"",
@@ -221,7 +220,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
                  "\" is for ranks that a network connects: these share a machine, and its memory"));
     }
     detail::Membership membership = detail::meet(meeting);
-    membership.sum_group = sum_group;
+    membership.sum_group = meeting.identity.sum_group;
     facts.description = "shared memory";
     auto communicator = detail::make_shm_communicator(
         std::move(membership), {meeting.timeout, options.progress_thread, folder});

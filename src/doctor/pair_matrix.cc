@@ -4,9 +4,9 @@
 #include <map>
 #include <set>
 
-#include "doctor/columns.h"
 #include "doctor/quantity.h"
 #include "trireme/core/error.h"
+#include "trireme/core/table.h"
 
 namespace trireme::detail {
 namespace {
@@ -129,7 +129,7 @@ Finding judge(const PairMatrix& pairs,
 }
 
 std::string matrix_text(const PairMatrix& pairs, const Quantity& quantity) {
-  Columns table;
+  Table table;
   std::vector<std::string> header{""};
   for (int to = 0; to < pairs.ranks; ++to) {
     header.push_back(std::to_string(to));
@@ -154,7 +154,7 @@ std::string machines_text(const PairMatrix& pairs,
     groups[std::minmax(machine(machine_of, one.from), machine(machine_of, one.to))].push_back(
         one.value);
   }
-  Columns table;
+  Table table;
   table.add({"machines", "best", "median", "worst"});
   for (auto& [key, values] : groups) {
     std::sort(

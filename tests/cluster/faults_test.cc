@@ -251,9 +251,11 @@ TEST_F(FaultsTest, RanksThatWouldAddUpDifferentlyRefuseEachOther) {
   for (const int machine : {0, 1}) {
     const Finished result = job.wait(machine);
     EXPECT_EQ(result.code, 3);
-    expect_parts(
-        result.err,
-        {"sum group 1 and algorithm", "sum group 2 and algorithm", "--sum-group", "alike"});
+    expect_parts(result.err,
+                 {"refused rank 1 of 2",
+                  "it was told to add up groups of 2 ranks first",
+                  "rank 0 groups of 1",
+                  "give --sum-group (TRIREME_SUM_GROUP) alike"});
   }
   job.expect_nothing_left();
 }

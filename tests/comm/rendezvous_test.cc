@@ -69,6 +69,16 @@ TEST(Rendezvous, RefusesAnotherProgramVersion) {
                  {"\"2.0-other\"", "and rank 0 runs"});
 }
 
+TEST(Rendezvous, RefusesWhoWouldAddUpDifferently) {
+  expect_refused([](InitOptions& options) { options.sum_group = 2; },
+                 {"groups of 2 ranks first and rank 0 groups of 1", "TRIREME_SUM_GROUP"});
+}
+
+TEST(Rendezvous, RefusesAnotherAlgorithm) {
+  expect_refused([](InitOptions& options) { options.algorithm = "ring"; },
+                 {"the algorithm \"ring\" and rank 0 \"auto\"", "TRIREME_ALGORITHM"});
+}
+
 TEST(Rendezvous, RefusesADuplicateRank) {
   const std::string job = unique_job();
   const auto join = [&](int rank) { init(options_for(job, rank, 3)); };

@@ -5,10 +5,11 @@
 
 #include "checkpoint_place.h"
 #include "ckpt.h"
-#include "table.h"
+#include "number_text.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/manifest.h"
 #include "trireme/core/error.h"
+#include "trireme/core/table.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/progress_line.h"
 
@@ -43,7 +44,7 @@ std::string counted(std::size_t count, const std::string& what) {
 }
 
 // A table's lines, without the spaces that end them.
-std::string lines_of(const bench::Table& table, const std::string& indent = "") {
+std::string lines_of(const Table& table, const std::string& indent = "") {
   std::string result;
   std::string line = indent;
   for (const char letter : table.text()) {
@@ -91,7 +92,7 @@ void print_kinds(const Manifest& manifest) {
     sum.elements += static_cast<std::size_t>(each.tensor.numel());
     sum.bytes += each.tensor.size_bytes();
   }
-  bench::Table table({"kind", "tensors", "elements", "size"});
+  Table table({"kind", "tensors", "elements", "size"});
   for (const auto& [kind, sum] : kinds) {
     table.add({kind,
                std::to_string(sum.tensors),
@@ -102,7 +103,7 @@ void print_kinds(const Manifest& manifest) {
 }
 
 void print_tensors(const Manifest& manifest) {
-  bench::Table table({"tensor", "type", "shape", "parts", ""});
+  Table table({"tensor", "type", "shape", "parts", ""});
   for (const SavedTensor& each : manifest.tensors) {
     const StateTensor& tensor = each.tensor;
     const bool rows = tensor.strides.empty() || tensor.strides == row_strides(tensor.shape);
@@ -116,7 +117,7 @@ void print_tensors(const Manifest& manifest) {
 }
 
 void print_files(const Manifest& manifest) {
-  bench::Table table({"file", "size", "blocks"});
+  Table table({"file", "size", "blocks"});
   for (const SavedFile& file : manifest.files) {
     table.add({file.name, size_text(file.size_bytes), std::to_string(file.checksums.size())});
   }
@@ -128,7 +129,7 @@ void print_files(const Manifest& manifest) {
 int list_checkpoints(const std::string& place) {
   const CheckpointFolder folder(checkpoints_of(place));
   const auto newest = folder.newest();
-  bench::Table table({"step", "saved", "ranks", "size", "tensors", ""});
+  Table table({"step", "saved", "ranks", "size", "tensors", ""});
   std::string broken;
   for (const std::int64_t step : folder.steps()) {
     const std::string mark = step == newest ? "newest" : "";

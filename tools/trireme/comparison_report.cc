@@ -6,8 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "table.h"
+#include "number_text.h"
 #include "trireme/core/error.h"
+#include "trireme/core/table.h"
 #include "trireme/observe/progress_line.h"
 
 namespace trireme::tools {
@@ -27,7 +28,7 @@ std::string indented(const std::string& text) {
 }
 
 std::string metrics_text(const Comparison& comparison) {
-  bench::Table table({"", "A", "B", "B - A", "95 % interval", "p", "test"});
+  Table table({"", "A", "B", "B - A", "95 % interval", "p", "test"});
   std::string verdicts;
   for (const ComparedMetric& metric : comparison.metrics) {
     const std::string& name = metric.name;
@@ -116,7 +117,7 @@ std::string scaling_text(const Comparison& comparison) {
 std::string cost_text(const Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
-  bench::Table table({"", "A", "B"});
+  Table table({"", "A", "B"});
   if (comparison.speed) {
     table.add({comparison.speed->unit + " per second",
                count_text(comparison.speed->a.mean),
@@ -135,7 +136,7 @@ std::string settings_text(const Comparison& comparison) {
   if (comparison.settings.empty()) {
     return "Settings: the same in both\n";
   }
-  bench::Table table({"", "A", "B"});
+  Table table({"", "A", "B"});
   for (const ComparedSetting& setting : comparison.settings) {
     table.add({setting.name, setting.a, setting.b});
   }

@@ -110,6 +110,8 @@ Hello make_hello(const Identity& identity) {
   randombytes_buf(hello.nonce.data(), hello.nonce.size());
   copy_text(hello.library, TRIREME_VERSION);
   copy_text(hello.program, identity.program_version);
+  hello.sum_group = identity.sum_group;
+  copy_text(hello.algorithm, identity.algorithm);
   char path[sizeof(hello.path)] = {};
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
   copy_text(hello.path, length > 0 ? std::string(path, static_cast<std::size_t>(length)) : "?");
@@ -175,6 +177,20 @@ std::optional<std::string> objection(const Hello& host, const Hello& hello) {
                   " ranks and rank 0 for one of ",
                   host.size,
                   ": give every process the same world size");
+  }
+  if (hello.sum_group != host.sum_group) {
+    return concat("it was told to add up groups of ",
+                  hello.sum_group,
+                  " ranks first and rank 0 groups of ",
+                  host.sum_group,
+                  ": give --sum-group (TRIREME_SUM_GROUP) alike on every machine");
+  }
+  if (text_of(hello.algorithm) != text_of(host.algorithm)) {
+    return concat("it was told the algorithm \"",
+                  text_of(hello.algorithm),
+                  "\" and rank 0 \"",
+                  text_of(host.algorithm),
+                  "\": give --algorithm (TRIREME_ALGORITHM) alike on every machine");
   }
   if (hello.rank <= 0 || hello.rank >= host.size) {
     return concat("rank ",

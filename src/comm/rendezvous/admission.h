@@ -19,7 +19,7 @@
 
 namespace trireme::detail {
 
-constexpr std::uint32_t kProtocol = 1;
+constexpr std::uint32_t kProtocol = 2;
 using Nonce = std::array<std::uint8_t, 32>;
 using ProofBytes = std::array<std::uint8_t, 32>;
 
@@ -34,6 +34,9 @@ struct Hello {
   char program[96];        // the version of the program
   char path[256];          // of the program; for messages
   std::uint64_t cpus[16];  // the processors it may run on, a bit each (the first 1024)
+  // What all ranks must have been told alike: how they add up, and who waits for whom.
+  std::int32_t sum_group;
+  char algorithm[20];
 };
 
 struct Challenge {
@@ -57,6 +60,8 @@ struct Identity {
   int size = 1;
   std::string token;
   std::string program_version;
+  int sum_group = 1;
+  std::string algorithm = "auto";
 };
 
 Hello make_hello(const Identity& identity);

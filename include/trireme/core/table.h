@@ -1,13 +1,16 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
-namespace trireme::bench {
+namespace trireme {
 
-// A table for people: columns as wide as their widest cell, numbers to the right.
+// A table for people: columns as wide as their widest cell, the first to the left, the others,
+// numbers mostly, to the right.
 class Table {
  public:
+  Table() = default;
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   std::string text() const;
@@ -16,9 +19,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "4 KiB", "64 MiB".
-std::string bytes_text(long long bytes);
-// Three significant digits.
-std::string number_text(double value);
-
-}  // namespace trireme::bench
+}  // namespace trireme
