@@ -10,6 +10,7 @@
 #include "comm/net/net_communicator.h"
 #include "comm/net/transport_module.h"
 #include "comm/rendezvous/net_meeting.h"
+#include "comm/rendezvous/transport_meeting.h"
 #include "comm/shm/shm_communicator.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
@@ -187,7 +188,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
         " of ",
         options.place.size,
         ": the program must be started by the mpirun of the same MPI");
-    NetMeetingOptions meeting;
+    TransportMeetingOptions meeting;
     meeting.identity = options.meeting.identity;
     meeting.local_rank = options.place.local_rank;
     meeting.local_size = options.place.local_size;

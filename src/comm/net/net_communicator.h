@@ -10,7 +10,7 @@
 #include "comm/net/news_board.h"
 #include "comm/net/wire.h"
 #include "comm/operation_queue.h"
-#include "comm/rendezvous/net_meeting.h"
+#include "comm/rendezvous/member.h"
 #include "trireme/comm/communicator.h"
 
 namespace trireme::detail {

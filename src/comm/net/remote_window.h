@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/net/transport.h"
-#include "comm/rendezvous/net_meeting.h"
+#include "comm/rendezvous/member.h"
 #include "trireme/comm/communicator.h"
 #include "trireme/comm/window.h"
 #include "trireme/core/deadline.h"

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <thread>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sodium.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "trireme/core/error.h"
@@ -25,128 +22,6 @@ constexpr Milliseconds kPatience{5000};
 
 std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
-}
-
-// The first message of a comer.
-struct NetHello {
-  Hello hello;
-  std::uint32_t world;
-  std::uint8_t job[crypto_hash_sha256_BYTES];
-};
-
-// Its last: the proof, and where it is.
-struct NetProof {
-  Proof proof;
-  std::int32_t local_rank;
-  std::int32_t local_size;
-  char host[64];
-  char kernel[64];
-  char network[64];
-};
-
-template <std::size_t kSize>
-void copy_text(char (&to)[kSize], const std::string& from) {
-  std::memset(to, 0, kSize);
-  from.copy(to, kSize - 1);
-}
-
-template <std::size_t kSize>
-std::string text_of(const char (&from)[kSize]) {
-  return {from, strnlen(from, kSize)};
-}
-
-std::string host_name() {
-  char name[64] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
-std::string kernel_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
-// Network namespaces of one host are machines of their own: nothing but the network connects them.
-std::string network_id() {
-  struct stat status {};
-  return stat("/proc/self/ns/net", &status) == 0 ? std::to_string(status.st_ino) : "";
-}
-
-NetProof make_net_proof(const NetMeetingOptions& options) {
-  NetProof proof{};
-  proof.local_rank = options.local_rank;
-  proof.local_size = options.local_size;
-  copy_text(proof.host, host_name());
-  copy_text(proof.kernel, kernel_id());
-  copy_text(proof.network, network_id());
-  return proof;
-}
-
-NetHello make_net_hello(const NetMeetingOptions& options) {
-  NetHello hello{};
-  hello.hello = make_hello(options.identity);
-  hello.world = static_cast<std::uint32_t>(options.world);
-  crypto_hash_sha256(
-      hello.job, reinterpret_cast<const unsigned char*>(options.job.data()), options.job.size());
-  return hello;
-}
-
-Member member_of(const Hello& hello, const NetProof& proof) {
-  Member member;
-  member.rank = hello.rank;
-  member.pid = hello.pid;
-  member.local_rank = proof.local_rank;
-  member.local_size = proof.local_size;
-  member.host = text_of(proof.host);
-  member.kernel = text_of(proof.kernel);
-  member.network = text_of(proof.network);
-  std::copy(std::begin(hello.cpus), std::end(hello.cpus), member.cpus.begin());
-  return member;
-}
-
-// Members as bytes and back.
-struct PackedMember {
-  std::int32_t rank, pid, local_rank, local_size;
-  char host[64], kernel[64], network[64];
-  std::array<std::uint64_t, 16> cpus;
-};
-
-std::string pack(const std::vector<Member>& members) {
-  std::string text;
-  for (const Member& member : members) {
-    PackedMember packed{};
-    packed.rank = member.rank;
-    packed.pid = member.pid;
-    packed.local_rank = member.local_rank;
-    packed.local_size = member.local_size;
-    packed.cpus = member.cpus;
-    copy_text(packed.host, member.host);
-    copy_text(packed.kernel, member.kernel);
-    copy_text(packed.network, member.network);
-    text += TcpChannel::bytes_of(packed);
-  }
-  return text;
-}
-
-std::vector<Member> unpack(const std::string& text) {
-  std::vector<Member> members;
-  for (std::size_t at = 0; at + sizeof(PackedMember) <= text.size(); at += sizeof(PackedMember)) {
-    PackedMember packed{};
-    TcpChannel::read_into(text.substr(at, sizeof(packed)), &packed);
-    Member member;
-    member.rank = packed.rank;
-    member.pid = packed.pid;
-    member.local_rank = packed.local_rank;
-    member.local_size = packed.local_size;
-    member.host = text_of(packed.host);
-    member.kernel = text_of(packed.kernel);
-    member.network = text_of(packed.network);
-    member.cpus = packed.cpus;
-    members.push_back(std::move(member));
-  }
-  return members;
 }
 
 // Lists of byte strings in one message.
@@ -175,7 +50,7 @@ class Host {
   Host(const NetMeetingOptions& options, const Deadline& deadline)
       : options_(options),
         deadline_(deadline),
-        hello_(make_net_hello(options)),
+        hello_(make_net_hello(options.identity, options.world, options.job)),
         links_(index(options.identity.size)),
         members_(index(options.identity.size)) {
     if (options.listener >= 0) {
@@ -189,7 +64,7 @@ class Host {
       }
       own_ = listen_at(addresses, place);
     }
-    members_[0] = member_of(hello_.hello, make_net_proof(options));
+    members_[0] = member_of(hello_.hello, make_net_proof(options.local_rank, options.local_size));
   }
 
   void run() {
@@ -372,8 +247,6 @@ class Host {
   int admitted_ = 0;
 };
 
-void number_machines(std::vector<Member>& members);
-
 }  // namespace
 
 NetMeeting::NetMeeting(const NetMeetingOptions& options)
@@ -391,7 +264,7 @@ void NetMeeting::host(const NetMeetingOptions& options) {
   side.run();
   links_ = side.take_links();
   members_ = side.take_members();
-  const std::string everyone = pack(members_);
+  const std::string everyone = pack_members(members_);
   for (int rank = 1; rank < size_; ++rank) {
     if (!links_[index(rank)].send(everyone, deadline_)) {
       broken(concat("lost rank ", rank, " on ", members_[index(rank)].host));
@@ -401,7 +274,7 @@ void NetMeeting::host(const NetMeetingOptions& options) {
 
 void NetMeeting::join(const NetMeetingOptions& options) {
   const MeetingPlace place = parse_meeting_place(options.place, options.where);
-  const NetHello hello = make_net_hello(options);
+  const NetHello hello = make_net_hello(options.identity, options.world, options.job);
   const std::string self = name_of(hello.hello);
   std::string why = "nobody listens there";
   for (;;) {
@@ -440,7 +313,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              options.place,
                              " is no rank 0 of this version of Trireme"));
     }
-    NetProof proof = make_net_proof(options);
+    NetProof proof = make_net_proof(options.local_rank, options.local_size);
     proof.proof = make_proof(challenge, hello.hello, options.identity.token);
     Verdict verdict{};
     if (!channel->send(TcpChannel::bytes_of(proof), deadline_) ||
@@ -473,160 +346,10 @@ void NetMeeting::join(const NetMeetingOptions& options) {
           0,
           concat(self, " was admitted, but rank 0 ended before the world was complete"));
     }
-    members_ = unpack(everyone);
+    members_ = unpack_members(everyone);
     links_.push_back(std::move(*channel));
     return;
   }
-}
-
-namespace {
-
-void number_machines(std::vector<Member>& members) {
-  // A machine is the ranks that its launcher counts together: consecutive, local rank 0 first.
-  int node = -1;
-  for (Member& member : members) {
-    if (member.local_rank == 0) {
-      ++node;
-    }
-    member.node = node;
-  }
-  int next = 0;
-  for (const Member& member : members) {
-    const int expected = next;
-    next = next + 1 == member.local_size ? 0 : next + 1;
-    TRIREME_CHECK(member.local_rank == expected && member.local_rank < member.local_size,
-                  "rank ",
-                  member.rank,
-                  " on ",
-                  member.host,
-                  " is local rank ",
-                  member.local_rank,
-                  " of ",
-                  member.local_size,
-                  ", expected local rank ",
-                  expected,
-                  ": the ranks of a machine must follow each other (mpirun --map-by slot, srun "
-                  "--distribution=block)");
-  }
-}
-
-// A struct from one rank to another, waited for.
-class Pipe {
- public:
-  Pipe(Transport& transport, const Deadline& deadline)
-      : transport_(transport), deadline_(deadline) {}
-
-  void send(int to, const std::string& message) {
-    finish(transport_.send(to,
-                           kTag,
-                           reinterpret_cast<const std::byte*>(message.data()),
-                           message.size(),
-                           Transport::Length::kUpTo),
-           to);
-  }
-  std::string receive(int from, std::size_t bytes) {
-    std::string message(bytes, '\0');
-    finish(transport_.receive(from,
-                              kTag,
-                              reinterpret_cast<std::byte*>(message.data()),
-                              bytes,
-                              Transport::Length::kUpTo),
-           from);
-    return message;
-  }
-
- private:
-  static constexpr std::uint32_t kTag = Transport::kTags - 1;
-
-  void finish(Ticket ticket, int peer) {
-    while (!transport_.finished(ticket)) {
-      if (!transport_.progress()) {
-        transport_.rest(Milliseconds(1));
-      }
-      if (deadline_.passed() || transport_.lost(peer)) {
-        throw CommError(CommError::Reason::kRendezvousTimeout,
-                        peer,
-                        concat("rank ",
-                               transport_.rank(),
-                               " of ",
-                               transport_.size(),
-                               ": rank ",
-                               peer,
-                               " did not answer during the rendezvous through ",
-                               transport_.description()));
-      }
-    }
-  }
-
-  Transport& transport_;
-  const Deadline& deadline_;
-};
-
-}  // namespace
-
-std::vector<Member> meet_through(Transport& transport, const NetMeetingOptions& options) {
-  const Deadline deadline(options.timeout);
-  Pipe pipe(transport, deadline);
-  const NetHello mine = make_net_hello(options);
-  std::vector<Member> members(index(transport.size()));
-  members[index(transport.rank())] = member_of(mine.hello, make_net_proof(options));
-  if (transport.rank() != 0) {
-    pipe.send(0, TcpChannel::bytes_of(mine));
-    Challenge challenge{};
-    TcpChannel::read_into(pipe.receive(0, sizeof(challenge)), &challenge);
-    NetProof proof = make_net_proof(options);
-    proof.proof = make_proof(challenge, mine.hello, options.identity.token);
-    pipe.send(0, TcpChannel::bytes_of(proof));
-    Verdict verdict{};
-    TcpChannel::read_into(pipe.receive(0, sizeof(verdict)), &verdict);
-    if (verdict.admitted == 0) {
-      throw CommError(
-          CommError::Reason::kRefused,
-          0,
-          std::string(verdict.message, strnlen(verdict.message, sizeof(verdict.message))));
-    }
-    members = unpack(pipe.receive(0, members.size() * sizeof(PackedMember)));
-  } else {
-    std::string refusal;
-    std::vector<Verdict> verdicts(members.size());
-    for (int rank = 1; rank < transport.size(); ++rank) {
-      NetHello hello{};
-      TcpChannel::read_into(pipe.receive(rank, sizeof(hello)), &hello);
-      const Challenge challenge = make_challenge(mine.hello, hello.hello, options.identity.token);
-      pipe.send(rank, TcpChannel::bytes_of(challenge));
-      NetProof proof{};
-      TcpChannel::read_into(pipe.receive(rank, sizeof(proof)), &proof);
-      std::optional<std::string> why = objection(mine.hello, hello.hello);
-      if (!proof_is_genuine(proof.proof, challenge, hello.hello, options.identity.token)) {
-        why = "it does not know the token of this job (TRIREME_TOKEN)";
-      }
-      members[index(rank)] = member_of(hello.hello, proof);
-      if (why) {
-        refusal = concat("rank 0 of ",
-                         transport.size(),
-                         " refused ",
-                         name_of(hello.hello),
-                         " on ",
-                         members[index(rank)].host,
-                         ": ",
-                         *why);
-      }
-    }
-    for (int rank = 1; rank < transport.size(); ++rank) {
-      Verdict verdict{};
-      verdict.admitted = refusal.empty() ? 1 : 0;
-      refusal.copy(verdict.message, sizeof(verdict.message) - 1);
-      pipe.send(rank, TcpChannel::bytes_of(verdict));
-      if (refusal.empty()) {
-        pipe.send(rank, pack(members));
-      }
-    }
-    if (!refusal.empty()) {
-      throw CommError(CommError::Reason::kRefused, -1, refusal);
-    }
-  }
-  number_machines(members);
-  return members;
 }
 
 void NetMeeting::broken(const std::string& what) const {

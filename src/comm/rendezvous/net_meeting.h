@@ -1,30 +1,14 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/net/transport.h"
 #include "comm/rendezvous/admission.h"
+#include "comm/rendezvous/member.h"
 #include "comm/rendezvous/tcp_channel.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {
-
-// A rank of a world over several machines, as the others know it.
-struct Member {
-  int rank = 0;
-  int pid = 0;
-  int node = 0;  // machines are numbered by their first rank
-  int local_rank = 0;
-  int local_size = 1;
-  std::string host;     // the machine's name; for messages
-  std::string kernel;   // the running kernel, which network namespaces of a host share
-  std::string network;  // the network namespace
-  std::array<std::uint64_t, 16> cpus{};  // that it may run on, a bit each (Hello::cpus)
-};
 
 struct NetMeetingOptions {
   Identity identity;
@@ -61,9 +45,5 @@ class NetMeeting {
   std::vector<TcpChannel> links_;  // rank 0: by rank; elsewhere one, to rank 0
   std::vector<Member> members_;    // by rank
 };
-
-// The same for ranks that can already send each other messages, mpirun's for one: rank 0 admits the
-// others by the same conversation.
-std::vector<Member> meet_through(Transport& transport, const NetMeetingOptions& options);
 
 }  // namespace trireme::detail
