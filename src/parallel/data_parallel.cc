@@ -107,9 +107,9 @@ class DataParallelCore {
       const Place& place = places_[i];
       const Unit& unit = units_[place.unit];
       at::Tensor sum = view_of(parameter,
-                               reducer_->whole(place.unit, unit.layout.offset(place.index)),
+                               reducer_->sums().at(place.unit, unit.layout.offset(place.index)),
                                scalar_type_of(unit.sum_dtype()),
-                               reducer_->owner(place.unit));
+                               reducer_->sums().owner(place.unit));
       sum.div_(ranks_->size());
       parameter.tensor.mutable_grad() =
           unit.has_masters() ? sum.to(scalar_type_of(unit.dtype)) : sum;

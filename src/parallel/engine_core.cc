@@ -378,8 +378,9 @@ double EngineCore::clip_grad_norm(double max_norm) {
 
 double EngineCore::clip_to(double max_norm) {
   const GradientTransform scaling = transform();
-  const double norm = optimizer_->norm(
-      *gradients_, agreement_.used, {.divisor = scaling.divisor, .unscale = scaling.unscale});
+  const double norm = optimizer_->norm(gradients_->sums(),
+                                       agreement_.used,
+                                       {.divisor = scaling.divisor, .unscale = scaling.unscale});
   norm_ = norm;
   norm_finite_ = std::isfinite(norm);
   clip_factor_ = norm_finite_ ? clip_factor(norm, max_norm) : 1;
@@ -530,7 +531,7 @@ bool EngineCore::finish_step() {
   const bool take = !scaler_ || scaler_->update(overflow);
   if (take) {
     memory_->begin_update();
-    optimizer_->update(*gradients_, agreement_.used, transform(), learning_rate());
+    optimizer_->update(gradients_->sums(), agreement_.used, transform(), learning_rate());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (agreement_.used[i]) {
         // A graph that was built before must not be used after.
@@ -612,7 +613,7 @@ at::Tensor EngineCore::gather_gradient(std::size_t parameter) {
   std::int64_t first = 0;
   for (const Piece& piece : unit.layout.pieces(mine)) {
     if (piece.parameter == place.index) {
-      own = gradients_->sums(place.unit, piece);
+      own = gradients_->sums().anyones(place.unit, piece);
       first = piece.offset;
     }
   }

@@ -17,28 +17,6 @@
 namespace trireme::detail {
 namespace {
 
-constexpr char kAbsent = 0;
-constexpr char kPresent = 1;
-constexpr char kNotFinite = 2;
-
-// A round's record: how many micro-batches of this rank are in it, whether it has joined or given
-// up, then one byte for each parameter.
-constexpr std::size_t kMicroBatches = 0;
-constexpr std::size_t kJoined = sizeof(std::int64_t);
-constexpr std::size_t kGivenUp = kJoined + 1;
-constexpr std::size_t kFirstParameter = kGivenUp + 1;
-
-std::int64_t micro_batches_in(const std::uint8_t* record) {
-  std::int64_t count = 0;
-  std::memcpy(&count, record + kMicroBatches, sizeof(count));
-  return count;
-}
-
-void count_micro_batch(std::uint8_t* record) {
-  const std::int64_t count = micro_batches_in(record) + 1;
-  std::memcpy(record + kMicroBatches, &count, sizeof(count));
-}
-
 // The gradient's elements in the order of the parameter's memory and in its dtype.
 at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor& gradient) {
   TRIREME_CHECK(gradient.sizes() == at::IntArrayRef(parameter.sizes),
@@ -79,47 +57,19 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
       options_(options),
       rounds_(rounds),
       ranks_(ranks),
-      owners_(owners),
       ledger_(ledger),
       replicated_(owners.size() != ranks.size()),
-      reads_peers_(options.zero == 0 && ranks.size() > 1 && ranks.one_machine()),
-      sums_(units.size()),
+      sums_(units, options, ranks, owners, ledger),
+      records_(parameters.size(), ranks),
       buckets_of_(parameters.size()),
-      present_(parameters.size(), kAbsent),
+      present_(parameters.size(), GradientState::kAbsent),
       accumulated_(parameters.size(), 0),
-      local_(parameters.size(), 0),
-      in_totals_(parameters.size(), 0),
-      record_(kFirstParameter + parameters.size()),
-      records_(record_.size() * static_cast<std::size_t>(ranks.size())) {
-  const bool alone = ranks.size() == 1;
-  const bool whole_memory = alone || options.zero <= 1;
+      local_(parameters.size(), 0) {
   std::vector<FlatLayout> layouts;
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    const Unit& unit = units[i];
+  layouts.reserve(units.size());
+  for (const Unit& unit : units) {
     layouts.push_back(unit.trainable && !unit.sparse ? unit.layout : FlatLayout({}, unit.dtype));
-    if (!unit.trainable) {
-      continue;
-    }
-    Sums& sums = sums_[i];
-    const std::size_t element = dtype_bytes(unit.sum_dtype());
-    const Range range = whole_memory ? Range{0, unit.layout.total_numel()} : mine(i);
-    const std::size_t bytes = static_cast<std::size_t>(range.size()) * element;
-    if (whole_memory && !alone) {
-      sums.shared = ranks.allocate(bytes);
-      sums.data = sums.shared.data();
-    } else {
-      sums.own = std::make_shared<HostMemory>(bytes);
-      sums.data = sums.own->data();
-      sums.first = range.begin;
-    }
-    sums.charges.push_back(ledger.charge(MemoryCategory::kGradients, bytes));
-    if (space_of(unit) == Space::kLocal) {
-      const std::size_t whole = static_cast<std::size_t>(unit.layout.total_numel()) * element;
-      sums.local = ranks.allocate(whole);
-      sums.charges.push_back(ledger.charge(MemoryCategory::kBuckets, whole));
-    }
   }
-
   buckets_ = plan_buckets(layouts, options.bucket_bytes);
   states_.resize(buckets_.size());
   order_.resize(buckets_.size());
@@ -149,8 +99,7 @@ GradientReducer::GradientReducer(const std::vector<Parameter>& parameters,
                   parameters[unit.parameters[0]].name,
                   " has sparse gradients, which are added up one by one: leave sum_group at 1");
   }
-  make_totals();
-  make_ring();
+  set_rounds(rounds);
 }
 
 std::int64_t GradientReducer::rounds_per_group() const {
@@ -160,60 +109,15 @@ std::int64_t GradientReducer::rounds_per_group() const {
   return spans ? group / ranks_.size() : 0;
 }
 
-void GradientReducer::make_totals() {
-  for (std::size_t u = 0; u < units_.size() && rounds_per_group() > 0; ++u) {
-    Sums& sums = sums_[u];
-    const std::size_t bytes =
-        static_cast<std::size_t>(mine(u).size()) * dtype_bytes(units_[u].sum_dtype());
-    if (units_[u].trainable && sums.totals.size_bytes() == 0 && bytes > 0) {
-      sums.totals = HostMemory(bytes);
-      sums.charges.push_back(ledger_.charge(MemoryCategory::kGradients, bytes));
-    }
-  }
-}
-
 // The sums of a group that is complete go to the totals.
 void GradientReducer::close_group() {
   while (!in_flight_.empty()) {
     wait_for_oldest();
   }
-  take_record();
-  std::vector<char> was_in_totals = in_totals_;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const Unit& unit = units_[u];
-    if (!unit.trainable) {
-      continue;
-    }
-    const std::size_t element = dtype_bytes(unit.sum_dtype());
-    for (const Piece& piece : unit.layout.pieces(mine(u))) {
-      const std::size_t parameter = unit.parameters[piece.parameter];
-      if (accumulated_[parameter]) {
-        accumulate(sums_[u].totals.data() +
-                       static_cast<std::size_t>(piece.offset - mine(u).begin) * element,
-                   unit.sum_dtype(),
-                   sum_at(u, piece.offset),
-                   unit.sum_dtype(),
-                   piece.numel,
-                   !was_in_totals[parameter]);
-      }
-    }
-  }
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    in_totals_[p] |= accumulated_[p];
-  }
+  records_.take(accumulated_);
+  sums_.add_to_totals(accumulated_);
   std::fill(accumulated_.begin(), accumulated_.end(), 0);
   std::fill(local_.begin(), local_.end(), 0);
-}
-
-// The totals are what the step's sums are.
-void GradientReducer::take_totals() {
-  close_group();
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (sums_[u].totals.size_bytes() > 0) {
-      std::memcpy(sum_at(u, mine(u).begin), sums_[u].totals.data(), sums_[u].totals.size_bytes());
-    }
-  }
-  accumulated_ = in_totals_;
 }
 
 void GradientReducer::make_ring() {
@@ -237,7 +141,9 @@ void GradientReducer::set_rounds(std::int64_t rounds) {
   const std::int64_t before = rounds_;
   rounds_ = rounds;
   try {
-    make_totals();
+    if (rounds_per_group() > 0) {
+      sums_.make_totals();
+    }
     make_ring();
   } catch (...) {
     rounds_ = before;
@@ -247,13 +153,6 @@ void GradientReducer::set_rounds(std::int64_t rounds) {
 
 GradientReducer::~GradientReducer() {
   released_.forget();  // nobody will write to these sums again
-}
-
-std::shared_ptr<const void> GradientReducer::owner(std::size_t unit) const {
-  if (sums_[unit].own) {
-    return sums_[unit].own;
-  }
-  return std::make_shared<const SharedBuffer>(sums_[unit].shared);
 }
 
 GradientReducer::Space GradientReducer::space_of(const Unit& unit) const {
@@ -276,28 +175,6 @@ Dtype GradientReducer::bucket_dtype(const Unit& unit) const {
   return adds_locally() || replicated_ ? unit.sum_dtype() : unit.dtype;
 }
 
-Range GradientReducer::mine(std::size_t unit) const {
-  return units_[unit].ranges[static_cast<std::size_t>(owners_.rank())];
-}
-
-std::byte* GradientReducer::sum_at(std::size_t unit, std::int64_t element) const {
-  const Sums& sums = sums_[unit];
-  return sums.data +
-         static_cast<std::size_t>(element - sums.first) * dtype_bytes(units_[unit].sum_dtype());
-}
-
-const std::byte* GradientReducer::sums(std::size_t unit, const Piece& piece) const {
-  if (reads_peers_) {
-    const auto& ranges = units_[unit].ranges;
-    const auto owner = std::find_if(ranges.begin(), ranges.end(), [&](const Range& range) {
-      return piece.offset >= range.begin && piece.offset < range.end;
-    });
-    return sums_[unit].shared.peer(static_cast<int>(owner - ranges.begin())) +
-           static_cast<std::size_t>(piece.offset) * dtype_bytes(units_[unit].sum_dtype());
-  }
-  return sum_at(unit, piece.offset);
-}
-
 void GradientReducer::wait_until_released() {
   if (release_pending_) {
     released_.wait();
@@ -313,7 +190,7 @@ void GradientReducer::begin_round(bool last_of_this_rank, const std::vector<bool
   }
   last_round_of_this_rank_ = last_of_this_rank;
   expected_ = expected;
-  std::fill(present_.begin(), present_.end(), kAbsent);
+  std::fill(present_.begin(), present_.end(), GradientState::kAbsent);
   next_ = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     states_[b] = {};
@@ -326,7 +203,7 @@ void GradientReducer::begin_round(bool last_of_this_rank, const std::vector<bool
 
 void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
   const Parameter& p = parameters_[parameter];
-  TRIREME_CHECK(present_[parameter] == kAbsent,
+  TRIREME_CHECK(present_[parameter] == GradientState::kAbsent,
                 "parameter ",
                 p.name,
                 " got two gradients in one backward on rank ",
@@ -336,7 +213,8 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
     const at::Tensor rows = gradient.is_sparse() ? gradient : gradient.to_sparse(1);
     sparse_.emplace_back(parameter, rows.coalesce());
     const at::Tensor values = sparse_.back().second._values();
-    present_[parameter] = values.isfinite().all().item<bool>() ? kPresent : kNotFinite;
+    present_[parameter] =
+        values.isfinite().all().item<bool>() ? GradientState::kPresent : GradientState::kNotFinite;
     return;
   }
   const at::NoGradGuard no_grad;
@@ -349,7 +227,7 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
   const bool local = adds_locally();
   const bool first = !local_[parameter];
   bool finite = true;
-  present_[parameter] = kPresent;  // before a bucket with it can be launched
+  present_[parameter] = GradientState::kPresent;  // before a bucket with it can be launched
   for (const std::size_t b : buckets_of_[parameter]) {
     TRIREME_CHECK(
         !states_[b].launched,
@@ -381,7 +259,7 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
       filled_.push_back(b);
     }
     if (!finite) {
-      present_[parameter] = kNotFinite;
+      present_[parameter] = GradientState::kNotFinite;
     }
     launch_ready();
   }
@@ -395,12 +273,10 @@ std::byte* GradientReducer::acquire(std::size_t b) {
     const Bucket& bucket = buckets_[b];
     switch (space_of(units_[bucket.unit])) {
       case Space::kInPlace:
-        state.memory = sum_at(bucket.unit, bucket.range.begin);
+        state.memory = sums_.at(bucket.unit, bucket.range.begin);
         break;
       case Space::kLocal:
-        state.memory =
-            sums_[bucket.unit].local.data() + static_cast<std::size_t>(bucket.range.begin) *
-                                                  dtype_bytes(units_[bucket.unit].sum_dtype());
+        state.memory = sums_.local(bucket.unit, bucket.range.begin);
         break;
       case Space::kRing:
         state.slot = acquire_slot();
@@ -458,7 +334,8 @@ std::vector<Range> GradientReducer::absent_ranges(const Bucket& bucket) const {
   bool any = false;
   for (const Piece& piece : bucket.pieces) {
     const std::size_t parameter = unit.parameters[piece.parameter];
-    const bool there = present_[parameter] != kAbsent || (adds_locally() && local_[parameter]);
+    const bool there =
+        present_[parameter] != GradientState::kAbsent || (adds_locally() && local_[parameter]);
     if (there) {
       any = true;
       continue;
@@ -517,22 +394,22 @@ void GradientReducer::launch(std::size_t b) {
   for (const Range& range : unit.ranges) {
     counts.push_back(intersection(range, bucket.range).size());
   }
-  const Range own = intersection(mine(bucket.unit), bucket.range);
+  const Range own = intersection(sums_.mine(bucket.unit), bucket.range);
   if (const std::int64_t spans = rounds_per_group()) {
     terms.group = 1;  // the rounds of a group are one chain
     if (rounds_done_ % spans != 0) {
-      take_record();
+      records_.take(accumulated_);
       terms.accumulate = true;
       terms.fresh = fresh_ranges(bucket);
     }
   } else if (space == Space::kRing && rounds_done_ > 0) {
-    take_record();
+    records_.take(accumulated_);
     terms.accumulate = true;
     terms.fresh = fresh_ranges(bucket);
   }
   flight.work =
       ranks_.reduce_scatter({memory, numel, dtype},
-                            {sum_at(bucket.unit, own.begin), own.size(), unit.sum_dtype()},
+                            {sums_.at(bucket.unit, own.begin), own.size(), unit.sum_dtype()},
                             ReduceOp::kSum,
                             std::move(counts),
                             std::move(terms));
@@ -563,13 +440,13 @@ void GradientReducer::launch_hooked(std::size_t b, const std::vector<Range>& abs
                 ": return the sum of all of them over the ranks");
   const at::Tensor exact =
       summed.reshape({numel}).to(scalar_type_of(unit.sum_dtype())).contiguous();
-  const Range range = intersection(mine(bucket.unit), bucket.range);
+  const Range range = intersection(sums_.mine(bucket.unit), bucket.range);
   if (ranks_.size() == 1) {
-    std::memcpy(sum_at(bucket.unit, range.begin),
+    std::memcpy(sums_.at(bucket.unit, range.begin),
                 exact.const_data_ptr(),
                 static_cast<std::size_t>(numel) * dtype_bytes(unit.sum_dtype()));
   } else {
-    accumulate(sum_at(bucket.unit, range.begin),
+    accumulate(sums_.at(bucket.unit, range.begin),
                unit.sum_dtype(),
                static_cast<const std::byte*>(exact.const_data_ptr()) +
                    static_cast<std::size_t>(range.begin - bucket.range.begin) *
@@ -600,9 +477,9 @@ void GradientReducer::retire(Flight& flight) {
   if (replicated_) {
     // What nobody has contributed to is not looked at (Agreement::used).
     const Bucket& bucket = buckets_[flight.bucket];
-    const Range own = intersection(mine(bucket.unit), bucket.range);
+    const Range own = intersection(sums_.mine(bucket.unit), bucket.range);
     const std::size_t element = dtype_bytes(units_[bucket.unit].sum_dtype());
-    std::byte* to = sum_at(bucket.unit, own.begin);
+    std::byte* to = sums_.at(bucket.unit, own.begin);
     const std::byte* from =
         flight.memory + static_cast<std::size_t>(own.begin - bucket.range.begin) * element;
     if (!own.empty() && to != from) {
@@ -617,12 +494,9 @@ void GradientReducer::retire(Flight& flight) {
 void GradientReducer::end_round(bool took_part, bool joined, bool given_up) {
   const bool one_communication = options_.sum_order == SumOrder::kLocalFirst && ranks_.size() > 1;
   if (one_communication && !last_round_of_this_rank_) {
-    for (std::size_t p = 0; p < present_.size(); ++p) {
-      record_[kFirstParameter + p] =
-          std::max(record_[kFirstParameter + p], static_cast<std::uint8_t>(present_[p]));
-    }
+    records_.note(present_);
     if (took_part) {
-      count_micro_batch(record_.data());
+      records_.count_micro_batch();
     }
     return;
   }
@@ -636,55 +510,16 @@ void GradientReducer::end_round(bool took_part, bool joined, bool given_up) {
     sparse_.clear();
   }
   reduce_sparse();
-  take_record();
+  records_.take(accumulated_);
   if (!one_communication) {
-    std::fill(record_.begin(), record_.end(), std::uint8_t{0});
+    records_.forget_own();
   }
   if (took_part) {
-    count_micro_batch(record_.data());
+    records_.count_micro_batch();
   }
-  record_[kJoined] = joined ? 1 : 0;
-  record_[kGivenUp] = given_up ? 1 : 0;
-  for (std::size_t p = 0; p < present_.size(); ++p) {
-    record_[kFirstParameter + p] =
-        std::max(record_[kFirstParameter + p], static_cast<std::uint8_t>(present_[p]));
-  }
-  record_work_ = ranks_.all_gather(record_, records_);
-  record_pending_ = true;
+  records_.note(present_);
+  records_.tell(joined, given_up);
   ++rounds_done_;
-}
-
-void GradientReducer::take_record() {
-  if (!record_pending_) {
-    return;
-  }
-  record_work_.wait();
-  record_pending_ = false;
-  bool all_joined = true;
-  bool any_joined = false;
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
-    const std::uint8_t* record = records_.data() + static_cast<std::size_t>(rank) * record_.size();
-    agreement_.micro_batches += micro_batches_in(record);
-    const bool joined = record[kJoined] != 0;
-    if (!joined && all_joined) {
-      agreement_.lead = rank;
-    }
-    if (record[kGivenUp] != 0 && agreement_.given_up_rank < 0) {
-      agreement_.given_up_rank = rank;
-    }
-    all_joined &= joined;
-    any_joined |= joined;
-    for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      const std::uint8_t state = record[kFirstParameter + p];
-      accumulated_[p] |= state != kAbsent ? 1 : 0;
-      if (state == kNotFinite && agreement_.bad_rank < 0) {
-        agreement_.bad_rank = rank;
-        agreement_.bad_parameter = p;
-      }
-    }
-  }
-  agreement_.any_joined = any_joined;
-  agreement_.all_joined = all_joined && agreement_.micro_batches == 0;
 }
 
 // Note [sparse gradients and memory]
@@ -713,14 +548,14 @@ void GradientReducer::reduce_sparse() {
       continue;
     }
     const std::size_t parameter = unit.parameters[0];
-    const Range range = mine(u);
+    const Range range = sums_.mine(u);
     if (!local_[parameter]) {
-      std::memset(sum_at(u, range.begin),
+      std::memset(sums_.at(u, range.begin),
                   0,
                   static_cast<std::size_t>(range.size()) * dtype_bytes(unit.sum_dtype()));
       local_[parameter] = 1;
     }
-    next->add_up(range, sum_at(u, range.begin), ranks_, ledger_);
+    next->add_up(range, sums_.at(u, range.begin), ranks_, ledger_);
     ++next;
   }
   sparse_.clear();
@@ -730,47 +565,24 @@ Agreement GradientReducer::finish() {
   while (!in_flight_.empty()) {
     wait_for_oldest();
   }
-  take_record();
+  records_.take(accumulated_);
   if (rounds_per_group() > 0) {
-    take_totals();
+    close_group();
+    accumulated_ = sums_.take_totals();
   }
-  if (reads_peers_) {
+  if (sums_.reads_peers()) {
     ranks_.barrier().wait();  // the others' sums are read next
   } else if (options_.zero == 0) {
     gather_whole();  // from other machines
   }
-  agreement_.used.assign(accumulated_.begin(), accumulated_.end());
-  return agreement_;
-}
-
-void GradientReducer::gather_whole() {
-  if (whole_) {
-    return;
-  }
-  whole_ = true;
-  std::deque<Work> gathers;
-  for (std::size_t u = 0; u < units_.size() && ranks_.size() > 1; ++u) {
-    const Unit& unit = units_[u];
-    if (!unit.trainable) {
-      continue;
-    }
-    Counts counts;
-    for (const Range& range : unit.ranges) {
-      counts.push_back(range.size());
-    }
-    gathers.push_back(
-        ranks_.all_gather(ConstSpan(sum_at(u, mine(u).begin), mine(u).size(), unit.sum_dtype()),
-                          Span(sum_at(u, 0), unit.layout.total_numel(), unit.sum_dtype()),
-                          std::move(counts)));
-  }
-  for (Work& work : gathers) {
-    work.wait();
-  }
+  Agreement agreement = records_.agreement();
+  agreement.used.assign(accumulated_.begin(), accumulated_.end());
+  return agreement;
 }
 
 void GradientReducer::reset() {
   // From the first whole step on, buckets are launched in the order in which rank 0 filled them.
-  if (!learned_ && ranks_.size() > 1 && agreement_.given_up_rank < 0) {
+  if (!learned_ && ranks_.size() > 1 && records_.agreement().given_up_rank < 0) {
     std::vector<std::int64_t> order;
     std::vector<bool> known(buckets_.size(), false);
     for (const std::size_t b : filled_) {
@@ -797,7 +609,7 @@ void GradientReducer::reset() {
     }
     learned_ = true;
   }
-  if (reads_peers_) {
+  if (sums_.reads_peers()) {
     released_ = ranks_.barrier();
     release_pending_ = true;
   }
@@ -805,11 +617,9 @@ void GradientReducer::reset() {
   filled_.clear();
   std::fill(accumulated_.begin(), accumulated_.end(), 0);
   std::fill(local_.begin(), local_.end(), 0);
-  std::fill(in_totals_.begin(), in_totals_.end(), 0);
-  std::fill(record_.begin(), record_.end(), std::uint8_t{0});
-  agreement_ = {};
+  sums_.reset();
+  records_.reset();
   rounds_done_ = 0;
-  whole_ = false;
 }
 
 }  // namespace trireme::detail

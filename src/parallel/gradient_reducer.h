@@ -6,27 +6,15 @@
 #include <vector>
 
 #include "parallel/bucket_ring.h"
+#include "parallel/gradient_sums.h"
 #include "parallel/parameter_table.h"
+#include "parallel/round_records.h"
 #include "parallel/unit.h"
 #include "trireme/comm/communicator.h"
-#include "trireme/core/host_memory.h"
 #include "trireme/core/memory_ledger.h"
 #include "trireme/shard/bucket_plan.h"
 
 namespace trireme::detail {
-
-// What all ranks know when a step's gradients have been summed.
-struct Agreement {
-  std::vector<bool> used;          // by parameter: somebody had a gradient for it
-  std::int64_t micro_batches = 0;  // that took part
-  bool all_joined = false;         // no rank has data left
-  bool any_joined = false;         // some have none
-  int lead = 0;                    // the first rank that has
-  int given_up_rank = -1;          // the first rank that gave the step up; -1: none
-  // The first gradient that is not finite; -1: all are.
-  int bad_rank = -1;
-  std::size_t bad_parameter = 0;
-};
 
 // Sums the gradients of a step's micro-batches over the ranks, in one order whatever the stage, the
 // world and the buckets (docs/parity.md): round k adds micro-batches k*N to k*N+N-1, in rank order,
@@ -42,12 +30,6 @@ struct Agreement {
 //   ring      a few buckets that are used over and over (stages 2 and 3, and everything with
 //             several rounds)
 //   local     whole gradients of this rank, for SumOrder::kLocalFirst at stages 2 and 3
-//
-// Note [groups of micro-batches]
-// With InitOptions::sum_group = G the chain is over sums of G micro-batches. Where G divides the
-// number of ranks, the communicator does that in every round. Where it is a multiple of it, as for
-// one process that follows the order of a larger job, a group takes several rounds: the sums are
-// then those of the group, and are added to the totals when it is complete.
 class GradientReducer {
  public:
   GradientReducer(const std::vector<Parameter>& parameters,
@@ -78,14 +60,9 @@ class GradientReducer {
 
   // Waits for all rounds. The sums are then with their owners. Collective.
   Agreement finish();
-  // The sums of a part of a parameter that is inside one rank's range: this rank's, and with DDP,
-  // where everyone updates everything, anyone's, read where it is.
-  const std::byte* sums(std::size_t unit, const Piece& piece) const;
+  const GradientSums& sums() const { return sums_; }
   // DDP: makes the sums whole in this rank's memory. Collective.
-  void gather_whole();
-  // Element `element` of a unit there, and what keeps it alive.
-  std::byte* whole(std::size_t unit, std::int64_t element) { return sum_at(unit, element); }
-  std::shared_ptr<const void> owner(std::size_t unit) const;
+  void gather_whole() { sums_.gather_whole(); }
   // Forgets the step. Collective.
   void reset();
 
@@ -119,17 +96,13 @@ class GradientReducer {
   void retire(Flight& flight);
   void write(std::size_t parameter, const at::Tensor& gradient);
   void reduce_sparse();
-  void take_record();
   void make_ring();
-  // Rounds of one group of micro-batches; 0 where a round has whole groups.
+  // Rounds of one group of micro-batches, see Note [groups of micro-batches]; 0 where a round has
+  // whole groups.
   std::int64_t rounds_per_group() const;
-  void make_totals();
   void close_group();
-  void take_totals();
   std::vector<Range> absent_ranges(const Bucket& bucket) const;
   std::vector<Range> fresh_ranges(const Bucket& bucket) const;
-  Range mine(std::size_t unit) const;
-  std::byte* sum_at(std::size_t unit, std::int64_t element) const;
 
   const std::vector<Parameter>& parameters_;
   const std::vector<Unit>& units_;
@@ -137,23 +110,11 @@ class GradientReducer {
   const EngineOptions& options_;
   std::int64_t rounds_;
   Communicator& ranks_;
-  Communicator& owners_;  // those that the units are divided among: ranks_, or a machine's
   MemoryLedger& ledger_;
-  const bool replicated_;   // every machine has all sums, divided among its ranks
-  const bool reads_peers_;  // DDP on one machine: the others' sums are read where they are
+  const bool replicated_;  // every machine has all sums, divided among its ranks
 
-  // Sums by unit. DDP and stage 1 keep whole gradients, of which this rank's range becomes sums;
-  // the others keep that range.
-  struct Sums {
-    SharedBuffer shared;
-    std::shared_ptr<HostMemory> own;
-    std::byte* data = nullptr;
-    std::int64_t first = 0;  // the element at `data`
-    SharedBuffer local;      // SumOrder::kLocalFirst
-    HostMemory totals;       // of the groups before this one; see Note [groups of micro-batches]
-    std::vector<MemoryLedger::Charge> charges;
-  };
-  std::vector<Sums> sums_;
+  GradientSums sums_;
+  RoundRecords records_;
 
   std::vector<Bucket> buckets_;                       // by index
   std::vector<std::vector<std::size_t>> buckets_of_;  // by parameter: those it reaches into
@@ -165,21 +126,14 @@ class GradientReducer {
   std::deque<Flight> in_flight_;
 
   // This step.
-  std::vector<char> present_;      // by parameter, in this round: 0 no, 1 yes, 2 not finite
-  std::vector<char> accumulated_;  // by parameter: the sums hold something
-  std::vector<char> local_;        // by parameter: the local gradients hold something
-  std::vector<char> in_totals_;    // by parameter: the totals hold something
-  std::vector<bool> expected_;     // by parameter, in this round: a gradient can come
+  std::vector<GradientState> present_;  // by parameter, in this round
+  std::vector<char> accumulated_;       // by parameter: the sums hold something
+  std::vector<char> local_;             // by parameter: the local gradients hold something
+  std::vector<bool> expected_;          // by parameter, in this round: a gradient can come
   bool last_round_of_this_rank_ = false;
-  Agreement agreement_;
   Work released_;  // DDP: everyone has read the last step's sums
   bool release_pending_ = false;
-  std::vector<std::uint8_t> record_;   // what this rank says about the round
-  std::vector<std::uint8_t> records_;  // what all say
-  Work record_work_;
-  bool record_pending_ = false;
   std::int64_t rounds_done_ = 0;
-  bool whole_ = false;               // the sums have been gathered
   std::vector<std::size_t> filled_;  // buckets in the order in which they were filled
   bool learned_ = false;
   bool told_of_growth_ = false;

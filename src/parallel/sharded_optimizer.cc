@@ -214,7 +214,7 @@ void ShardedOptimizer::for_pieces(std::size_t unit,
   }
 }
 
-double ShardedOptimizer::norm(const GradientReducer& gradients,
+double ShardedOptimizer::norm(const GradientSums& gradients,
                               const std::vector<bool>& used,
                               const Scaling& scaling) {
   // Every rank measures its own range, also where it holds more: the sums are exact.
@@ -236,7 +236,7 @@ double ShardedOptimizer::norm(const GradientReducer& gradients,
     const Range own = unit.ranges[static_cast<std::size_t>(context_.ranks.rank())];
     for (const Piece& piece : unit.layout.pieces(own)) {
       if (used[unit.parameters[piece.parameter]]) {
-        parts.push_back({gradients.sums(u, piece), unit.sum_dtype(), piece.numel});
+        parts.push_back({gradients.anyones(u, piece), unit.sum_dtype(), piece.numel});
       }
     }
   }
@@ -261,12 +261,12 @@ double ShardedOptimizer::norm(const GradientReducer& gradients,
 
 ParameterSlice ShardedOptimizer::slice(std::size_t u,
                                        const Piece& piece,
-                                       const GradientReducer& gradients) {
+                                       const GradientSums& gradients) {
   const Unit& unit = context_.units[u];
   ParameterSlice slice;
   slice.dtype = unit.sum_dtype();
   slice.master = master(u, piece.offset);
-  slice.gradient = gradients.sums(u, piece);
+  slice.gradient = gradients.anyones(u, piece);
   for (std::size_t i = 0; i < units_[u].states.size(); ++i) {
     slice.states[i] = units_[u].states[i].data() + at(u, piece.offset);
   }
@@ -280,7 +280,7 @@ ParameterSlice ShardedOptimizer::slice(std::size_t u,
   return slice;
 }
 
-void ShardedOptimizer::update(const GradientReducer& gradients,
+void ShardedOptimizer::update(const GradientSums& gradients,
                               const std::vector<bool>& used,
                               const GradientTransform& transform,
                               double learning_rate) {
@@ -317,7 +317,7 @@ void ShardedOptimizer::update(const GradientReducer& gradients,
 }
 
 void ShardedOptimizer::update_lamb(const Lamb& lamb,
-                                   const GradientReducer& gradients,
+                                   const GradientSums& gradients,
                                    const std::vector<bool>& used,
                                    const GradientTransform& transform,
                                    double learning_rate) {

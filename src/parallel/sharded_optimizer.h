@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/gradient_reducer.h"
+#include "parallel/gradient_sums.h"
 #include "parallel/parameter_memory.h"
 #include "trireme/core/host_memory.h"
 #include "trireme/optim/optimizer.h"
@@ -33,12 +33,10 @@ class ShardedOptimizer {
                           const at::Tensor& now);
 
   // The norm of the transformed gradient of all used parameters. Collective.
-  double norm(const GradientReducer& gradients,
-              const std::vector<bool>& used,
-              const Scaling& scaling);
+  double norm(const GradientSums& gradients, const std::vector<bool>& used, const Scaling& scaling);
 
   // Updates the ranges of used parameters and hands them to the memory unit by unit. Collective.
-  void update(const GradientReducer& gradients,
+  void update(const GradientSums& gradients,
               const std::vector<bool>& used,
               const GradientTransform& transform,
               double learning_rate);
@@ -75,9 +73,9 @@ class ShardedOptimizer {
 
   std::size_t at(std::size_t unit, std::int64_t element) const;
   std::byte* master(std::size_t unit, std::int64_t element);
-  ParameterSlice slice(std::size_t unit, const Piece& piece, const GradientReducer& gradients);
+  ParameterSlice slice(std::size_t unit, const Piece& piece, const GradientSums& gradients);
   void update_lamb(const Lamb& lamb,
-                   const GradientReducer& gradients,
+                   const GradientSums& gradients,
                    const std::vector<bool>& used,
                    const GradientTransform& transform,
                    double learning_rate);

@@ -1,0 +1,42 @@
+#include "comm/hierarchy/part_done.h"
+
+#include <utility>
+
+namespace trireme::detail {
+
+PartDone::PartDone(Work work,
+                   std::function<int(int)> world_rank,
+                   std::function<std::string(int)> name)
+    : work_(std::move(work)), world_rank_(std::move(world_rank)), name_(std::move(name)) {}
+
+bool PartDone::ready() {
+  try {
+    return work_.done();
+  } catch (const CommError& error) {
+    throw of_the_world(error);
+  }
+}
+
+std::vector<int> PartDone::missing() {
+  std::vector<int> ranks = work_.missing();
+  for (int& rank : ranks) {
+    rank = world_rank_(rank);
+  }
+  return ranks;
+}
+
+CommError PartDone::of_the_world(const CommError& error) const {
+  using Reason = CommError::Reason;
+  const int rank = error.peer() < 0 ? -1 : world_rank_(error.peer());
+  const bool died = error.reason() == Reason::kPeerDied;
+  if (!name_ || rank < 0 || !(died || error.reason() == Reason::kPeerLeft)) {
+    return CommError(error.reason(), rank, error.what());
+  }
+  return CommError(error.reason(),
+                   rank,
+                   concat(name_(rank),
+                          died ? " has ended without leaving the world: it crashed or was killed"
+                               : " has left the world while others still wait for it"));
+}
+
+}  // namespace trireme::detail

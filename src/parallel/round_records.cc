@@ -1,0 +1,90 @@
+#include "parallel/round_records.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace trireme::detail {
+namespace {
+
+// A record: how many micro-batches of this rank are in it, whether it has joined or given up, then
+// one byte for each parameter.
+constexpr std::size_t kMicroBatches = 0;
+constexpr std::size_t kJoined = sizeof(std::int64_t);
+constexpr std::size_t kGivenUp = kJoined + 1;
+constexpr std::size_t kFirstParameter = kGivenUp + 1;
+
+std::int64_t micro_batches_in(const std::uint8_t* record) {
+  std::int64_t count = 0;
+  std::memcpy(&count, record + kMicroBatches, sizeof(count));
+  return count;
+}
+
+}  // namespace
+
+RoundRecords::RoundRecords(std::size_t parameters, Communicator& ranks)
+    : ranks_(ranks),
+      own_(kFirstParameter + parameters),
+      all_(own_.size() * static_cast<std::size_t>(ranks.size())) {}
+
+void RoundRecords::note(const std::vector<GradientState>& gradients) {
+  for (std::size_t p = 0; p < gradients.size(); ++p) {
+    std::uint8_t& known = own_[kFirstParameter + p];
+    known = std::max(known, static_cast<std::uint8_t>(gradients[p]));
+  }
+}
+
+void RoundRecords::count_micro_batch() {
+  const std::int64_t count = micro_batches_in(own_.data()) + 1;
+  std::memcpy(own_.data() + kMicroBatches, &count, sizeof(count));
+}
+
+void RoundRecords::forget_own() {
+  std::fill(own_.begin(), own_.end(), std::uint8_t{0});
+}
+
+void RoundRecords::tell(bool joined, bool given_up) {
+  own_[kJoined] = joined ? 1 : 0;
+  own_[kGivenUp] = given_up ? 1 : 0;
+  telling_ = ranks_.all_gather(own_, all_);
+  pending_ = true;
+}
+
+void RoundRecords::take(std::vector<char>& accumulated) {
+  if (!pending_) {
+    return;
+  }
+  telling_.wait();
+  pending_ = false;
+  bool all_joined = true;
+  bool any_joined = false;
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    const std::uint8_t* record = all_.data() + static_cast<std::size_t>(rank) * own_.size();
+    agreement_.micro_batches += micro_batches_in(record);
+    const bool joined = record[kJoined] != 0;
+    if (!joined && all_joined) {
+      agreement_.lead = rank;
+    }
+    if (record[kGivenUp] != 0 && agreement_.given_up_rank < 0) {
+      agreement_.given_up_rank = rank;
+    }
+    all_joined &= joined;
+    any_joined |= joined;
+    for (std::size_t p = 0; p < accumulated.size(); ++p) {
+      const auto state = static_cast<GradientState>(record[kFirstParameter + p]);
+      accumulated[p] |= state != GradientState::kAbsent ? 1 : 0;
+      if (state == GradientState::kNotFinite && agreement_.bad_rank < 0) {
+        agreement_.bad_rank = rank;
+        agreement_.bad_parameter = p;
+      }
+    }
+  }
+  agreement_.any_joined = any_joined;
+  agreement_.all_joined = all_joined && agreement_.micro_batches == 0;
+}
+
+void RoundRecords::reset() {
+  forget_own();
+  agreement_ = {};
+}
+
+}  // namespace trireme::detail

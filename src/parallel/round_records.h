@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/comm/communicator.h"
+
+namespace trireme::detail {
+
+// What all ranks know when a step's gradients have been summed.
+struct Agreement {
+  std::vector<bool> used;          // by parameter: somebody had a gradient for it
+  std::int64_t micro_batches = 0;  // that took part
+  bool all_joined = false;         // no rank has data left
+  bool any_joined = false;         // some have none
+  int lead = 0;                    // the first rank that has
+  int given_up_rank = -1;          // the first rank that gave the step up; -1: none
+  // The first gradient that is not finite; -1: all are.
+  int bad_rank = -1;
+  std::size_t bad_parameter = 0;
+};
+
+// What became of a parameter's gradient in a micro-batch. A later one counts for the whole round.
+enum class GradientState : std::uint8_t { kAbsent = 0, kPresent = 1, kNotFinite = 2 };
+
+// What the ranks tell each other after each round of a step: how many micro-batches they had, who
+// has no data left or gives up, and which gradients there were.
+class RoundRecords {
+ public:
+  RoundRecords(std::size_t parameters, Communicator& ranks);
+
+  // --- this rank's own, of the rounds since it last told
+
+  void note(const std::vector<GradientState>& gradients);
+  void count_micro_batch();
+  void forget_own();
+
+  // Tells the others, and hears from them. Collective; the answers come with `take`.
+  void tell(bool joined, bool given_up);
+  // Adds what was heard to the agreement; nothing where nothing was told since. `accumulated`: by
+  // parameter, whether its sums hold something.
+  void take(std::vector<char>& accumulated);
+
+  const Agreement& agreement() const { return agreement_; }
+  // For the next step.
+  void reset();
+
+ private:
+  Communicator& ranks_;
+  std::vector<std::uint8_t> own_;
+  std::vector<std::uint8_t> all_;  // by rank
+  Work telling_;
+  bool pending_ = false;
+  Agreement agreement_;
+};
+
+}  // namespace trireme::detail
