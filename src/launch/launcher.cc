@@ -83,6 +83,14 @@ class Job {
       identity_.job = detail::random_job_name();
       identity_.token = detail::random_token();
       identity_.world_size = options_.ranks;
+      if (options_.backend == "ucx" ||
+          (options_.backend.empty() && env_string(kEnvBackend) == "ucx")) {
+        // Ranks of one machine that go over the network all the same meet there, too.
+        const detail::MeetingPlace here{"127.0.0.1", 0};
+        rank0_listener_ = detail::listen_at(detail::resolve(here), here);
+        identity_.rendezvous =
+            detail::MeetingPlace{here.host, detail::port_of(rank0_listener_)}.text();
+      }
       return;
     }
     meeting_->signals = &signals_;

@@ -1,6 +1,7 @@
 // Every algorithm between ranks that share no memory, asked for by name: those that keep the order
 // of summation give the reference bits; the ring rounds in its own order, and says so.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -134,6 +135,113 @@ TEST(RingTest, AddsUpWithinRoundingAndGathersExactly) {
           }
         },
         [](InitOptions& options) { options.algorithm = "ring"; });
+  }
+}
+
+// From 17 ranks on announcements are passed on, whole: nobody knows who will need which part.
+TEST(ManyRanks, AddUpAndGatherUnevenParts) {
+  use_ucx();
+  constexpr int kRanks = 18;
+  fork_world(kRanks, [](World& world) {
+    // Below, at and above what travels with the announcements; some ranks have nothing.
+    for (const std::int64_t total : {0, 5, 1023, 1024, 1025, 8191, 70'001}) {
+      Counts counts(kRanks, 0);
+      for (std::int64_t left = total, rank = 0; left > 0; rank = (rank + 5) % kRanks) {
+        const std::int64_t some = std::min(left, total / 7 + 1);
+        counts[static_cast<std::size_t>(rank)] += some;
+        left -= some;
+      }
+      std::int64_t begin = 0;
+      for (int rank = 0; rank < world.rank(); ++rank) {
+        begin += counts[index(rank)];
+      }
+      // Exact in any order: sum over ranks of (i % 101 + rank).
+      const auto sum = [](std::int64_t i) {
+        return static_cast<float>(kRanks * (i % 101) + kRanks * (kRanks - 1) / 2);
+      };
+      std::vector<float> data(static_cast<std::size_t>(total));
+      for (std::int64_t i = 0; i < total; ++i) {
+        data[static_cast<std::size_t>(i)] = static_cast<float>(i % 101 + world.rank());
+      }
+      std::vector<float> part(static_cast<std::size_t>(counts[index(world.rank())]));
+      std::vector<float> whole(data.size());
+      world.reduce_scatter(data, part, ReduceOp::kSum, counts).wait();
+      Work gathering = world.all_gather(part, whole, counts);
+      Work reducing = world.all_reduce(data);
+      gathering.wait();
+      reducing.wait();
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        ASSERT_EQ(part[i], sum(begin + static_cast<std::int64_t>(i))) << i << " of " << total;
+      }
+      for (std::int64_t i = 0; i < total; ++i) {
+        ASSERT_EQ(data[static_cast<std::size_t>(i)], sum(i)) << i << " of " << total;
+      }
+      EXPECT_EQ(whole, data) << total;
+    }
+  });
+}
+
+// A rank alone adds up what it has; so many ranges and such a length fill an announcement.
+TEST(OneRank, HasRoomForWhatItSays) {
+  use_ucx();
+  fork_world(1, [](World& world) {
+    for (const std::int64_t numel : {8192, 8193, 12'000, 16'383, 16'384, 16'385}) {
+      std::vector<Range> absent;
+      for (std::int64_t i = 0; i < 1000; ++i) {
+        absent.push_back({8 * i, 8 * i + 1});
+      }
+      std::vector<float> data(static_cast<std::size_t>(numel), 3);
+      std::vector<float> output(data.size(), 5);
+      world.reduce_scatter(data, output, ReduceOp::kSum, {}, {.absent = absent}).wait();
+      world.all_reduce(data, ReduceOp::kSum, {.absent = absent}).wait();
+      for (std::int64_t i = 0; i < numel; ++i) {
+        EXPECT_EQ(output[static_cast<std::size_t>(i)], i % 8 == 0 && i < 8000 ? 5 : 3) << i;
+      }
+      EXPECT_EQ(data, std::vector<float>(data.size(), 3));
+    }
+  });
+}
+
+// Messages are cut over the interfaces: the pieces of a call, and what is left of them.
+TEST(SeveralInterfaces, CutAlikeOnBothSides) {
+  use_ucx();
+  for (const std::size_t rails : {2, 3}) {
+    fork_world(
+        3,
+        [](World& world) {
+          constexpr std::int64_t kElement = sizeof(float);
+          for (const int kibibytes : {127, 128, 256, 384, 512, 2048}) {
+            for (const std::int64_t more : {-1, 0, 1, 1031}) {
+              const std::int64_t numel =
+                  (static_cast<std::int64_t>(kibibytes) << 10) / kElement + more;
+              const Counts counts = {numel, 1, numel + 7};
+              const std::int64_t total = 2 * numel + 8;
+              const std::int64_t begin = world.rank() == 0 ? 0 : numel + world.rank() - 1;
+              std::vector<float> data(static_cast<std::size_t>(total));
+              for (std::int64_t i = 0; i < total; ++i) {
+                data[static_cast<std::size_t>(i)] = static_cast<float>(i % 1009 + world.rank());
+              }
+              const auto sum = [](std::int64_t i) {
+                return static_cast<float>(3 * (i % 1009) + 3);
+              };
+              std::vector<float> part(static_cast<std::size_t>(counts[index(world.rank())]));
+              std::vector<float> whole(data.size());
+              std::vector<float> root_data = data;
+              world.reduce_scatter(data, part, ReduceOp::kSum, counts).wait();
+              Work gathering = world.all_gather(part, whole, counts);
+              Work telling = world.broadcast(root_data, 1);
+              gathering.wait();
+              telling.wait();
+              for (std::int64_t i = 0; i < total; ++i) {
+                const auto at = static_cast<std::size_t>(i);
+                ASSERT_EQ(whole[at], sum(i)) << i << " of " << total;
+                ASSERT_EQ(root_data[at], static_cast<float>(i % 1009 + 1)) << i << " of " << total;
+              }
+              ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + begin));
+            }
+          }
+        },
+        [rails](InitOptions& options) { options.interfaces.assign(rails, "lo"); });
   }
 }
 

@@ -1,6 +1,8 @@
 // Every collective x dtype x reduction x awkward length x kind of memory, for one world size per
 // test, against what tests/support/reference.h computes; all comparisons are bit for bit.
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -324,6 +326,198 @@ TEST(Collectives, LargeBuffersGiveTheReferenceBits) {
     }
   });
 }
+
+// How data travels changes with its length: with the announcement, in pieces that need nobody to be
+// ready, in pieces that do. Both sides must change together, also where the ranks' parts lie on
+// different sides of a limit, where some are empty, and with several calls on their way at once.
+class Limits {
+ public:
+  explicit Limits(World& world) : world_(world) {}
+
+  // `limit`: bytes of a part.
+  void check(std::int64_t limit) {
+    const auto element = static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t numel = limit / element;
+    const std::array<std::int64_t, 5> lengths = {numel - 1, numel, numel + 1, 0, numel + 101};
+    // Long ones with each length once; the short ones also with every neighbour.
+    for (int turn = 0; turn < (limit > (512 << 10) ? 2 : 5); ++turn) {
+      Counts counts;
+      for (int rank = 0; rank < world_.size(); ++rank) {
+        counts.push_back(lengths[static_cast<std::size_t>(rank + turn) % lengths.size()]);
+      }
+      parts(counts);
+      sums_into_wider(counts);
+    }
+    for (const std::int64_t more : {-1, 0, 1}) {
+      wholes(numel + more);
+    }
+    wholes(numel * world_.size() + 1);
+  }
+
+ private:
+  // Integers so small that every sum of them is exact, whatever its order.
+  static float value(int rank, std::int64_t i) {
+    return static_cast<float>((static_cast<std::uint64_t>(i) * 2654435761U >> 20) % 97 +
+                              static_cast<std::uint64_t>(rank) * 7);
+  }
+  static std::uint8_t byte(int rank, std::int64_t i) {
+    return static_cast<std::uint8_t>((static_cast<std::uint64_t>(i) * 2654435761U >> 18) +
+                                     31U * static_cast<unsigned>(rank));
+  }
+  static float old_value(std::int64_t i) { return static_cast<float>(1000 + i % 13); }
+
+  std::vector<float> input(std::int64_t numel) const {
+    std::vector<float> data(static_cast<std::size_t>(numel));
+    for (std::int64_t i = 0; i < numel; ++i) {
+      data[static_cast<std::size_t>(i)] = value(world_.rank(), i);
+    }
+    return data;
+  }
+  float sum(std::int64_t i) const {
+    float total = 0;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      total += value(rank, i);
+    }
+    return total;
+  }
+
+  template <class T, class Expected>
+  void expect(const std::vector<T>& found, const std::string& what, const Expected& expected) {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      ASSERT_EQ(found[i], expected(static_cast<std::int64_t>(i)))
+          << what << ", element " << i << " of " << found.size() << ", rank " << world_.rank()
+          << " of " << world_.size();
+    }
+  }
+
+  // Calls of all kinds at once, on parts of these lengths.
+  void parts(const Counts& counts) {
+    const int rank = world_.rank();
+    const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const std::int64_t begin =
+        std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+    const auto mine = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)]);
+    const std::vector<float> data = input(total);
+    std::vector<float> part(mine);
+    // Bytes: the limits of all_gather, at a quarter of the elements' length.
+    std::vector<std::uint8_t> some(mine);
+    for (std::size_t i = 0; i < mine; ++i) {
+      some[i] = byte(rank, static_cast<std::int64_t>(i));
+    }
+    std::vector<std::uint8_t> all(static_cast<std::size_t>(total));
+    const std::vector<float> floats(data.begin(), data.begin() + static_cast<std::int64_t>(mine));
+    std::vector<float> gathered(static_cast<std::size_t>(total));
+    Work scattering = world_.reduce_scatter(data, part, ReduceOp::kSum, counts);
+    Work gathering = world_.all_gather(some, all, counts);
+    Work more = world_.all_gather(floats, gathered, counts);
+    scattering.wait();
+    gathering.wait();
+    more.wait();
+    const std::string where = concat(" of parts from ", counts.front());
+    expect(part, "reduce_scatter" + where, [&](std::int64_t i) { return sum(begin + i); });
+    std::int64_t first = 0;
+    int from = 0;
+    const auto find = [&](std::int64_t i) {
+      while (i >= first + counts[static_cast<std::size_t>(from)]) {
+        first += counts[static_cast<std::size_t>(from++)];
+      }
+    };
+    expect(all, "all_gather of bytes" + where, [&](std::int64_t i) {
+      find(i);
+      return byte(from, i - first);
+    });
+    first = from = 0;
+    expect(gathered, "all_gather" + where, [&](std::int64_t i) {
+      find(i);
+      return value(from, i - first);
+    });
+  }
+
+  // 16 bits into 32, with ranks that leave something out, on top of what is there.
+  void sums_into_wider(const Counts& counts) {
+    const int rank = world_.rank();
+    const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const std::int64_t begin =
+        std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+    const auto absent = [&](int of) {
+      return std::vector<Range>{{total / 5 + of, total / 2 + 3 * of}, {total - 5 + of, total}};
+    };
+    const std::vector<Range> fresh = {{total / 3, total / 2 + 1}};
+    const auto contains = [](const std::vector<Range>& ranges, std::int64_t i) {
+      return std::any_of(ranges.begin(), ranges.end(), [&](const Range& range) {
+        return i >= range.begin && i < range.end;
+      });
+    };
+    std::vector<std::vector<Range>> left_out;
+    for (int of = 0; of < world_.size(); ++of) {
+      left_out.push_back(absent(of));
+    }
+    std::vector<std::uint16_t> data(static_cast<std::size_t>(total));
+    for (std::int64_t i = 0; i < total; ++i) {
+      data[static_cast<std::size_t>(i)] = testing::nearest_bfloat16(value(rank, i));
+    }
+    std::vector<float> part(static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)]));
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      part[i] = old_value(begin + static_cast<std::int64_t>(i));
+    }
+    world_
+        .reduce_scatter(ConstSpan(data.data(), total, Dtype::kBFloat16),
+                        part,
+                        ReduceOp::kSum,
+                        counts,
+                        {.absent = absent(rank), .accumulate = true, .fresh = fresh})
+        .wait();
+    expect(
+        part, concat("wider reduce_scatter of parts from ", counts.front()), [&](std::int64_t at) {
+          const std::int64_t i = begin + at;
+          float terms = 0;
+          bool any = false;
+          for (int of = 0; of < world_.size(); ++of) {
+            if (!contains(left_out[static_cast<std::size_t>(of)], i)) {
+              terms += value(of, i);
+              any = true;
+            }
+          }
+          return any ? terms + (contains(fresh, i) ? 0 : old_value(i)) : old_value(i);
+        });
+  }
+
+  void wholes(std::int64_t numel) {
+    const int root = static_cast<int>(numel % world_.size());
+    std::vector<float> sums = input(numel);
+    std::vector<float> at_root = sums;
+    std::vector<float> from_root = sums;
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(numel), byte(world_.rank(), 5));
+    Work reducing = world_.all_reduce(sums);
+    Work to_one = world_.reduce(at_root, root);
+    Work to_all = world_.broadcast(from_root, root);
+    Work short_to_all = world_.broadcast(bytes, root);
+    reducing.wait();
+    to_one.wait();
+    to_all.wait();
+    short_to_all.wait();
+    expect(sums, "all_reduce", [&](std::int64_t i) { return sum(i); });
+    expect(at_root, "reduce", [&](std::int64_t i) {
+      return world_.rank() == root ? sum(i) : value(world_.rank(), i);
+    });
+    expect(from_root, "broadcast", [&](std::int64_t i) { return value(root, i); });
+    expect(bytes, "broadcast of bytes", [&](std::int64_t) { return byte(root, 5); });
+  }
+
+  World& world_;
+};
+
+class LimitsTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(LimitsTest, AreTheSameOnBothSides) {
+  testing::fork_world(GetParam(), [](World& world) {
+    for (const int kibibytes : {4, 32, 64, 128, 256, 512, 2048}) {
+      Limits(world).check(static_cast<std::int64_t>(kibibytes) << 10);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(World, LimitsTest, ::testing::Values(2, 3, 5));
 
 }  // namespace
 }  // namespace trireme

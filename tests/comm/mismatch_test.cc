@@ -1,4 +1,7 @@
+#include <chrono>
+#include <functional>
 #include <numeric>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -65,6 +68,69 @@ TEST(Mismatch, DifferentLengthsAreNamed) {
         world.all_reduce(data).wait();
       },
       {"different lengths", "float32 x 100000", "float32 x 99999"});
+}
+
+// One rank's announcement says that all is in it, another's data is already on its way.
+TEST(Mismatch, DifferentLengthsOfSmallAndLargeAreNamed) {
+  const auto scatter = [](std::int64_t numel) {
+    return [numel](World& world) {
+      const auto input = floats(static_cast<std::size_t>(numel));
+      auto output = floats(input.size() / 3);
+      Work first = world.reduce_scatter(input, output);
+      auto next = output;
+      const Work second = world.reduce_scatter(input, next);  // on its way when the first fails
+      first.wait();
+    };
+  };
+  for (const auto& [one, other] :
+       {std::pair(300, 600), {300, 300'000}, {600'000, 1'500'000}, {24'576, 24'579}}) {
+    expect_mismatch(scatter(one),
+                    scatter(other),
+                    {"different lengths",
+                     detail::concat("float32 x ", one),
+                     detail::concat("float32 x ", other)});
+    expect_mismatch(scatter(other), scatter(one), {"different lengths"});
+  }
+}
+
+TEST(Mismatch, DifferentLengthsOfABroadcastAreNamed) {
+  const auto tell = [](std::int64_t numel) {
+    return [numel](World& world) {
+      auto data = floats(static_cast<std::size_t>(numel));
+      world.broadcast(data, 0).wait();
+    };
+  };
+  for (const auto& [one, other] : {std::pair(8192, 8193), {65'536, 65'537}, {100'000, 500'000}}) {
+    expect_mismatch(tell(one), tell(other), {"different lengths"});
+    expect_mismatch(tell(other), tell(one), {"different lengths"});
+  }
+}
+
+// While the ranks wait for a late one, data that does not fit has come from another: that one is
+// well, and not to be called lost.
+TEST(Mismatch, IsNamedWhenALateRankHasCome) {
+  const auto gather = [](World& world, std::size_t numel) {
+    auto input = floats(numel);
+    auto output = floats(3 * numel);
+    world.all_gather(input, output).wait();
+  };
+  const auto tell = [](World& world, std::size_t numel) {
+    auto data = floats(numel);
+    world.broadcast(data, 0).wait();
+  };
+  const std::vector<std::function<void(World&, std::size_t)>> calls = {gather, tell};
+  for (const auto& call : calls) {
+    for (const bool longer : {false, true}) {
+      fork_world(3, [&](World& world) {
+        if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        }
+        const std::string message = message_of<CommError>(
+            [&] { call(world, (world.rank() == 2) == longer ? 90'000 : 60'000); });
+        expect_parts(message, {"different lengths"});
+      });
+    }
+  }
 }
 
 TEST(Mismatch, DifferentDtypesAreNamed) {

@@ -190,6 +190,30 @@ TEST(Work, AForkedChildDoesNotSpeakForItsRank) {
   });
 }
 
+// A rank that ends at once resets its connections, with data on its way to it: the others say so,
+// and live.
+TEST(Work, ARankThatIsGoneInTheMiddleOfItsDataIsNamed) {
+  for (const std::size_t numel : {100'000, 400'000, 1'500'000}) {
+    for (int later = 0; later < 4; ++later) {
+      testing::fork_world(3, [&](World& world) {
+        std::vector<float> data(numel, 1);
+        world.all_reduce(data).wait();
+        if (world.rank() == 2) {
+          Work work = world.all_reduce(data);
+          work.done();
+          _exit(0);
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(500 * later));
+        const std::string message = message_of<CommError>([&] {
+          world.all_reduce(data).wait();  // it may have given all that this one needs
+          world.all_reduce(data).wait();
+        });
+        EXPECT_NE(message.find("rank 2"), std::string::npos) << message;
+      });
+    }
+  }
+}
+
 TEST(Work, AbortEndsEveryRank) {
   fork_world(3, [](World& world) {
     if (world.rank() == 1) {

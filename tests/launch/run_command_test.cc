@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "support/processes.h"
+#include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 
 namespace trireme {
@@ -43,6 +44,15 @@ TEST(RunCommand, StartsRanksThatFindEachOther) {
   EXPECT_EQ(result.code, 0) << result.err;
   expect_parts(result.out,
                {"[0] rank 0 of 3 by trireme run, sum 3", "[1] rank 1 of 3", "[2] rank 2 of 3"});
+}
+
+TEST(RunCommand, RanksOfOneMachineCanGoOverTheNetwork) {
+  for (const char* ranks : {"1", "3"}) {
+    const Finished result =
+        run({"-n", ranks, "--backend", "ucx", "--", test_binary("worker"), "hello"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    expect_parts(result.out, {detail::concat("[0] rank 0 of ", ranks, " by trireme run")});
+  }
 }
 
 TEST(RunCommand, PassesArgumentsAsTheyAre) {

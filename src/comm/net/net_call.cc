@@ -45,7 +45,7 @@ const Header& header_of(const std::byte* buffer) {
 AnnouncementPool::AnnouncementPool(int size)
     : bytes_(sizeof(Header) + index(size) * sizeof(std::int64_t) +
              kMostAnnouncedRanges * sizeof(Range) +
-             (size == 2 ? kEagerPairBytes : kEagerNetBytes)) {}
+             (size <= 2 ? kEagerPairBytes : kEagerNetBytes)) {}
 
 AnnouncementPool::Buffer AnnouncementPool::take() {
   if (spare_.empty()) {
@@ -189,9 +189,11 @@ void NetCall::announce_to_all() {
       said = pool_.take();
       const std::size_t part = static_cast<std::size_t>(count(rank)) * element();
       std::memcpy(said.get(), announcement, bytes);
-      std::memcpy(said.get() + bytes,
-                  operation_.input.bytes() + static_cast<std::size_t>(begin(rank)) * element(),
-                  part);
+      if (part > 0) {
+        std::memcpy(said.get() + bytes,
+                    operation_.input.bytes() + static_cast<std::size_t>(begin(rank)) * element(),
+                    part);
+      }
       announcement = said.get();
       bytes += part;
     }

@@ -55,7 +55,7 @@ class Host {
         members_(index(options.identity.size)) {
     if (options.listener >= 0) {
       own_ = FileDescriptor(fcntl(options.listener, F_DUPFD_CLOEXEC, 0));
-    } else {
+    } else if (options.identity.size > 1) {
       const MeetingPlace place = parse_meeting_place(options.place, options.where);
       auto addresses = resolve(place);
       // A machine may know its own name as an address that only it can reach.
