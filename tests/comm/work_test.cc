@@ -197,14 +197,15 @@ TEST(Work, ARankThatIsGoneInTheMiddleOfItsDataIsNamed) {
     for (int later = 0; later < 4; ++later) {
       testing::fork_world(3, [&](World& world) {
         std::vector<float> data(numel, 1);
-        world.all_reduce(data).wait();
         if (world.rank() == 2) {
+          world.all_reduce(data).wait();
           Work work = world.all_reduce(data);
           work.done();
           _exit(0);
         }
-        std::this_thread::sleep_for(std::chrono::microseconds(500 * later));
         const std::string message = message_of<CommError>([&] {
+          world.all_reduce(data).wait();  // whoever goes may take what it last said with it
+          std::this_thread::sleep_for(std::chrono::microseconds(500 * later));
           world.all_reduce(data).wait();  // it may have given all that this one needs
           world.all_reduce(data).wait();
         });

@@ -27,7 +27,7 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
   const int rank = call.rank();
   const int hub = aggregator_of(op);
   Wire& wire = call.wire();
-  const Pieces pieces({0, op.total}, element, kPieceBytes);
+  const Pieces pieces({0, op.total}, element);
   const auto bytes_of = [&](std::size_t piece) {
     return static_cast<std::size_t>(pieces[piece].size()) * element;
   };

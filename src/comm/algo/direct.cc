@@ -26,29 +26,17 @@ Steps direct_all_gather(NetCall& call, AllAnnounced& announced) {
   const auto bytes_of = [&](int rank) {
     return static_cast<std::size_t>(call.count(rank)) * element;
   };
-  // A rank's part in pieces, or whole where the receiver must be ready for it.
-  const auto for_pieces = [&](int rank, const auto& use) {
-    const std::size_t bytes = bytes_of(rank);
-    const std::size_t piece = goes_at_once(bytes, call.size() - 1) ? kEagerPieceBytes / 2 : bytes;
-    for (std::size_t begin = 0; begin < bytes; begin += piece) {
-      use(begin, std::min(piece, bytes - begin));
-    }
-  };
   for (int step = 1; step < call.size(); ++step) {
     const int peer = (call.rank() + step) % call.size();
     if (!call.is_eager(bytes_of(peer))) {
       std::byte* part = op.output.bytes() + static_cast<std::size_t>(call.begin(peer)) * element;
-      for_pieces(peer, [&](std::size_t begin, std::size_t bytes) {
-        flights.add(peer, wire.receive(peer, Stream::kData, part + begin, bytes));
-      });
+      flights.add(peer, wire.receive(peer, Stream::kData, part, bytes_of(peer)));
     }
   }
   if (!call.is_eager(op.input.size_bytes())) {
     for (int step = 1; step < call.size(); ++step) {
       const int peer = (call.rank() + step) % call.size();
-      for_pieces(call.rank(), [&](std::size_t begin, std::size_t bytes) {
-        flights.add(peer, wire.send(peer, Stream::kData, op.input.bytes() + begin, bytes));
-      });
+      flights.add(peer, wire.send(peer, Stream::kData, op.input.bytes(), op.input.size_bytes()));
     }
     std::byte* own =
         op.output.bytes() + static_cast<std::size_t>(call.begin(call.rank())) * element;
@@ -68,22 +56,18 @@ Steps direct_reduction(NetCall& call, AllAnnounced& announced) {
   Wire& wire = call.wire();
   const bool to_all = op.kind == OpKind::kAllReduce;
   const bool takes_results = to_all || (op.kind == OpKind::kReduce && rank == op.root);
-  const auto bytes_of = [&](int peer) {
-    return static_cast<std::size_t>(call.count(peer)) * element;
-  };
+  // Scratch memory is for pieces of all the others.
+  const std::size_t piece_bytes =
+      std::max<std::size_t>(64 << 10, kPieceBytes / std::max(1, (call.size() - 1) / 4));
   const auto pieces_of = [&](int peer) {
-    return Pieces({call.begin(peer), call.begin(peer) + call.count(peer)},
-                  element,
-                  piece_bytes_for(bytes_of(peer), call.size() - 1));
+    return Pieces({call.begin(peer), call.begin(peer) + call.count(peer)}, element, piece_bytes);
   };
   Flights sends(wire);
   Flights results(wire);
 
   const Pieces own = pieces_of(rank);
   const std::size_t slot_bytes = static_cast<std::size_t>(own.most_numel()) * element;
-  const std::size_t slots = goes_at_once(bytes_of(rank), call.size() - 1)
-                                ? own.count()
-                                : std::min(own.count(), pieces_ahead(call.size() - 1));
+  const std::size_t slots = std::min(own.count(), kPiecesAhead);
   const std::size_t peers = index(call.size()) - 1;
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(slot_bytes * slots * peers);
   const auto place = [&](std::size_t piece, int step) {

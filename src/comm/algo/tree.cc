@@ -27,8 +27,7 @@ Steps tree_broadcast(NetCall& call, AllAnnounced& announced) {
   }
   Wire& wire = call.wire();
   const std::byte* source = call.rank() == op.root ? op.input.bytes() : op.output.bytes();
-  const std::size_t bytes = static_cast<std::size_t>(op.total) * call.element();
-  const Pieces pieces({0, op.total}, call.element(), piece_bytes_for(bytes, 1));
+  const Pieces pieces({0, op.total}, call.element());
   std::vector<Flights> arriving = make_flights(wire, pieces.count());
   const auto bytes_of = [&](std::size_t piece) {
     return static_cast<std::size_t>(pieces[piece].size()) * call.element();

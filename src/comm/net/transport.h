@@ -13,10 +13,6 @@
 
 namespace trireme::detail {
 
-// Messages up to this size may go before the receiver is ready for them, and lie in its memory
-// until it is: how many of them there can be is the sender's to bound.
-constexpr std::size_t kEagerPieceBytes = 256 << 10;
-
 // A message on its way. Empty: nothing is.
 class Ticket {
  public:

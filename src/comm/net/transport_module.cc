@@ -77,7 +77,7 @@ void prepare_for_ucx() {
   // Fewer system calls, and copies that stay in the cache: a third faster than 64 KiB for long
   // messages. A message that goes at once fits into one segment with its headers: where it is in
   // two and the connection is reset between them, UCX (1.13) ends the process.
-  const std::string segment = std::to_string(kEagerPieceBytes + (16 << 10));
+  const std::string segment = std::to_string(kUcxPieceBytes + (16 << 10));
   setenv("UCX_TCP_TX_SEG_SIZE", segment.c_str(), 0);
   setenv("UCX_TCP_RX_SEG_SIZE", segment.c_str(), 0);
 }

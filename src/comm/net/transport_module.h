@@ -12,6 +12,9 @@
 
 namespace trireme::detail {
 
+// What UCX sends over TCP at once; see Note [pieces] in ucx/ucx_rail.h.
+inline constexpr std::size_t kUcxPieceBytes = 256 << 10;
+
 struct UcxOptions {
   int rank = 0;
   int size = 1;

@@ -1,0 +1,379 @@
+#include "comm/ucx/ucx_rail.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "comm/net/transport_module.h"
+#include "trireme/core/deadline.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme::detail {
+namespace {
+
+// See Note [pieces].
+constexpr std::size_t kConfirmedBytes = 1 << 20;
+constexpr std::size_t kLeastWindow = 2 * kConfirmedBytes;
+constexpr std::size_t kMostWindow = 16 << 20;  // of all connections together
+// Tags of messages are smaller (Transport::kTags).
+constexpr std::uint64_t kConfirmationTag = std::uint64_t{1} << 31;
+// For closing connections.
+constexpr Milliseconds kTimeToClose{1000};
+
+// A setting of ours, unless the user has made it in the environment.
+void set_default(ucp_config_t* config, const char* name, const std::string& value) {
+  if (env_string(concat("UCX_", name).c_str())) {
+    return;
+  }
+  const ucs_status_t status = ucp_config_modify(config, name, value.c_str());
+  if (status != UCS_OK) {
+    log(LogLevel::kDebug,
+        concat("UCX does not take ", name, "=", value, ": ", ucx_status_text(status)));
+  }
+}
+
+// `interface`: empty for all that the machine has. InfiniBand and its kind have names of their own.
+bool only_tcp_over(const std::string& interface) {
+  return interface.empty() ? !std::filesystem::exists("/sys/class/infiniband")
+                           : std::filesystem::exists(concat("/sys/class/net/", interface));
+}
+
+}  // namespace
+
+std::string ucx_status_text(ucs_status_t status) {
+  return ucs_status_string(status);
+}
+
+UcxRail::UcxRail(const std::string& interface, bool only_tcp, int rank, int ranks, OnLoss on_loss)
+    : interface_(interface),
+      own_rank_(rank),
+      is_for_tcp_(only_tcp || only_tcp_over(interface)),
+      on_loss_(std::move(on_loss)),
+      window_(
+          std::max(kLeastWindow, kMostWindow / static_cast<std::size_t>(std::max(1, ranks - 1)))) {
+  ucp_config_t* config = nullptr;
+  check(ucp_config_read(nullptr, nullptr, &config), "its settings could not be read");
+  if (!interface.empty()) {
+    TRIREME_CHECK(ucp_config_modify(config, "NET_DEVICES", interface.c_str()) == UCS_OK,
+                  "UCX does not take interface \"",
+                  interface,
+                  "\"");
+  }
+  if (only_tcp) {
+    set_default(config, "TLS", "tcp");
+  }
+  if (is_for_tcp_) {
+    set_default(config, "RNDV_THRESH", std::to_string(kUcxPieceBytes + 1));
+  }
+  ucp_params_t parameters{};
+  parameters.field_mask = UCP_PARAM_FIELD_FEATURES;
+  parameters.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+  const ucs_status_t status = ucp_init(&parameters, config, &context_);
+  ucp_config_release(config);
+  check(status, "it could not be started");
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  check(ucp_worker_create(context_, &worker, &worker_), "no worker could be made");
+  check(ucp_worker_get_efd(worker_, &descriptor_), "it has no descriptor to wait for");
+  ucp_address_t* address = nullptr;
+  std::size_t length = 0;
+  check(ucp_worker_get_address(worker_, &address, &length), "it has no address");
+  address_.assign(reinterpret_cast<const char*>(address), length);
+  ucp_worker_release_address(worker_, address);
+}
+
+UcxRail::~UcxRail() {
+  close_endpoints();
+  if (worker_ != nullptr) {
+    ucp_worker_destroy(worker_);
+  }
+  if (context_ != nullptr) {
+    ucp_cleanup(context_);
+  }
+}
+
+void UcxRail::check(ucs_status_t status, const std::string& what) const {
+  TRIREME_CHECK(status == UCS_OK,
+                "UCX on ",
+                interface_.empty() ? "the interfaces it chose" : concat("interface ", interface_),
+                ": ",
+                what,
+                ": ",
+                ucx_status_text(status),
+                "; check that the interface exists and is up (ip address), and UCX's own "
+                "variables (UCX_TLS, UCX_NET_DEVICES)");
+}
+
+void UcxRail::connect(const std::vector<std::string>& addresses, bool in_pieces) {
+  in_pieces_ = in_pieces;
+  lanes_.reserve(addresses.size());
+  for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
+    lanes_.push_back(std::make_unique<Lane>());
+    Lane& lane = *lanes_.back();
+    lane.rail = this;
+    lane.rank = static_cast<int>(rank);
+    ucp_ep_params_t parameters{};
+    parameters.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
+                            UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    parameters.address = reinterpret_cast<const ucp_address_t*>(addresses[rank].data());
+    parameters.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    parameters.err_handler.cb = on_error;
+    parameters.err_handler.arg = &lane;
+    check(ucp_ep_create(worker_, &parameters, &lane.endpoint),
+          concat("rank ", rank, " cannot be reached"));
+    if (in_pieces) {
+      expect_confirmation(lane);
+    }
+  }
+}
+
+void UcxRail::close_endpoints() {
+  closing_ = true;
+  for (const auto& lane : lanes_) {
+    if (lane->confirmation_request != nullptr) {
+      ucp_request_cancel(worker_, lane->confirmation_request);
+    }
+  }
+  std::vector<void*> closing;
+  closing.reserve(lanes_.size());
+  for (const auto& lane : lanes_) {
+    if (lane->endpoint == nullptr) {
+      continue;
+    }
+    ucp_request_param_t parameters{};
+    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    void* request = ucp_ep_close_nbx(std::exchange(lane->endpoint, nullptr), &parameters);
+    if (UCS_PTR_IS_PTR(request)) {
+      closing.push_back(request);
+    }
+  }
+  const Deadline patience(kTimeToClose);
+  for (void* request : closing) {
+    while (ucp_request_check_status(request) == UCS_INPROGRESS && !patience.passed()) {
+      ucp_worker_progress(worker_);
+    }
+    ucp_request_free(request);
+  }
+}
+
+void UcxRail::send(int to,
+                   std::uint64_t tag,
+                   const std::byte* data,
+                   std::size_t bytes,
+                   bool exact,
+                   UcxParcel* parcel) {
+  Lane& lane = this->lane(to);
+  if (!exact || !in_pieces_) {
+    Flight* flight = take_flight(parcel);
+    ucp_request_param_t parameters{};
+    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    parameters.cb.send = on_sent;
+    parameters.user_data = flight;
+    began(flight, ucp_tag_send_nbx(lane.endpoint, data, bytes, tag, &parameters));
+    return;
+  }
+  for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += kUcxPieceBytes) {
+    const Waiting piece{tag, data + begin, std::min(kUcxPieceBytes, bytes - begin), parcel};
+    if (lane.waiting.empty() && has_room(lane, piece.bytes)) {
+      start(lane, piece);
+    } else {
+      ++parcel->pieces;
+      lane.waiting.push_back(piece);
+      ++waiting_;
+    }
+  }
+}
+
+void UcxRail::receive(int from,
+                      std::uint64_t tag,
+                      std::byte* data,
+                      std::size_t bytes,
+                      bool exact,
+                      UcxParcel* parcel) {
+  const bool in_pieces = exact && in_pieces_;
+  const std::size_t most = in_pieces ? kUcxPieceBytes : std::max<std::size_t>(1, bytes);
+  for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += most) {
+    Flight* flight = take_flight(parcel);
+    flight->lane = in_pieces ? &lane(from) : nullptr;
+    flight->bytes = std::min(most, bytes - begin);
+    ucp_request_param_t parameters{};
+    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    parameters.cb.recv = on_received;
+    parameters.user_data = flight;
+    void* request =
+        ucp_tag_recv_nbx(worker_, data + begin, flight->bytes, tag, ~std::uint64_t{0}, &parameters);
+    if (!exact && UCS_PTR_IS_PTR(request)) {
+      parcel->receive = request;
+    }
+    began(flight, request);
+  }
+}
+
+void UcxRail::cancel(UcxParcel* parcel) {
+  if (parcel->receive != nullptr) {
+    ucp_request_cancel(worker_, parcel->receive);
+  }
+}
+
+bool UcxRail::progress() {
+  bool moved = ucp_worker_progress(worker_) > 0;
+  if (waiting_ > 0) {
+    const std::size_t before = waiting_;
+    for (const auto& lane : lanes_) {
+      start_waiting(*lane);
+    }
+    moved |= waiting_ != before;
+  }
+  if (std::exchange(to_confirm_, false)) {
+    for (const auto& lane : lanes_) {
+      confirm(*lane);
+    }
+  }
+  return moved;
+}
+
+void* UcxRail::begin_flush(int to) {
+  if (lane(to).endpoint == nullptr) {
+    return nullptr;
+  }
+  ucp_request_param_t parameters{};
+  void* request = ucp_ep_flush_nbx(lane(to).endpoint, &parameters);
+  return UCS_PTR_IS_PTR(request) ? request : nullptr;
+}
+
+bool UcxRail::has_room(const Lane& lane, std::size_t bytes) const {
+  return lane.unconfirmed + bytes <= window_;
+}
+
+void UcxRail::start(Lane& lane, const Waiting& piece) {
+  Flight* flight = take_flight(piece.parcel);
+  lane.unconfirmed += piece.bytes;
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  parameters.cb.send = on_sent;
+  parameters.user_data = flight;
+  began(flight, ucp_tag_send_nbx(lane.endpoint, piece.data, piece.bytes, piece.tag, &parameters));
+}
+
+// Tells the sender what has met its receives here.
+void UcxRail::confirm(Lane& lane) {
+  static constexpr std::byte kWord{};  // what counts is that it comes
+  for (; lane.received >= kConfirmedBytes; lane.received -= kConfirmedBytes) {
+    ucp_request_param_t parameters{};
+    const std::uint64_t tag = static_cast<std::uint64_t>(own_rank_) << 32 | kConfirmationTag;
+    void* request = ucp_tag_send_nbx(lane.endpoint, &kWord, sizeof(kWord), tag, &parameters);
+    if (UCS_PTR_IS_PTR(request)) {
+      ucp_request_free(request);  // UCX finishes it; who is gone needs none
+    }
+  }
+}
+
+void UcxRail::expect_confirmation(Lane& lane) {
+  const std::uint64_t tag = static_cast<std::uint64_t>(lane.rank) << 32 | kConfirmationTag;
+  for (;;) {
+    ucp_request_param_t parameters{};
+    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    parameters.cb.recv = on_confirmed;
+    parameters.user_data = &lane;
+    void* request = ucp_tag_recv_nbx(worker_,
+                                     &lane.confirmation,
+                                     sizeof(lane.confirmation),
+                                     tag,
+                                     ~std::uint64_t{0},
+                                     &parameters);
+    if (UCS_PTR_IS_PTR(request)) {
+      lane.confirmation_request = request;
+      return;
+    }
+    if (UCS_PTR_STATUS(request) != UCS_OK) {
+      return;  // nothing will be confirmed any more: whoever waits finds the rank lost
+    }
+    lane.unconfirmed -= kConfirmedBytes;  // it was already there
+  }
+}
+
+void UcxRail::start_waiting(Lane& lane) {
+  while (!lane.waiting.empty() && has_room(lane, lane.waiting.front().bytes)) {
+    const Waiting piece = lane.waiting.front();
+    lane.waiting.pop_front();
+    --waiting_;
+    --piece.parcel->pieces;  // counts as UCX's from now on
+    start(lane, piece);
+  }
+}
+
+UcxRail::Flight* UcxRail::take_flight(UcxParcel* parcel) {
+  if (spare_flights_.empty()) {
+    flights_.push_back(std::make_unique<Flight>());
+    spare_flights_.push_back(flights_.back().get());
+  }
+  Flight* flight = spare_flights_.back();
+  spare_flights_.pop_back();
+  *flight = {this, parcel, nullptr, 0};
+  ++parcel->pieces;
+  return flight;
+}
+
+void UcxRail::began(Flight* flight, void* request) {
+  if (!UCS_PTR_IS_PTR(request)) {  // it ended at once, and nobody is called
+    ended(flight, UCS_PTR_STATUS(request));
+  }
+}
+
+void UcxRail::ended(Flight* flight, ucs_status_t status) {
+  UcxParcel& parcel = *flight->parcel;
+  --parcel.pieces;
+  if (status != UCS_OK) {
+    parcel.failed = true;
+    // A message that is too long is of a rank that made another call, as announcements will show.
+    // The rank is well.
+    if (status != UCS_ERR_MESSAGE_TRUNCATED && status != UCS_ERR_CANCELED) {
+      on_loss_(parcel.peer, status);
+    }
+  }
+  if (flight->lane != nullptr && status == UCS_OK) {
+    flight->lane->received += flight->bytes;
+    to_confirm_ |= flight->lane->received >= kConfirmedBytes;
+  }
+  spare_flights_.push_back(flight);
+}
+
+void UcxRail::on_error(void* argument, ucp_ep_h, ucs_status_t status) {
+  const auto& lane = *static_cast<Lane*>(argument);
+  lane.rail->on_loss_(lane.rank, status);
+}
+
+void UcxRail::on_confirmed(void* request,
+                           ucs_status_t status,
+                           const ucp_tag_recv_info_t*,
+                           void* lane) {
+  ucp_request_free(request);
+  auto& confirmed = *static_cast<Lane*>(lane);
+  confirmed.confirmation_request = nullptr;
+  if (status == UCS_OK && !confirmed.rail->closing_) {
+    confirmed.unconfirmed -= kConfirmedBytes;
+    confirmed.rail->expect_confirmation(confirmed);
+  }
+}
+
+void UcxRail::on_sent(void* request, ucs_status_t status, void* flight) {
+  ucp_request_free(request);
+  auto* done = static_cast<Flight*>(flight);
+  done->rail->ended(done, status);
+}
+
+void UcxRail::on_received(void* request,
+                          ucs_status_t status,
+                          const ucp_tag_recv_info_t*,
+                          void* flight) {
+  ucp_request_free(request);
+  auto* done = static_cast<Flight*>(flight);
+  done->parcel->receive = nullptr;
+  done->rail->ended(done, status);
+}
+
+}  // namespace trireme::detail
