@@ -1,6 +1,7 @@
 #include <chrono>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -130,6 +131,32 @@ TEST(Mismatch, IsNamedWhenALateRankHasCome) {
         expect_parts(message, {"different lengths"});
       });
     }
+  }
+}
+
+// On machines of several ranks some operations go through the machines' memory, others between all
+// ranks directly.
+TEST(Mismatch, OfOperationsThatTakeDifferentWaysIsNamed) {
+  const auto sum = [](World& world) {
+    auto data = floats(1000);
+    world.all_reduce(data).wait();
+  };
+  const auto collect = [](World& world) {
+    const auto input = floats(250);
+    auto output = floats(world.rank() == 0 ? 1000 : 0);
+    world.gather(input, output, 0).wait();
+  };
+  for (const std::set<int>& collecting : {std::set<int>{1}, {2, 3}, {0, 1, 3}}) {
+    fork_world(4, [&](World& world) {
+      const std::string message = message_of<CommError>([&] {
+        if (collecting.count(world.rank()) > 0) {
+          collect(world);
+        } else {
+          sum(world);
+        }
+      });
+      expect_parts(message, {"different operations", "all_reduce", "gather"});
+    });
   }
 }
 

@@ -30,10 +30,10 @@ struct CommUse {
 // A fixed group of ranks that can exchange data.
 //
 // Every operation is issued by the call, never blocks for a peer (except where 32 are already in
-// flight) and is finished when its Work says so. All ranks make the same calls in the same order;
-// where they do not, every rank gets a CommError that names both calls. Spans are contiguous host
-// memory: std::vector, SharedBuffer::span, or, with trireme/tensor/span.h, a CPU tensor. Lengths
-// may be anything, 0 included. Input and output of one call must not overlap unless it says so.
+// flight) and is finished when its Work says so; until then its spans are its own. All ranks make
+// the same calls in the same order; where they do not, every rank gets a CommError that names both.
+// Spans are contiguous host memory: std::vector, SharedBuffer::span, or a CPU tensor
+// (tensor/span.h), of any length. Input and output of a call must not overlap unless it says so.
 //
 // Wrong arguments throw ConfigError before anything is issued. After a CommError the communicator
 // is finished. One thread at a time may issue operations; any thread may wait.
