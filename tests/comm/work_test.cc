@@ -1,6 +1,8 @@
 #include "trireme/comm/work.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -213,6 +215,37 @@ TEST(Work, ARankThatIsGoneInTheMiddleOfItsDataIsNamed) {
       });
     }
   }
+}
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0;
+  std::size_t resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// What a rank sends before the other is ready for it waits with the sender.
+TEST(Work, AMessageThatNobodyReceivesYetTakesLittleMemory) {
+  fork_world(2, [](World& world) {
+    constexpr std::size_t kNumel = 48 << 20;  // 192 MiB
+    std::vector<float> data(kNumel, world.rank() == 0 ? 7.0F : 0.0F);
+    Work sent;
+    if (world.rank() == 0) {
+      sent = world.send(data, 1);
+    }
+    const std::size_t before = resident_bytes();
+    for (int i = 0; i < 200; ++i) {
+      world.barrier().wait();  // data may come meanwhile
+    }
+    if (world.rank() == 1) {
+      EXPECT_LT(resident_bytes(), before + (64 << 20));
+      world.recv(data, 0).wait();
+      EXPECT_TRUE(std::all_of(data.begin(), data.end(), [](float value) { return value == 7; }));
+    } else {
+      sent.wait();
+    }
+  });
 }
 
 TEST(Work, AbortEndsEveryRank) {

@@ -5,23 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "comm/fixed_text.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kTimeToSay{300};
-
-template <std::size_t kSize>
-void copy_text(char (&to)[kSize], const std::string& from) {
-  std::memset(to, 0, kSize);
-  from.copy(to, kSize - 1);
-}
-
-template <std::size_t kSize>
-std::string text_of(const char (&from)[kSize]) {
-  return {from, strnlen(from, kSize)};
-}
 
 }  // namespace
 

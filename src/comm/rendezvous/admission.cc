@@ -8,6 +8,7 @@
 #include <sodium.h>
 #include <unistd.h>
 
+#include "comm/fixed_text.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 #include "trireme/core/version.h"
@@ -17,19 +18,7 @@ namespace {
 
 constexpr char kMagic[8] = {'T', 'R', 'I', 'R', 'E', 'M', 'E', '1'};
 
-template <std::size_t kSize>
-void copy_text(char (&to)[kSize], const std::string& from) {
-  const std::size_t length = std::min(from.size(), kSize - 1);
-  std::memcpy(to, from.data(), length);
-  to[length] = '\0';
-}
-
 // Text from a stranger may lack its end.
-template <std::size_t kSize>
-std::string text_of(const char (&from)[kSize]) {
-  return {from, strnlen(from, kSize)};
-}
-
 // The parts are hashed one after another; all have fixed sizes, so no two conversations collide.
 class Authenticator {
  public:

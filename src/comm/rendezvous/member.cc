@@ -7,22 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/fixed_text.h"
 #include "comm/rendezvous/tcp_channel.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
 namespace {
-
-template <std::size_t kSize>
-void copy_text(char (&to)[kSize], const std::string& from) {
-  std::memset(to, 0, kSize);
-  from.copy(to, kSize - 1);
-}
-
-template <std::size_t kSize>
-std::string text_of(const char (&from)[kSize]) {
-  return {from, strnlen(from, kSize)};
-}
 
 std::string host_name() {
   char name[64] = {};

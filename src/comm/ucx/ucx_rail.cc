@@ -14,8 +14,7 @@ namespace trireme::detail {
 namespace {
 
 // See Note [pieces].
-constexpr std::size_t kConfirmedBytes = 1 << 20;
-constexpr std::size_t kLeastWindow = 2 * kConfirmedBytes;
+constexpr std::size_t kLeastWindow = 2 * UcxRail::kConfirmedBytes;
 constexpr std::size_t kMostWindow = 16 << 20;  // of all connections together
 // Tags of messages are smaller (Transport::kTags).
 constexpr std::uint64_t kConfirmationTag = std::uint64_t{1} << 31;
@@ -292,7 +291,7 @@ void UcxRail::expect_confirmation(Lane& lane) {
     if (UCS_PTR_STATUS(request) != UCS_OK) {
       return;  // nothing will be confirmed any more: whoever waits finds the rank lost
     }
-    lane.unconfirmed -= kConfirmedBytes;  // it was already there
+    lane.confirmed();  // it was already there
   }
 }
 
@@ -352,11 +351,11 @@ void UcxRail::on_confirmed(void* request,
                            const ucp_tag_recv_info_t*,
                            void* lane) {
   ucp_request_free(request);
-  auto& confirmed = *static_cast<Lane*>(lane);
-  confirmed.confirmation_request = nullptr;
-  if (status == UCS_OK && !confirmed.rail->closing_) {
-    confirmed.unconfirmed -= kConfirmedBytes;
-    confirmed.rail->expect_confirmation(confirmed);
+  auto& from = *static_cast<Lane*>(lane);
+  from.confirmation_request = nullptr;
+  if (status == UCS_OK && !from.rail->closing_) {
+    from.confirmed();
+    from.rail->expect_confirmation(from);
   }
 }
 

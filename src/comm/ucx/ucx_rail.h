@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,6 +37,8 @@ std::string ucx_status_text(ucs_status_t status);
 // assertion.)
 class UcxRail {
  public:
+  static constexpr std::size_t kConfirmedBytes = 1 << 20;
+
   // Tells of ranks that cannot be reached any more.
   using OnLoss = std::function<void(int rank, ucs_status_t status)>;
 
@@ -93,6 +96,9 @@ class UcxRail {
     std::size_t received = 0;     // bytes that this rank has not confirmed yet
     std::byte confirmation{};     // the next one is received here
     void* confirmation_request = nullptr;
+
+    // Ranks that made different calls count differently, until they hear of it.
+    void confirmed() { unconfirmed -= std::min(unconfirmed, kConfirmedBytes); }
   };
   // A piece that UCX has.
   struct Flight {
