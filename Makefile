@@ -2,16 +2,16 @@
 
 RUNNER := build/release/bin/trireme
 
-.PHONY: help setup build demo test lint format bench sanitize clean
+.PHONY: help setup build demo test test-long lint format bench clean
 
 help:
 	@echo 'make demo      install what is missing, build, train a small gpt with ZeRO-3 on 2 ranks, let it write'
 	@echo '               (DATA=FILE for a text of your own)'
-	@echo 'make test      install what is missing, build, run every test'
+	@echo 'make test      install what is missing, build, run the tests, those with threads under the thread sanitizer too'
+	@echo 'make test-long what takes longer: long trainings, the address sanitizer, the tests again and again'
 	@echo 'make bench     the collectives beside Gloo and Open MPI, training steps beside PyTorch and DeepSpeed,'
 	@echo '               trainings and checkpoints beside PyTorch'
 	@echo 'make lint      format, layering, static analysis'
-	@echo 'make sanitize  the tests of the communication under the address and thread sanitizers'
 
 setup:
 	@scripts/setup
@@ -19,20 +19,20 @@ setup:
 build: setup
 	@scripts/build release
 
-demo: build
+demo:
 	@scripts/demo $(DATA)
 
-test: build sanitize
-	ctest --preset release
+test:
+	@scripts/test
+
+test-long:
+	@scripts/test_long
 
 bench: build
 	$(RUNNER) bench collectives --peers
 	$(RUNNER) bench step --peers
 	$(RUNNER) bench train --peers
 	$(RUNNER) bench checkpoint --peers
-
-sanitize: setup
-	@scripts/sanitize
 
 lint: setup
 	@scripts/lint

@@ -1,4 +1,7 @@
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+#include <torch/version.h>
 
 #include "checkpoint_ranks.h"
 #include "checkpoint_state.h"

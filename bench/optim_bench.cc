@@ -13,7 +13,11 @@
 #include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/optim.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+#include <torch/version.h>
 
 #include "number_text.h"
 #include "samples.h"

@@ -18,6 +18,13 @@ bool exists(const std::string& path) {
   return access(path.c_str(), X_OK) == 0;
 }
 
+// Asked once, however many rows a table has: without a network, pip takes minutes to give up.
+bool deepspeed_is_there(const std::string& folder, const std::string& torch_version) {
+  static const int code =
+      run_command({TRIREME_PEERS_SOURCE "/install_deepspeed", folder, torch_version});
+  return code == 0;
+}
+
 }  // namespace
 
 std::vector<Peer> collective_peers(int ranks, const std::string& output) {
@@ -61,8 +68,8 @@ Peer step_peer(const std::string& name,
   std::string script = TRIREME_PEERS_SOURCE "/torch_step.py";
   if (name.rfind("deepspeed", 0) == 0) {
     const std::string folder = TRIREME_PEERS_BUILD "/deepspeed";
-    if (run_command({TRIREME_PEERS_SOURCE "/install_deepspeed", folder, torch_version}) != 0) {
-      peer.missing = "pip install deepspeed failed";
+    if (!deepspeed_is_there(folder, torch_version)) {
+      peer.missing = "pip install deepspeed failed (no network?)";
       return peer;
     }
     python = folder + "/bin/python";

@@ -12,7 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <torch/torch.h>
+#include <torch/version.h>
 
 #include "number_text.h"
 #include "peers.h"

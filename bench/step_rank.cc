@@ -7,7 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include <torch/torch.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "step_settings.h"
 #include "trireme/core/deadline.h"

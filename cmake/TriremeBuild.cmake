@@ -31,3 +31,44 @@ function(trireme_compile_options target)
     target_compile_definitions(${target} PRIVATE HWY_COMPILE_ONLY_STATIC)
   endif()
 endfunction()
+
+# trireme_unity(<target>): several sources per compiler run, since most of the time goes into headers
+# that they share. Groups are small enough to keep some processors busy.
+function(trireme_unity target)
+  if(TRIREME_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)
+    # What a coroutine keeps of its own file is not visible in another one, although it is included.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
+# trireme_kernels(<file>...): sources with vector code, which Highway compiles for each instruction set.
+# Those that would bring nothing over their neighbours are left out: the loops are bound by memory, and
+# the bits are the same for all.
+function(trireme_kernels)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON
+    COMPILE_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")
+endfunction()
+
+# trireme_precompiled(<name> <header>...): headers that programs share, compiled once, for those that
+# call trireme_precompile(<target> <name>). Such programs are tests and examples, compiled with little
+# optimisation: they spend their time in the library, or in LibTorch.
+function(trireme_precompiled name)
+  file(WRITE "${PROJECT_BINARY_DIR}/${name}.cc" "")
+  add_library(${name} OBJECT "${PROJECT_BINARY_DIR}/${name}.cc")
+  trireme_program_options(${name})
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+
+function(trireme_precompile target name)
+  trireme_program_options(${target})
+  target_precompile_headers(${target} REUSE_FROM ${name})
+endfunction()
+
+function(trireme_program_options target)
+  trireme_compile_options(${target})
+  # Not through ccache, which hashes half a gigabyte of precompiled headers each time.
+  set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "")
+  # GCC takes a header that was compiled with the same options only.
+  target_compile_options(${target} PRIVATE -O1 -Winvalid-pch)
+endfunction()

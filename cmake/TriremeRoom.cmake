@@ -1,24 +1,28 @@
-# trireme_room(<name> [TORCH] SOURCES <file>... [LINKS <target>...] USES <room>...)
+# trireme_room(<name> [TORCH] SOURCES <file>... [KERNELS <file>...] [LINKS <target>...] USES <room>...)
 #
 # Declares the library of one room, trireme_<name> (alias trireme::<name>), from src/<name>/. USES is
 # the whole list of rooms it may include and link; LINKS are libraries of others, never visible in
-# public headers. A room with TORCH is left out where LibTorch is.
+# public headers. KERNELS are sources with vector code, compiled once per instruction set. A room with
+# TORCH is left out where LibTorch is.
 
 set(TRIREME_ROOMS "" CACHE INTERNAL "")
 
 function(trireme_room name)
-  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;LINKS;USES" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;KERNELS;LINKS;USES" ${ARGN})
   if(ROOM_TORCH AND NOT TRIREME_WITH_TORCH)
     return()
   endif()
   set(target trireme_${name})
   list(TRANSFORM ROOM_SOURCES PREPEND "src/${name}/")
-  add_library(${target} STATIC ${ROOM_SOURCES})
+  list(TRANSFORM ROOM_KERNELS PREPEND "src/${name}/")
+  add_library(${target} STATIC ${ROOM_SOURCES} ${ROOM_KERNELS})
   add_library(trireme::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   trireme_compile_options(${target})
+  trireme_unity(${target})
+  trireme_kernels(${ROOM_KERNELS})
   target_include_directories(${target}
     PUBLIC
       $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>

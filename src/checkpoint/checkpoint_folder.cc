@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 using detail::concat;
 using detail::errno_text;
 
-constexpr const char* kPrefix = "step-";
-constexpr std::size_t kDigits = 8;  // at least, so that names sort like numbers
+constexpr const char* kFolderPrefix = "step-";
+constexpr std::size_t kStepDigits = 8;  // at least, so that names sort like numbers
 constexpr const char* kLatest = "latest";
 
 // A manifest's sequence number, from its first lines; -1 where it has none.
@@ -62,15 +62,15 @@ Latest read_latest(const std::string& folder) {
 
 std::string CheckpointFolder::name_of(std::int64_t step) {
   std::string digits = std::to_string(step);
-  if (digits.size() < kDigits) {
-    digits.insert(0, kDigits - digits.size(), '0');
+  if (digits.size() < kStepDigits) {
+    digits.insert(0, kStepDigits - digits.size(), '0');
   }
-  return kPrefix + digits;
+  return kFolderPrefix + digits;
 }
 
 std::optional<std::int64_t> CheckpointFolder::step_of(const std::string& name) {
   std::int64_t step = 0;
-  const std::string prefix = kPrefix;
+  const std::string prefix = kFolderPrefix;
   if (name.rfind(prefix, 0) != 0) {
     return std::nullopt;
   }

@@ -23,7 +23,7 @@ using detail::concat;
 using detail::errno_text;
 
 constexpr auto kPause = std::chrono::milliseconds(20);
-constexpr auto kPatience = std::chrono::milliseconds(60'000);
+constexpr auto kLockPatience = std::chrono::milliseconds(60'000);
 
 std::string text_of(int file) {
   char text[256];
@@ -69,7 +69,7 @@ bool is_ending(const std::string& holder) {
 int try_to_lock(int file, int kind) {
   const auto attempt = [&] { return flock(file, kind | LOCK_NB) == 0 ? 0 : errno; };
   int reason = attempt();
-  for (auto left = kPatience;
+  for (auto left = kLockPatience;
        reason == EWOULDBLOCK && left > left.zero() && is_ending(text_of(file));
        left -= kPause) {
     std::this_thread::sleep_for(kPause);

@@ -14,11 +14,11 @@
 namespace trireme {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Shape = std::vector<std::int64_t>;
 using detail::concat;
 
-constexpr const char* kPrefix = "transformer.";
+constexpr const char* kModulePrefix = "transformer.";
 constexpr const char* kOurHead = "head.weight";
 constexpr const char* kTheirHead = "lm_head.weight";
 
@@ -81,7 +81,7 @@ std::vector<Pair> pairs_of(const GptSizes& sizes) {
 }
 
 std::string without_prefix(const std::string& name) {
-  return name.starts_with(kPrefix) ? name.substr(std::strlen(kPrefix)) : name;
+  return name.starts_with(kModulePrefix) ? name.substr(std::strlen(kModulePrefix)) : name;
 }
 
 // The number N of "block" N ".": nothing where it is none.
@@ -130,7 +130,7 @@ Index index_of(const TensorSource& source, bool theirs) {
                   "\" has the tensor ",
                   plain,
                   " twice, with and without \"",
-                  kPrefix,
+                  kModulePrefix,
                   "\" in front");
   }
   return index;
@@ -283,7 +283,7 @@ class RenamedGpt final : public TensorSource {
     }
     tensor.shape = shape;
     const bool head = pair.theirs == kTheirHead;
-    tensor.name = from_theirs_ ? pair.ours : (head ? "" : kPrefix) + pair.theirs;
+    tensor.name = from_theirs_ ? pair.ours : (head ? "" : kModulePrefix) + pair.theirs;
     tensors_.push_back(std::move(tensor));
     taken_.push_back({from, pair.transposed});
   }
@@ -325,22 +325,22 @@ std::string gpt2_config(const GptSizes& sizes, std::int64_t heads) {
                 " and ",
                 heads);
   constexpr std::int64_t kGpt2Vocabulary = 50257;
-  const Json end_token =
-      sizes.vocabulary == kGpt2Vocabulary ? Json(kGpt2Vocabulary - 1) : Json(nullptr);
-  const Json config = {{"model_type", "gpt2"},
-                       {"architectures", {"GPT2LMHeadModel"}},
-                       {"vocab_size", sizes.vocabulary},
-                       {"n_positions", sizes.sequence},
-                       {"n_ctx", sizes.sequence},
-                       {"n_embd", sizes.width},
-                       {"n_layer", sizes.layers},
-                       {"n_head", heads},
-                       {"activation_function", "gelu_new"},
-                       {"layer_norm_epsilon", 1e-5},
-                       {"tie_word_embeddings", sizes.tied},
-                       // Another vocabulary has no token of GPT-2's for the end.
-                       {"bos_token_id", end_token},
-                       {"eos_token_id", end_token}};
+  const OrderedJson end_token =
+      sizes.vocabulary == kGpt2Vocabulary ? OrderedJson(kGpt2Vocabulary - 1) : OrderedJson(nullptr);
+  const OrderedJson config = {{"model_type", "gpt2"},
+                              {"architectures", {"GPT2LMHeadModel"}},
+                              {"vocab_size", sizes.vocabulary},
+                              {"n_positions", sizes.sequence},
+                              {"n_ctx", sizes.sequence},
+                              {"n_embd", sizes.width},
+                              {"n_layer", sizes.layers},
+                              {"n_head", heads},
+                              {"activation_function", "gelu_new"},
+                              {"layer_norm_epsilon", 1e-5},
+                              {"tie_word_embeddings", sizes.tied},
+                              // Another vocabulary has no token of GPT-2's for the end.
+                              {"bos_token_id", end_token},
+                              {"eos_token_id", end_token}};
   return config.dump(2) + "\n";
 }
 

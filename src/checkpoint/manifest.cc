@@ -17,7 +17,7 @@
 namespace trireme {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using detail::concat;
 
 constexpr const char* kFormat = "trireme checkpoint";
@@ -41,7 +41,7 @@ std::string tail_of(std::uint64_t checksum) {
 }
 
 // All of a file. Not by a stream, which has no word for a folder or a failing disk.
-std::string text_of(const std::string& path) {
+std::string file_text(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   std::string reason;
@@ -74,23 +74,23 @@ std::string text_of(const std::string& path) {
   return text;
 }
 
-Json to_json(const SavedFile& file) {
-  Json checksums = Json::array();
+OrderedJson to_json(const SavedFile& file) {
+  OrderedJson checksums = OrderedJson::array();
   for (const std::uint64_t checksum : file.checksums) {
     checksums.push_back(detail::checksum_text(checksum));
   }
   return {{"name", file.name}, {"bytes", file.size_bytes}, {"checksums", std::move(checksums)}};
 }
 
-Json to_json(const SavedTensor& saved) {
-  Json json = {{"kind", saved.tensor.kind},
-               {"name", saved.tensor.name},
-               {"dtype", detail::file_name_of(saved.tensor.dtype)},
-               {"shape", saved.tensor.shape}};
+OrderedJson to_json(const SavedTensor& saved) {
+  OrderedJson json = {{"kind", saved.tensor.kind},
+                      {"name", saved.tensor.name},
+                      {"dtype", detail::file_name_of(saved.tensor.dtype)},
+                      {"shape", saved.tensor.shape}};
   if (!saved.tensor.strides.empty()) {
     json["strides"] = saved.tensor.strides;
   }
-  Json parts = Json::array();
+  OrderedJson parts = OrderedJson::array();
   for (const SavedPart& part : saved.parts) {
     parts.push_back({part.range.begin, part.range.end, part.file, part.offset});
   }
@@ -98,11 +98,11 @@ Json to_json(const SavedTensor& saved) {
   return json;
 }
 
-SavedFile file_from(const Json& json) {
+SavedFile file_from(const OrderedJson& json) {
   SavedFile file;
   file.name = json.at("name").get<std::string>();
   file.size_bytes = json.at("bytes").get<std::uint64_t>();
-  for (const Json& text : json.at("checksums")) {
+  for (const OrderedJson& text : json.at("checksums")) {
     const auto checksum = detail::parse_checksum(text.get<std::string>());
     if (!checksum) {
       throw ConfigError(
@@ -113,7 +113,7 @@ SavedFile file_from(const Json& json) {
   return file;
 }
 
-SavedTensor tensor_from(const Json& json) {
+SavedTensor tensor_from(const OrderedJson& json) {
   SavedTensor saved;
   saved.tensor.kind = json.at("kind").get<std::string>();
   saved.tensor.name = json.at("name").get<std::string>();
@@ -126,7 +126,7 @@ SavedTensor tensor_from(const Json& json) {
   if (json.contains("strides")) {
     saved.tensor.strides = json.at("strides").get<std::vector<std::int64_t>>();
   }
-  for (const Json& part : json.at("parts")) {
+  for (const OrderedJson& part : json.at("parts")) {
     saved.parts.push_back({{part.at(0).get<std::int64_t>(), part.at(1).get<std::int64_t>()},
                            part.at(2).get<std::size_t>(),
                            part.at(3).get<std::uint64_t>()});
@@ -134,7 +134,7 @@ SavedTensor tensor_from(const Json& json) {
   return saved;
 }
 
-Manifest manifest_from(const Json& json) {
+Manifest manifest_from(const OrderedJson& json) {
   if (json.at("checksums") != kMethod) {
     throw ConfigError(
         concat("expected checksums by \"", kMethod, "\", found ", json.at("checksums").dump()));
@@ -146,17 +146,17 @@ Manifest manifest_from(const Json& json) {
   manifest.ranks = json.at("ranks").get<int>();
   manifest.block_bytes = json.at("block_bytes").get<std::size_t>();
   manifest.notes = json.at("notes").get<Notes>();
-  for (const Json& file : json.at("files")) {
+  for (const OrderedJson& file : json.at("files")) {
     manifest.files.push_back(file_from(file));
   }
-  for (const Json& tensor : json.at("tensors")) {
+  for (const OrderedJson& tensor : json.at("tensors")) {
     manifest.tensors.push_back(tensor_from(tensor));
   }
   return manifest;
 }
 
 // Checks everything but the content, and returns the text as JSON.
-Json parse_whole(const std::string& text, const std::string& path) {
+OrderedJson parse_whole(const std::string& text, const std::string& path) {
   const std::string pattern = tail_of(0);
   const std::string begin = kTailBegin;
   const std::string end = kTailEnd;
@@ -182,8 +182,8 @@ Json parse_whole(const std::string& text, const std::string& path) {
                 ": the manifest is damaged; use another checkpoint"));
   }
   try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {
+    return OrderedJson::parse(text);
+  } catch (const OrderedJson::exception& error) {
     fail(path, 0, concat("expected JSON: ", error.what()));
   }
 }
@@ -214,7 +214,7 @@ std::string Manifest::to_json() const {
       << ",\n\"sequence\": " << sequence << ",\n\"step\": " << step
       << ",\n\"saved_at\": " << saved_at << ",\n\"ranks\": " << ranks
       << ",\n\"block_bytes\": " << block_bytes << ",\n\"checksums\": \"" << kMethod
-      << "\",\n\"notes\": " << Json(notes).dump() << ",\n\"files\": [";
+      << "\",\n\"notes\": " << OrderedJson(notes).dump() << ",\n\"files\": [";
   const char* separator = "\n";
   for (const SavedFile& file : files) {
     out << separator << trireme::to_json(file).dump();
@@ -232,7 +232,7 @@ std::string Manifest::to_json() const {
 }
 
 Manifest Manifest::parse(const std::string& text, const std::string& path) {
-  const Json json = parse_whole(text, path);
+  const OrderedJson json = parse_whole(text, path);
   if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) {
     fail(path,
          0,
@@ -250,7 +250,7 @@ Manifest Manifest::parse(const std::string& text, const std::string& path) {
   Manifest manifest;
   try {
     manifest = manifest_from(json);
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     fail(path, -1, concat("expected another content: ", error.what()));
   } catch (const ConfigError& error) {
     fail(path, -1, error.what());
@@ -261,7 +261,7 @@ Manifest Manifest::parse(const std::string& text, const std::string& path) {
 
 Manifest Manifest::read(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kFileName;
-  const std::string text = text_of(path);
+  const std::string text = file_text(path);
   return parse(text, path);
 }
 

@@ -20,7 +20,7 @@ std::int64_t TensorEntry::numel() const {
 namespace detail {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct DtypeName {
   Dtype dtype;
@@ -63,7 +63,7 @@ std::string safetensors_header(const std::string& path,
   std::string text = "{";
   try {
     if (!metadata.empty()) {
-      text += Json(kMetadata).dump() + ":" + Json(metadata).dump();
+      text += OrderedJson(kMetadata).dump() + ":" + OrderedJson(metadata).dump();
     }
     for (const TensorEntry& entry : entries) {
       TRIREME_CHECK(names.insert(entry.name).second, "two tensors are called ", entry.name);
@@ -75,13 +75,13 @@ std::string safetensors_header(const std::string& path,
           entry.name,
           " has a negative size");
       const std::size_t end = offset + entry.size_bytes();
-      const Json about = {{"dtype", file_name_of(entry.dtype)},
-                          {"shape", entry.shape},
-                          {"data_offsets", {offset, end}}};
-      text += (text.size() > 1 ? "," : "") + Json(entry.name).dump() + ":" + about.dump();
+      const OrderedJson about = {{"dtype", file_name_of(entry.dtype)},
+                                 {"shape", entry.shape},
+                                 {"data_offsets", {offset, end}}};
+      text += (text.size() > 1 ? "," : "") + OrderedJson(entry.name).dump() + ":" + about.dump();
       offset = end;
     }
-  } catch (const Json::type_error& error) {
+  } catch (const OrderedJson::type_error& error) {
     throw ConfigError(concat("\"", path, "\": names are expected in UTF-8: ", error.what()));
   }
   text += "}";

@@ -15,7 +15,7 @@
 namespace trireme {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using detail::concat;
 using detail::errno_text;
 using detail::kLargestNumel;
@@ -104,14 +104,14 @@ class SafetensorsFile::Impl {
                   ": the file is truncated, or no safetensors file"));
     }
     const auto* text = reinterpret_cast<const char*>(data_ + kLengthBytes);
-    Json header;
+    OrderedJson header;
     try {
-      header = Json::parse(text, text + length);
-    } catch (const Json::parse_error& error) {
+      header = OrderedJson::parse(text, text + length);
+    } catch (const OrderedJson::parse_error& error) {
       // It counts from 1.
       fail(static_cast<std::int64_t>(kLengthBytes + std::max<std::size_t>(error.byte, 1) - 1),
            concat("expected the JSON header: ", error.what()));
-    } catch (const Json::out_of_range& error) {
+    } catch (const OrderedJson::out_of_range& error) {
       fail(kLengthBytes, concat("expected the JSON header: ", error.what()));
     }
     if (!header.is_object()) {
@@ -152,9 +152,9 @@ class SafetensorsFile::Impl {
     std::erase_if(places_, [](const Place& place) { return place.skipped; });
   }
 
-  void read_metadata(const Json& item) {
-    const bool texts =
-        std::all_of(item.begin(), item.end(), [](const Json& value) { return value.is_string(); });
+  void read_metadata(const OrderedJson& item) {
+    const bool texts = std::all_of(
+        item.begin(), item.end(), [](const OrderedJson& value) { return value.is_string(); });
     if (!item.is_null() && !(item.is_object() && texts)) {
       fail(kLengthBytes,
            concat(kMetadata, " of the header: expected texts by name, found ", item.dump()));
@@ -164,7 +164,7 @@ class SafetensorsFile::Impl {
     }
   }
 
-  Place read_entry(const std::string& name, const Json& item, std::size_t first) const {
+  Place read_entry(const std::string& name, const OrderedJson& item, std::size_t first) const {
     const auto broken = [&](const std::string& what) {
       fail(kLengthBytes, concat("tensor ", name, " of the header: ", what));
     };
@@ -184,7 +184,7 @@ class SafetensorsFile::Impl {
     }
     entry.dtype = known.value_or(Dtype::kUint8);
     std::uint64_t numel = 1;
-    for (const Json& size : item["shape"]) {
+    for (const OrderedJson& size : item["shape"]) {
       if (!size.is_number_unsigned()) {
         broken(concat("expected sizes from 0 on, found ", size.dump()));
       }

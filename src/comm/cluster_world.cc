@@ -15,17 +15,12 @@
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/core/log.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::detail {
 namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
-
-constexpr Milliseconds kForever = std::chrono::hours(24 * 365);
 
 // mpirun's ranks that nothing says a meeting point for can still meet through MPI itself.
 bool uses_mpi(const ClusterOptions& options) {

@@ -3,10 +3,13 @@
 #include <numeric>
 
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/shard/range.h"
 
 namespace trireme {
 namespace {
+
+using detail::index;
 
 void check_same_dtype(OpKind kind, const ConstSpan& input, const ConstSpan& output) {
   TRIREME_CHECK(input.dtype() == output.dtype(),
@@ -30,10 +33,6 @@ void check_numel(
                 expected,
                 " elements, found ",
                 found);
-}
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
 }
 
 void check_ranges(OpKind kind, const std::vector<Range>& ranges, std::int64_t numel) {

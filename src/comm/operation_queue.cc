@@ -5,17 +5,15 @@
 #include <sched.h>
 
 #include "comm/failure_report.h"
+#include "comm/waiting.h"
 #include "trireme/core/log.h"
 
 namespace trireme::detail {
 namespace {
 
-constexpr auto kCheckInterval = std::chrono::milliseconds(10);
-constexpr Milliseconds kRest{5};
+constexpr Milliseconds kPause{5};
 // Collectives in flight; one more waits for the oldest.
 constexpr std::size_t kMostInFlight = 32;
-// See kStoppedMyself in shm/progress.cc.
-constexpr auto kStoppedMyself = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -191,7 +189,7 @@ void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
         sched_yield();
         lock.lock();
       } else {
-        host_.rest(kRest);
+        host_.rest(kPause);
         lock.unlock();  // another thread may want to issue something
         lock.lock();
       }

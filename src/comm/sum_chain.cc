@@ -11,14 +11,6 @@ namespace {
 // Elements that are added up at a time when there are groups: their sums stay in the cache.
 constexpr std::int64_t kBlock = 2048;
 
-bool is_half(Dtype dtype) {
-  return dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16;
-}
-
-bool is_float(Dtype dtype) {
-  return is_half(dtype) || dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64;
-}
-
 // Elements [at, end), in which the same terms are present: `present` has their addresses, `ranks`
 // whose they are.
 class Stretch {

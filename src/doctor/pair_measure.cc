@@ -21,7 +21,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median_of(std::vector<double> values) {
+double upper_median(std::vector<double> values) {
   const auto half = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), half, values.end());
   return *half;
@@ -90,7 +90,7 @@ class Pair {
       }
       times.push_back(seconds_since(start));
     }
-    return median_of(std::move(times));
+    return upper_median(std::move(times));
   }
 
   // The time of one message, on the leader's clock: a word goes the other way, whose time is known.
@@ -120,7 +120,7 @@ class Pair {
     for (std::int64_t i = 0; i < count; ++i) {
       times.push_back(transfer(bytes, forth));
     }
-    return static_cast<double>(bytes) / median_of(std::move(times));
+    return static_cast<double>(bytes) / upper_median(std::move(times));
   }
 
   Communicator& world_;

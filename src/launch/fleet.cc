@@ -5,6 +5,7 @@
 
 #include "launch/packing.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
@@ -18,10 +19,6 @@ constexpr Milliseconds kLatestSilence{15000};
 constexpr Milliseconds kAfterDeadline{5000};
 constexpr Milliseconds kFarewell{1000};
 constexpr std::size_t kLongestWord = 2000;  // of the last lines of a rank, when they travel
-
-std::size_t index(int machine) {
-  return static_cast<std::size_t>(machine);
-}
 
 // What a machine does not say of itself.
 bool is_seen_from_outside(const JobEvent& event) {

@@ -16,7 +16,6 @@ namespace {
 
 constexpr char kMagic[] = "trireme launcher";
 constexpr int kFleetProtocol = 1;
-constexpr int kAny = std::numeric_limits<int>::max();
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kLongestText = 256;
 

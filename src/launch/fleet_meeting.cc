@@ -7,18 +7,11 @@
 #include <signal.h>
 
 #include "launch/packing.h"
+#include "trireme/core/index.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::detail {
-namespace {
-
-constexpr int kAny = std::numeric_limits<int>::max();
-
-std::size_t index(int machine) {
-  return static_cast<std::size_t>(machine);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 int Roster::first_rank() const {
   return std::accumulate(ranks.begin(), ranks.begin() + machine, 0);

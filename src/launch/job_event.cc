@@ -12,8 +12,6 @@
 namespace trireme::detail {
 namespace {
 
-constexpr int kAny = std::numeric_limits<int>::max();
-
 bool is_consequence(const JobEvent& event,
                     const std::vector<JobEvent>& events,
                     const std::function<int(int)>& machine_of) {

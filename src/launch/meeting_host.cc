@@ -5,6 +5,7 @@
 #include "launch/fleet_admission.h"
 #include "launch/fleet_meeting.h"
 #include "launch/job_setup.h"
+#include "trireme/core/index.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::detail {
@@ -15,10 +16,6 @@ constexpr Milliseconds kTimeToSay{5000};         // before saying who is still m
 constexpr Milliseconds kTimeToTell{1000};        // for the others to read that there is no job
 constexpr std::size_t kMostStrangers = 64;       // at once; more wait in the kernel's queue
 constexpr std::size_t kMostRemarks = 20;
-
-std::size_t index(int machine) {
-  return static_cast<std::size_t>(machine);
-}
 
 // Machine 0's side of the meeting: several conversations at once, so that nobody can hold up the
 // others by not talking.

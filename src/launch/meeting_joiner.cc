@@ -14,7 +14,7 @@ namespace {
 constexpr Milliseconds kRetryPause{100};
 constexpr Milliseconds kConnectPatience{3000};  // for one address: a firewall may swallow it all
 constexpr Milliseconds kAnswerPatience{5000};
-constexpr Milliseconds kTimeToSay{5000};  // before saying that machine 0 does not answer
+constexpr Milliseconds kTimeToSayUnanswered{5000};  // before saying that machine 0 does not answer
 // Machine 0 knows who is missing: its word is better than ours, when it comes in time.
 constexpr Milliseconds kGraceForMachine0{2000};
 
@@ -193,7 +193,8 @@ class Joiner {
   }
 
   void say_once() {
-    if (!said_ && deadline_.elapsed_seconds() * 1000 >= kTimeToSay.count() && !deadline_.passed()) {
+    if (!said_ && deadline_.elapsed_seconds() * 1000 >= kTimeToSayUnanswered.count() &&
+        !deadline_.passed()) {
       said_ = true;
       options_.say(concat("machine 0 does not answer at ",
                           options_.place.text(),

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,9 @@
 // Numbers and texts as the bytes of a message, the same on every machine.
 
 namespace trireme::detail {
+
+// For what may be any number.
+inline constexpr int kAny = std::numeric_limits<int>::max();
 
 class Packer {
  public:

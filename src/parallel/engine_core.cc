@@ -12,6 +12,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/shard/memory_formula.h"
+#include "trireme/tensor/memory_limit.h"
 #include "trireme/tensor/span.h"
 
 namespace trireme::detail {
@@ -182,6 +183,7 @@ void EngineCore::receive(std::size_t parameter, const at::Tensor& gradient) {
       parameters_[parameter].name,
       " got a gradient outside of engine.backward(): call engine.backward(loss) instead of "
       "loss.backward()");
+  MemoryLimit::check();  // between operators
   gradients_->add(parameter, gradient);
 }
 
@@ -324,6 +326,7 @@ void EngineCore::backward(const at::Tensor& loss) {
     } else {
       loss.backward();
     }
+    MemoryLimit::check();  // before the others are told that this rank's gradients are good
   } catch (...) {
     in_backward_ = false;
     throw;

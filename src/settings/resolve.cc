@@ -12,8 +12,10 @@ namespace {
 // Also of the table; products of what is below it are counted without overflow.
 constexpr std::int64_t kLargestBatch = 1'000'000'000'000;
 
-// "512MB", "1.5GiB"; nothing for "auto".
-std::optional<std::uint64_t> bytes_of(const char* setting, const std::string& text) {
+// "512MB", "1.5GiB"; nothing for "auto". `words`: what else may be said.
+std::optional<std::uint64_t> bytes_of(const char* setting,
+                                      const std::string& text,
+                                      const char* words = "auto") {
   if (text == "auto") {
     return std::nullopt;
   }
@@ -38,7 +40,7 @@ std::optional<std::uint64_t> bytes_of(const char* setting, const std::string& te
     }
   }
   throw ConfigError(detail::concat(
-      setting, ": expected bytes like 512MB or 4GiB, or auto, found \"", text, "\""));
+      setting, ": expected bytes like 512MB or 4GiB, or ", words, ", found \"", text, "\""));
 }
 
 void choose_model(TrainSettings& s) {
@@ -216,7 +218,7 @@ void check_checkpoints(const TrainSettings& s) {
 }  // namespace
 
 std::optional<std::uint64_t> memory_limit_bytes(const std::string& text) {
-  return bytes_of("memory_limit", text);
+  return text == "none" ? 0 : bytes_of("memory_limit", text, "auto or none");
 }
 
 std::optional<std::uint64_t> snapshot_limit_bytes(const std::string& text) {

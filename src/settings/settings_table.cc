@@ -166,9 +166,9 @@ std::vector<Setting> training_settings() {
       field("memory_limit",
             &S::memory_limit,
             "What the tensors of a rank may take (512MB, 4GB); auto: its part of the memory that "
-            "is free. Running out makes micro-batches smaller where the batch allows it, and stops "
-            "the run otherwise.",
-            {.kind = "bytes or auto"}),
+            "is free; none: no limit, the kernel ends what does not fit. Running out makes "
+            "micro-batches smaller where the batch allows it, and stops the run otherwise.",
+            {.kind = "bytes, auto or none"}),
       field("seed", &S::seed, "Of weights, shuffling, dropout and augmentation.", {}, {"seed"}),
   };
 }

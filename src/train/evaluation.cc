@@ -83,9 +83,11 @@ class Evaluator {
       std::iota(ids_.begin(), ids_.end(), first);
       data_.read(ids_, batch_);
       const TensorBatch tensors = as_tensors(batch_, task_.shape());
-      count(task_, task_.judge(model_.scores(tensors), tensors), first, batch, tally_);
+      const Task::Judged judged = task_.judge(model_.scores(tensors), tensors);
+      MemoryLimit::check();
+      count(task_, judged, first, batch, tally_);
     } catch (const std::exception& error) {
-      if (!detail::is_out_of_memory(error) || last - first == 1) {
+      if (!detail::ran_out_of_memory(error) || last - first == 1) {
         throw;
       }
       fits = false;

@@ -17,8 +17,8 @@
 #include "trireme/core/machine.h"
 #include "trireme/core/random.h"
 #include "trireme/parallel/autocast.h"
+#include "trireme/tensor/memory_limit.h"
 #include "trireme/tensor/span.h"
-#include "trireme/train/memory_limit.h"
 
 namespace trireme::detail {
 namespace {
@@ -30,8 +30,10 @@ double seconds_since(Time::time_point begin) {
 }
 
 // Of the memory that is free, what the tensors of a rank may take: the rest of the system, and
-// allocations that are not tensors, need some, too.
+// allocations that are not tensors, need some, too. What they never get, since the kernel would
+// begin to kill, is more than kMostOfFreeMemory.
 constexpr double kShareOfFreeMemory = 0.9;
+constexpr double kMostOfFreeMemory = 0.95;
 
 }  // namespace
 
@@ -123,9 +125,12 @@ std::int64_t StepRunner::count_steps() const {
 }
 
 void StepRunner::limit_memory() const {
-  const auto limit = memory_limit_bytes(settings_.memory_limit);
+  const auto wanted = memory_limit_bytes(settings_.memory_limit);
   const double free = static_cast<double>(available_memory_bytes()) / world_->local_size();
-  MemoryLimit::set(limit ? *limit : static_cast<std::uint64_t>(kShareOfFreeMemory * free));
+  const auto limit =
+      wanted ? *wanted : static_cast<std::uint64_t>(std::max(1.0, kShareOfFreeMemory * free));
+  const auto most = static_cast<std::uint64_t>(kMostOfFreeMemory * free);
+  MemoryLimit::set(limit, limit == 0 ? 0 : std::max(limit, most));
   MemoryLimit::reset_peak();
 }
 
@@ -156,7 +161,7 @@ bool StepRunner::fits(std::int64_t micro_batch) {
     data_->read(samples, batch);
     compute_one(engine_->micro_batch(0), batch);
   } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) {
+    if (!ran_out_of_memory(error)) {
       throw;
     }
     good = false;
@@ -251,6 +256,7 @@ void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
   statistics_.begin();
   const at::Tensor loss = task_.loss(scores(tensors), tensors, weight_);
   statistics_.end(micro_batch);
+  MemoryLimit::check();
   losses_.push_back(loss.item<double>());
   engine_->backward(loss);
 }
@@ -292,10 +298,10 @@ void StepRunner::compute(std::int64_t batch, const std::function<void()>& before
     try {
       compute_one(engine_->micro_batch(k), data);
     } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) {
+      failure = error.what();
+      if (!ran_out_of_memory(error)) {
         throw;
       }
-      failure = error.what();
     }
     if (!failure.empty()) {  // outside of the handler, which keeps what the exception holds alive
       engine_->give_up(failure);
@@ -315,6 +321,7 @@ void StepRunner::compute(std::int64_t batch, const std::function<void()>& before
 
 StepRunner::Outcome StepRunner::run(const Notice& notice,
                                     const std::function<void()>& before_update) {
+  MemoryLimit::check();  // what was taken between steps is not a micro-batch's fault
   const std::int64_t batch = batch_at(next_step_);
   Outcome mine;
   mine.learning_rate = engine_->learning_rate();

@@ -17,7 +17,7 @@
 #include "trireme/parallel/running_statistics.h"
 #include "trireme/settings/train_settings.h"
 #include "trireme/settings/values.h"
-#include "trireme/train/memory_limit.h"
+#include "trireme/tensor/memory_limit.h"
 #include "trireme/train/task.h"
 
 namespace trireme::detail {
@@ -96,10 +96,11 @@ class StepRunner {
   // What the caller has set is in force again at the end.
   struct LimitBefore {
     std::uint64_t bytes = MemoryLimit::limit_bytes();
+    std::uint64_t most = MemoryLimit::most_bytes();
     LimitBefore() = default;
     LimitBefore(const LimitBefore&) = delete;
     LimitBefore& operator=(const LimitBefore&) = delete;
-    ~LimitBefore() { MemoryLimit::set(bytes); }
+    ~LimitBefore() { MemoryLimit::set(bytes, most); }
   };
 
   const LimitBefore limit_before_;

@@ -12,20 +12,19 @@
 #include "support/ranks.h"
 #include "support/reference.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/shard/range.h"
 
 namespace trireme {
 namespace {
+
+using detail::index;
 
 using testing::Bytes;
 using testing::fork_world;
 
 // Inside of an announcement, one piece, several pieces, and no multiple of anything.
 constexpr std::array<std::int64_t, 5> kLengths = {1, 1021, 30'011, 200'003, 1'100'009};
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 std::vector<Bytes> inputs_of(Dtype dtype, std::int64_t numel, int size) {
   std::vector<Bytes> inputs;

@@ -14,7 +14,7 @@
 #include "trireme/models/mlp.h"
 #include "trireme/models/recompute.h"
 #include "trireme/models/wide.h"
-#include "trireme/train/memory_limit.h"
+#include "trireme/tensor/memory_limit.h"
 
 namespace trireme::models {
 namespace {

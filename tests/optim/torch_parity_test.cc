@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/optim.h>
 
+#include "support/torch.h"
 #include "trireme/optim/optimizer.h"
 
 namespace trireme {

@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/optim.h>
 
 #include "support/ranks.h"
+#include "support/torch.h"
 #include "trireme/core/error.h"
 
 namespace trireme {

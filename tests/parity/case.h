@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
-
+#include "support/torch.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/engine.h"
 

@@ -5,10 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
-
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/torch.h"
 #include "trireme/core/environment.h"
 #include "trireme/models/gpt.h"
 #include "trireme/parallel/engine.h"

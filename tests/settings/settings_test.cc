@@ -640,6 +640,8 @@ TEST(Resolve, LeavesAnAutomaticMicroBatchToTheRun) {
 
 TEST(Resolve, ReadsMemoryLimits) {
   EXPECT_EQ(memory_limit_bytes("auto"), std::nullopt);
+  EXPECT_EQ(memory_limit_bytes("none"), 0U);
+  expect_parts(refusal([] { snapshot_limit_bytes("none"); }), {"snapshot_limit", "or auto, found"});
   EXPECT_EQ(memory_limit_bytes("4096"), 4096U);
   EXPECT_EQ(memory_limit_bytes("512MB"), 512'000'000U);
   EXPECT_EQ(memory_limit_bytes("1.5GiB"), 3U * (1U << 29));

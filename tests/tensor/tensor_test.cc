@@ -1,8 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
-
 #include "support/ranks.h"
+#include "support/torch.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/shared_tensor.h"
 #include "trireme/tensor/span.h"

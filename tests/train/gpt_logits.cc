@@ -7,8 +7,9 @@
 #include <exception>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/serialize.h>
 
+#include "support/torch.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/models/gpt.h"
 #include "trireme/tensor/span.h"

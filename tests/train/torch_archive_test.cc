@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <torch/torch.h>
+#include <torch/optim.h>
+#include <torch/serialize.h>
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/torch.h"
 #include "trireme/checkpoint/compare.h"
 #include "trireme/checkpoint/exchange.h"
 #include "trireme/checkpoint/safetensors.h"

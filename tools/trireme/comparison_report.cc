@@ -14,7 +14,7 @@
 namespace trireme::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string indented(const std::string& text) {
   std::string result = "  ";
@@ -143,14 +143,15 @@ std::string settings_text(const Comparison& comparison) {
   return "Settings that differ\n" + indented(table.text());
 }
 
-Json run_json(const Run& run) {
-  Json json = {{"folder", run.folder}, {"status", run.status}, {"steps", run.steps}};
-  json["rank_bytes"] = run.rank_bytes ? Json(*run.rank_bytes) : Json();
-  json["communication_share"] = run.communication_share ? Json(*run.communication_share) : Json();
+OrderedJson run_json(const Run& run) {
+  OrderedJson json = {{"folder", run.folder}, {"status", run.status}, {"steps", run.steps}};
+  json["rank_bytes"] = run.rank_bytes ? OrderedJson(*run.rank_bytes) : OrderedJson();
+  json["communication_share"] =
+      run.communication_share ? OrderedJson(*run.communication_share) : OrderedJson();
   return json;
 }
 
-void add_difference(Json& json, const Difference& difference) {
+void add_difference(OrderedJson& json, const Difference& difference) {
   json["difference"] = difference.mean;
   json["interval95"] = {difference.interval95.low, difference.interval95.high};
   json["p_value"] = difference.p_value;
@@ -175,36 +176,36 @@ std::string report_text(const Comparison& comparison) {
 
 std::string report_json(const Comparison& comparison) {
   constexpr const char* kBases[] = {"folds", "samples", "one number"};
-  Json json = {{"a", run_json(comparison.a)}, {"b", run_json(comparison.b)}};
+  OrderedJson json = {{"a", run_json(comparison.a)}, {"b", run_json(comparison.b)}};
   json["basis"] = kBases[static_cast<int>(comparison.basis)];
   json["notes"] = comparison.notes;
-  json["metrics"] = Json::array();
+  json["metrics"] = OrderedJson::array();
   for (const ComparedMetric& metric : comparison.metrics) {
-    Json entry = {{"name", metric.name}, {"a", metric.a}, {"b", metric.b}};
+    OrderedJson entry = {{"name", metric.name}, {"a", metric.a}, {"b", metric.b}};
     if (metric.difference) {
       add_difference(entry, *metric.difference);
     } else {
       entry["difference"] = metric.b - metric.a;
     }
-    entry["better"] = metric.verdict.better == Better::kNeither ? Json()
-                      : metric.verdict.better == Better::kA     ? Json("a")
-                                                                : Json("b");
+    entry["better"] = metric.verdict.better == Better::kNeither ? OrderedJson()
+                      : metric.verdict.better == Better::kA     ? OrderedJson("a")
+                                                                : OrderedJson("b");
     entry["verdict"] = metric.verdict.text;
     json["metrics"].push_back(entry);
   }
   if (comparison.speed) {
-    Json entry = {{"unit", comparison.speed->unit},
-                  {"a", comparison.speed->a.mean},
-                  {"b", comparison.speed->b.mean}};
+    OrderedJson entry = {{"unit", comparison.speed->unit},
+                         {"a", comparison.speed->a.mean},
+                         {"b", comparison.speed->b.mean}};
     add_difference(entry, comparison.speed->difference);
     json["speed"] = entry;
   }
-  json["settings"] = Json::array();
+  json["settings"] = OrderedJson::array();
   for (const ComparedSetting& setting : comparison.settings) {
     json["settings"].push_back({{"name", setting.name}, {"a", setting.a}, {"b", setting.b}});
   }
   // Names of folders may be any bytes.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace trireme::tools

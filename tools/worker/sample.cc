@@ -7,7 +7,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
@@ -30,7 +31,7 @@ struct SampleOptions {
   std::uint64_t seed = 1;
 };
 
-TrainSettings settings_of(const std::string& run) {
+TrainSettings settings_of_gpt(const std::string& run) {
   const std::string path = run + "/config.json";
   std::ifstream file(path);
   std::ostringstream text;
@@ -78,7 +79,7 @@ std::int64_t next_token(const torch::Tensor& scores, const SampleOptions& option
 }
 
 int write_text(const SampleOptions& options) {
-  TrainSettings settings = settings_of(options.run);
+  TrainSettings settings = settings_of_gpt(options.run);
   settings.recompute = false;
   settings.dropout = 0;
   const std::string path = options.run + "/" + options.weights + ".safetensors";

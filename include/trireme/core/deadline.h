@@ -8,6 +8,9 @@ namespace trireme {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
+// The budget of a wait inside another one, which has the deadline.
+inline constexpr Milliseconds kForever = std::chrono::hours(24 * 365);
+
 // A moment after which a wait gives up. Every wait in Trireme has one.
 class Deadline {
  public:

@@ -32,6 +32,14 @@ constexpr std::string_view dtype_name(Dtype dtype) {
   return kNames[static_cast<int>(dtype)];
 }
 
+constexpr bool is_half(Dtype dtype) {
+  return dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16;
+}
+
+constexpr bool is_float(Dtype dtype) {
+  return is_half(dtype) || dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64;
+}
+
 // 16-bit floats, which C++20 has no types for: bit patterns that kernels interpret.
 struct Half {
   std::uint16_t bits;

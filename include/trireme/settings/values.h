@@ -11,7 +11,8 @@
 
 namespace trireme {
 
-// "512MB", "1.5GiB"; nothing for "auto". Throws ConfigError for anything else.
+// "512MB", "1.5GiB"; nothing for "auto"; a memory limit of "none" is 0. Throws ConfigError for
+// anything else.
 std::optional<std::uint64_t> memory_limit_bytes(const std::string& text);
 std::optional<std::uint64_t> snapshot_limit_bytes(const std::string& text);
 

@@ -6,13 +6,10 @@
 
 #include "comm/algo/algorithms.h"
 #include "comm/algo/pieces.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 using Stream = Wire::Stream;
 

@@ -5,6 +5,7 @@
 
 #include "comm/matching.h"
 #include "comm/net/wire.h"
+#include "trireme/core/index.h"
 
 // Note [hierarchy]
 // With M machines of L ranks each, rank m * L + j is number j of machine m. The numbers j of all
@@ -22,10 +23,6 @@
 
 namespace trireme::detail {
 namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 // A communicator's way in, for operations that are already checked.
 class Door : public Communicator {

@@ -10,17 +10,13 @@
 #include "comm/hierarchy/hierarchical_collectives.h"
 #include "comm/net/remote_window.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/core/log.h"
 
 namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kGrace{1500};
-constexpr Milliseconds kForever = std::chrono::hours(24 * 365);
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 class HierarchicalCommunicator final : public Communicator, public QueueHost {
  public:

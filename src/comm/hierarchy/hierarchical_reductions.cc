@@ -8,23 +8,12 @@
 #include "comm/net/wire.h"
 #include "comm/reduce_kernels.h"
 #include "comm/sum_chain.h"
+#include "trireme/core/index.h"
 
 // all_reduce and reduce_scatter of Note [hierarchy].
 
 namespace trireme::detail {
 namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
-
-bool is_half(Dtype dtype) {
-  return dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16;
-}
-
-bool is_float(Dtype dtype) {
-  return is_half(dtype) || dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64;
-}
 
 // The ranges' parts inside `window`, counted from `origin` instead of window.begin.
 std::vector<Range> clipped(std::span<const Range> ranges, Range window, std::int64_t origin) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
@@ -31,10 +32,6 @@ struct Header {
   std::int32_t unused2;
   std::int64_t outer_total;
 };
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 const Header& header_of(const std::byte* buffer) {
   return *reinterpret_cast<const Header*>(buffer);

@@ -34,11 +34,14 @@ FileDescriptor new_socket() {
   return fd;
 }
 
+}  // namespace
+
 bool wait_for(int fd, short events, const Deadline& deadline) {
+  pollfd entry{fd, events, 0};
   for (;;) {
-    pollfd entry{fd, events, 0};
-    const int ready =
-        poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(deadline.left().count(), 1000)));
+    // A millisecond more than is left, which is rounded down: the last look comes after the end.
+    const auto left = std::min<std::int64_t>(deadline.left().count() + 1, 1000);
+    const int ready = poll(&entry, 1, deadline.passed() ? 0 : static_cast<int>(left));
     if (ready > 0) {
       return true;
     }
@@ -47,8 +50,6 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
     }
   }
 }
-
-}  // namespace
 
 PeerCredentials Channel::peer() const {
   ucred credentials{};

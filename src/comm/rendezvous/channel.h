@@ -16,6 +16,9 @@ struct PeerCredentials {
   unsigned uid = 0;
 };
 
+// Until poll() has one of `events` for `fd`; false when `deadline` comes first.
+bool wait_for(int fd, short events, const Deadline& deadline);
+
 // A connected Unix socket that keeps message boundaries and can carry file descriptors.
 class Channel {
  public:

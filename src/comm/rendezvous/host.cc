@@ -12,6 +12,7 @@
 #include "comm/shm/control.h"
 #include "comm/shm/segment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/core/log.h"
 #include "trireme/core/machine.h"
 
@@ -19,10 +20,6 @@ namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kStrangerPatience{5000};  // for a connection that does not go on talking
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 // Rank 0's side of the meeting: several conversations at once, so that nobody can hold up the
 // others by not talking.

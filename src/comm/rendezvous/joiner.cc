@@ -8,15 +8,12 @@
 #include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/welcome.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kRetryPause{5};
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 class Joiner {
  public:

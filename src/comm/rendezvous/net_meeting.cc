@@ -11,18 +11,15 @@
 #include <unistd.h>
 
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/core/log.h"
 
 namespace trireme::detail {
 namespace {
 
-constexpr Milliseconds kRetryPause{50};
+constexpr Milliseconds kNetRetryPause{50};
 // A comer that says nothing is sent away after this.
 constexpr Milliseconds kPatience{5000};
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 // Lists of byte strings in one message.
 std::string pack_list(const std::vector<std::string>& parts) {
@@ -45,9 +42,9 @@ std::vector<std::string> unpack_list(const std::string& text) {
 }
 
 // Rank 0's side: talks to several comers at once, so that one that stays silent holds nobody up.
-class Host {
+class NetHost {
  public:
-  Host(const NetMeetingOptions& options, const Deadline& deadline)
+  NetHost(const NetMeetingOptions& options, const Deadline& deadline)
       : options_(options),
         deadline_(deadline),
         hello_(make_net_hello(options.identity, options.world, options.job)),
@@ -260,7 +257,7 @@ NetMeeting::NetMeeting(const NetMeetingOptions& options)
 }
 
 void NetMeeting::host(const NetMeetingOptions& options) {
-  Host side(options, deadline_);
+  NetHost side(options, deadline_);
   side.run();
   links_ = side.take_links();
   members_ = side.take_members();
@@ -294,7 +291,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
     }
     auto channel = try_connect(place, deadline_, &why);
     if (!channel) {
-      std::this_thread::sleep_for(kRetryPause);
+      std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }
     std::string message;
@@ -302,7 +299,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
     if (!channel->send(TcpChannel::bytes_of(hello), deadline_) ||
         !channel->receive(&message, deadline_)) {
       why = "it closed the connection without a word";
-      std::this_thread::sleep_for(kRetryPause);
+      std::this_thread::sleep_for(kNetRetryPause);
       continue;  // rank 0 may still be busy with an earlier world
     }
     if (!TcpChannel::read_into(message, &challenge)) {
@@ -319,7 +316,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
     if (!channel->send(TcpChannel::bytes_of(proof), deadline_) ||
         !channel->receive(&message, deadline_) || !TcpChannel::read_into(message, &verdict)) {
       why = "it broke off while this rank was being admitted";
-      std::this_thread::sleep_for(kRetryPause);
+      std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }
     if (verdict.admitted == 0) {

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "comm/rendezvous/channel.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -15,20 +16,6 @@ namespace {
 
 constexpr std::uint32_t kMostBytes = 64 << 20;
 constexpr Milliseconds kConnectPatience{3000};
-
-bool wait_for(int fd, short events, const Deadline& deadline) {
-  pollfd entry{fd, events, 0};
-  for (;;) {
-    const auto left = std::min<std::int64_t>(deadline.left().count() + 1, 1000);
-    const int ready = poll(&entry, 1, static_cast<int>(left));
-    if (ready > 0) {
-      return true;
-    }
-    if ((ready < 0 && errno != EINTR) || deadline.passed()) {
-      return false;
-    }
-  }
-}
 
 }  // namespace
 

@@ -5,13 +5,10 @@
 
 #include "comm/rendezvous/tcp_channel.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 // A struct from one rank to another, waited for.
 class Pipe {

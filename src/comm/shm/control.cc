@@ -2,13 +2,10 @@
 
 #include "comm/shm/segment.h"
 #include "trireme/comm/shared_buffer.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 std::size_t header_bytes() {
   return round_up(sizeof(ControlHeader), SharedBuffer::page_bytes());

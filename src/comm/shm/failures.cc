@@ -8,12 +8,11 @@
 #include "comm/failure_report.h"
 #include "comm/shm/matching.h"
 #include "comm/shm/pending.h"
+#include "comm/waiting.h"
 #include "trireme/core/log.h"
 
 namespace trireme::detail {
 namespace {
-
-constexpr auto kCheckInterval = std::chrono::milliseconds(10);
 
 std::string describe_call(const Call& call) {
   const Operation& op = call.operation;

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include "comm/shm/pending.h"
+#include "comm/waiting.h"
 #include "trireme/core/log.h"
 
 namespace trireme::detail {
@@ -16,10 +17,6 @@ constexpr std::uint32_t kSleeper = 1;
 constexpr std::uint32_t kBacklogSleeper = 1 << 16;
 
 constexpr int kSleepMilliseconds = 20;  // at most between two looks at whether the peers are alive
-
-// When a waiting thread's last look is this long ago, this process itself was stopped (Ctrl-Z, a
-// debugger), and that time is not the peers' fault.
-constexpr auto kStoppedMyself = std::chrono::seconds(1);
 
 void relax_processor() {
 #if defined(__x86_64__)

@@ -4,13 +4,10 @@
 #include "comm/shm/collectives.h"
 #include "comm/shm/conditions.h"
 #include "comm/sum_chain.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 // Vectors and cache lines: windows are cut at multiples of this many elements.
 constexpr std::size_t kWindowAlignment = 64;

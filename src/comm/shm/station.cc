@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 
 // Note [doorbells]
 // A rank that waits polls the words it waits for. When that takes long it raises its `sleeping`
@@ -59,10 +60,6 @@ void withdraw_at_exit(RankBlock* block) {
   ExitNotices& notices = exit_notices();
   const std::lock_guard lock(notices.mutex);
   notices.blocks.erase({getpid(), block});
-}
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
 }
 
 // The process's state letter in /proc: R, S, T (stopped), t (traced), Z, ...
