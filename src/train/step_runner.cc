@@ -338,6 +338,7 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
       loader_.clear();
       requested_until_.reset();
       make_smaller(reason);
+      MemoryLimit::reset_peak();  // what steps that are taken need, not what was tried in vain
     } catch (...) {
       statistics_.forget_step();
       throw;
