@@ -62,6 +62,12 @@ Lamb::Lamb(const LambOptions& options) : options_(options) {
   detail::check_rate("lamb", options.lr);
   detail::check_beta("lamb", "beta1", options.beta1);
   detail::check_beta("lamb", "beta2", options.beta2);
+  // Beyond it the direction has no bound that holds for all steps, and its norm no exact sum.
+  TRIREME_CHECK(options.beta1 * options.beta1 <= options.beta2,
+                "lamb: beta1^2 must not be larger than beta2, found beta1 ",
+                options.beta1,
+                " and beta2 ",
+                options.beta2);
   detail::check_positive("lamb", "eps", options.eps);
   detail::check_not_negative("lamb", "weight_decay", options.weight_decay);
   detail::check_not_negative("lamb", "l1", options.l1);

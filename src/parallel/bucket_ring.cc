@@ -10,10 +10,10 @@ BucketRing::BucketRing(Communicator& ranks,
                        MemoryLedger& ledger)
     : ledger_(&ledger),
       slot_bytes_(slot_bytes),
-      shared_(ranks.allocate(slot_bytes * count)),
+      shared_(std::make_shared<const SharedBuffer>(ranks.allocate(slot_bytes * count))),
       charge_(ledger.charge(MemoryCategory::kBuckets, slot_bytes * count)) {
   for (std::size_t slot = 0; slot < count; ++slot) {
-    slots_.push_back(shared_.data() + slot * slot_bytes);
+    slots_.push_back(shared_->data() + slot * slot_bytes);
     free_.push_back(static_cast<int>(slot));
   }
 }
@@ -25,10 +25,19 @@ int BucketRing::take() {
 }
 
 int BucketRing::grow() {
-  growth_.push_back(
-      {HostMemory(slot_bytes_), ledger_->charge(MemoryCategory::kBuckets, slot_bytes_)});
-  slots_.push_back(growth_.back().memory.data());
+  growth_.push_back({std::make_shared<const HostMemory>(slot_bytes_),
+                     ledger_->charge(MemoryCategory::kBuckets, slot_bytes_)});
+  slots_.push_back(growth_.back().memory->data());
   return static_cast<int>(slots_.size()) - 1;
+}
+
+std::shared_ptr<const void> BucketRing::owner(int slot) const {
+  const std::size_t first = slots_.size() - growth_.size();
+  const auto index = static_cast<std::size_t>(slot);
+  if (index < first) {
+    return shared_;
+  }
+  return growth_[index - first].memory;
 }
 
 void BucketRing::shrink() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "trireme/comm/communicator.h"
@@ -23,16 +24,18 @@ class BucketRing {
   void shrink();  // forgets what it grew by; all slots are free
 
   std::byte* data(int slot) const { return slots_[static_cast<std::size_t>(slot)]; }
+  // What keeps a slot alive: operations may outlive the ring.
+  std::shared_ptr<const void> owner(int slot) const;
   std::size_t slot_bytes() const { return slot_bytes_; }
   std::size_t size() const { return slots_.size(); }
 
  private:
   MemoryLedger* ledger_ = nullptr;
   std::size_t slot_bytes_ = 0;
-  SharedBuffer shared_;
+  std::shared_ptr<const SharedBuffer> shared_;
   MemoryLedger::Charge charge_;
   struct Growth {
-    HostMemory memory;
+    std::shared_ptr<const HostMemory> memory;
     MemoryLedger::Charge charge;
   };
   std::vector<Growth> growth_;

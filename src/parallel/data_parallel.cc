@@ -61,6 +61,12 @@ class DataParallelCore {
     TRIREME_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
                   "backward() needs a loss of one element that depends on the parameters");
     for (const Parameter& parameter : parameters_) {
+      TRIREME_CHECK(parameter.tensor.requires_grad() == parameter.trainable,
+                    "parameter ",
+                    parameter.name,
+                    parameter.trainable ? " was frozen" : " was unfrozen",
+                    " after DataParallel was built, which sums the gradients of those that were "
+                    "trainable then: build a new one");
       TRIREME_CHECK(
           !parameter.tensor.grad().defined(),
           "parameter ",
@@ -79,7 +85,7 @@ class DataParallelCore {
       throw;
     }
     in_backward_ = false;
-    reducer_->end_round(true, false);
+    reducer_->end_round({.took_part = true});
     if (sync) {
       finish();
     }

@@ -90,6 +90,9 @@ std::int64_t EngineBase::steps() const {
 double EngineBase::learning_rate() const {
   return core_->learning_rate();
 }
+bool EngineBase::flush() {
+  return core_->flush();
+}
 void EngineBase::set_learning_rate(double base) {
   core_->set_learning_rate(base);
 }

@@ -1,16 +1,21 @@
 #include "parallel/engine_core.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <set>
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include "parallel/broadcast.h"
+#include "parallel/half_autocast.h"
 #include "parallel/operator_watch.h"
+#include "parallel/same_on_all_ranks.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
+#include "trireme/parallel/sync_batch_norm.h"
 #include "trireme/shard/memory_formula.h"
 #include "trireme/tensor/memory_limit.h"
 #include "trireme/tensor/span.h"
@@ -25,7 +30,8 @@ std::set<const at::TensorImpl*> batch_norm_parameters(torch::nn::Module& model) 
   for (const auto& module : model.modules(/*include_self=*/false)) {
     const bool norm = module->as<torch::nn::BatchNorm1d>() != nullptr ||
                       module->as<torch::nn::BatchNorm2d>() != nullptr ||
-                      module->as<torch::nn::BatchNorm3d>() != nullptr;
+                      module->as<torch::nn::BatchNorm3d>() != nullptr ||
+                      module->as<SyncBatchNormImpl>() != nullptr;
     if (norm) {
       for (const at::Tensor& parameter : module->parameters(/*recurse=*/false)) {
         found.insert(parameter.unsafeGetTensorImpl());
@@ -34,6 +40,48 @@ std::set<const at::TensorImpl*> batch_norm_parameters(torch::nn::Module& model) 
   }
   return found;
 }
+
+// All that the result depends on and all ranks must have alike, a line each.
+std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& optimizer) {
+  const int threads = at::get_num_threads();
+  return {
+      concat(threads, threads == 1 ? " thread" : " threads"),
+      concat("the optimizer ", optimizer.name(), ", ", optimizer.settings()),
+      concat("zero ", o.zero),
+      concat("micro_batches ", o.micro_batches, ", accumulate ", o.accumulate),
+      concat(
+          "sum_order ", static_cast<int>(o.sum_order), ", divisor ", static_cast<int>(o.divisor)),
+      concat("precision ", static_cast<int>(o.precision), ", scale_loss ", o.scale_loss),
+      concat("clip_norm ", exact_text(o.clip_norm), ", clip_value ", exact_text(o.clip_value)),
+      concat("ema_decay ", exact_text(o.ema_decay)),
+      concat("check_gradients ", o.check_gradients),
+      concat("unit_bytes ", o.unit_bytes, ", bucket_bytes ", o.bucket_bytes),
+      concat("split ", static_cast<int>(o.split)),
+      concat("shard_group ", static_cast<int>(o.shard_group)),
+      concat("broadcast_buffers ", o.broadcast_buffers),
+      concat(o.gradient_hook ? "a" : "no", " gradient hook"),
+  };
+}
+
+// Engines whose backward runs, of all threads.
+std::atomic<int> g_in_backward{0};
+
+class InBackward {
+ public:
+  explicit InBackward(bool& here) : here_(here) {
+    here_ = true;
+    ++g_in_backward;
+  }
+  InBackward(const InBackward&) = delete;
+  InBackward& operator=(const InBackward&) = delete;
+  ~InBackward() {
+    here_ = false;
+    --g_in_backward;
+  }
+
+ private:
+  bool& here_;
+};
 
 }  // namespace
 
@@ -48,6 +96,11 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   TRIREME_CHECK(model_, "Engine: the model is a null pointer");
   TRIREME_CHECK(ranks_, "Engine: the world is a null pointer: pass what trireme::init() returned");
   check_options();
+  check_same_on_all_ranks("what an engine was built with",
+                          settings_of(options_, optimizer),
+                          "give every rank the same options, optimizer and number of threads "
+                          "(torch::set_num_threads, OMP_NUM_THREADS): they change the result",
+                          *ranks_);
   owners_ = options_.shard_group == ShardGroup::kMachine ? &ranks_->machine() : ranks_.get();
   const std::int64_t size = ranks_->size();
   micro_batches_ = options_.micro_batches > 0 ? options_.micro_batches : options_.accumulate * size;
@@ -57,6 +110,7 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   rounds_ = rounds_of(dealt_);
 
   parameters_ = list_parameters(*model_);
+  registered_ = model_->parameters(/*recurse=*/true).size();
   check_same_model(parameters_, *ranks_);
   if (options_.precision != Precision::kAsModel) {
     const auto exact = batch_norm_parameters(*model_);
@@ -67,6 +121,9 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
             options_.precision == Precision::kFloat16 ? Dtype::kFloat16 : Dtype::kBFloat16;
       }
     }
+  }
+  if (options_.scale_loss) {
+    scaler_ = std::make_unique<LossScaler>(options_.loss_scale);
   }
   for (const Parameter& parameter : parameters_) {
     const bool floating = parameter.dtype != Dtype::kInt32 && parameter.dtype != Dtype::kInt64 &&
@@ -167,7 +224,7 @@ void EngineCore::check_shard_group() {
   TRIREME_CHECK(!options_.gradient_hook,
                 "EngineOptions::shard_group: a gradient hook sums for all ranks; use kWorld");
   for (const Parameter& parameter : parameters_) {
-    TRIREME_CHECK(parameter.numel == 0 || parameter.tensor.storage().data() != nullptr,
+    TRIREME_CHECK(parameter.numel == 0 || has_memory(parameter.tensor),
                   "parameter ",
                   parameter.name,
                   " was built divided among the ranks: with EngineOptions::shard_group build the "
@@ -177,6 +234,11 @@ void EngineCore::check_shard_group() {
 }
 
 void EngineCore::receive(std::size_t parameter, const at::Tensor& gradient) {
+  if (!in_backward_ && g_in_backward > 0) {
+    // Another engine's loss leads through this one's model, as a generator's does through its
+    // discriminator: that gradient is nobody's.
+    return;
+  }
   TRIREME_CHECK(
       in_backward_,
       "parameter ",
@@ -213,6 +275,14 @@ void EngineCore::check_no_scope(const char* what) const {
 }
 
 void EngineCore::check_parameters() const {
+  const std::size_t registered = model_->parameters(/*recurse=*/true).size();
+  TRIREME_CHECK(registered == registered_,
+                "the model had ",
+                registered_,
+                " parameters when the engine was built and has ",
+                registered,
+                ": those that were registered since would not be trained; register them before, or "
+                "call engine.unwrap() and build a new engine");
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     TRIREME_CHECK(parameter.tensor.storage().unsafeGetStorageImpl() == storages_[i] &&
@@ -292,6 +362,13 @@ void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
   rounds_ = rounds;
 }
 
+void EngineCore::set_learning_rate(double base) {
+  TRIREME_CHECK(std::isfinite(base) && base >= 0,
+                "set_learning_rate: expected a number from 0 on, found ",
+                base);
+  base_rate_ = base;
+}
+
 double EngineCore::learning_rate() const {
   return base_rate_ * options_.schedule.factor(steps_);
 }
@@ -317,22 +394,20 @@ void EngineCore::backward(const at::Tensor& loss) {
                                     : "one that requires no gradient");
   check_no_scope("backward()");
   check_parameters();
+  TRIREME_CHECK(
+      !take_half_autocast() || scaler_,
+      "the loss was computed under Autocast(at::kHalf), whose gradients underflow without "
+      "a loss scale: set EngineOptions::scale_loss, or use bfloat16");
   gradients_->begin_round(round_ + 1 == local_micro_batches(), hooks_->reachable_from(loss));
-  in_backward_ = true;
+  const InBackward mark(in_backward_);
   failed_ = true;  // until the end is reached
-  try {
-    if (scaler_) {
-      (loss * scaler_->scale()).backward();
-    } else {
-      loss.backward();
-    }
-    MemoryLimit::check();  // before the others are told that this rank's gradients are good
-  } catch (...) {
-    in_backward_ = false;
-    throw;
+  if (scaler_) {
+    (loss * scaler_->scale()).backward();
+  } else {
+    loss.backward();
   }
-  in_backward_ = false;
-  gradients_->end_round(true, false, false);
+  MemoryLimit::check();  // before the others are told that this rank's gradients are good
+  gradients_->end_round({.took_part = true, .learning_rate = base_rate_});
   failed_ = false;
   backward_done_ = true;
   ++round_;
@@ -345,7 +420,8 @@ void EngineCore::complete(bool joined) {
   const std::int64_t done = one_communication() ? std::min<std::int64_t>(round_, 1) : round_;
   for (std::int64_t round = done; round < rounds_; ++round) {
     gradients_->begin_round(true, std::vector<bool>(parameters_.size(), false));
-    gradients_->end_round(false, joined, !given_up_.empty());
+    gradients_->end_round(
+        {.joined = joined, .given_up = !given_up_.empty(), .learning_rate = base_rate_});
   }
   agreement_ = gradients_->finish();
   completed_ = true;
@@ -413,6 +489,24 @@ bool EngineCore::step() {
   return true;
 }
 
+bool EngineCore::flush() {
+  check_alive();
+  TRIREME_CHECK(!backward_done_,
+                "flush() was called between backward() and step(): call step() first");
+  check_no_scope("flush()");
+  if (one_communication()) {
+    round_ = 0;  // nothing was sent before
+  }
+  complete(false);
+  tell_of_given_up();
+  announce(Act::kFinish, base_rate_);
+  if (agreement_.micro_batches == 0) {
+    forget_step();
+    return false;
+  }
+  return finish_step();
+}
+
 void EngineCore::give_up(const std::string& reason) {
   TRIREME_CHECK(!unwrapped_, "this engine has given its model back (unwrap): build another one");
   TRIREME_CHECK(!complete_here(),
@@ -423,7 +517,7 @@ void EngineCore::give_up(const std::string& reason) {
   // In the middle of a round the others need its end: what has not come will not come.
   const bool ends_round = failed_ && (!one_communication() || round_ + 1 == local_micro_batches());
   if (ends_round) {
-    gradients_->end_round(false, false, true);
+    gradients_->end_round({.given_up = true, .learning_rate = base_rate_});
   }
   if (one_communication()) {
     round_ = 0;  // nothing was sent before
@@ -508,12 +602,50 @@ void EngineCore::refuse_gradients() {
              "loss and the learning rate, clip, or set check_gradients = false"));
 }
 
+void EngineCore::refuse_overflow() {
+  const int rank = agreement_.bad_rank;
+  const std::string what =
+      rank < 0 ? std::string("the norm of the gradient")
+               : concat("the gradient of parameter ", parameters_[agreement_.bad_parameter].name);
+  const double scale = scaler_->scale();
+  forget_step();
+  throw GradientError(rank,
+                      concat(what,
+                             " is not finite",
+                             rank < 0 ? "" : concat(" on rank ", rank),
+                             " in step ",
+                             steps_ + 1,
+                             " although the loss scale is at its least, ",
+                             scale,
+                             ", after ",
+                             scaler_->state().skipped,
+                             " skipped steps: the loss itself is not finite, or too large for "
+                             "float16; look at the data and the learning rate, clip, or use "
+                             "bfloat16"));
+}
+
 bool EngineCore::finish_step() {
   if (agreement_.given_up_rank >= 0) {
     refuse_given_up();
   }
   if (options_.check_gradients && agreement_.bad_rank >= 0 && !scaler_) {
     refuse_gradients();
+  }
+  if (agreement_.other_rate_rank >= 0) {
+    const Agreement agreed = agreement_;
+    forget_step();
+    throw ConfigError(concat("the learning rate differs between ranks in step ",
+                             steps_ + 1,
+                             ": rank ",
+                             agreed.lead,
+                             " has ",
+                             agreed.lead_rate,
+                             ", rank ",
+                             agreed.other_rate_rank,
+                             " has ",
+                             agreed.other_rate,
+                             ": call set_learning_rate() with the same value on every rank; "
+                             "nothing was changed"));
   }
   bool overflow = agreement_.bad_rank >= 0;
   if (options_.clip_norm > 0 && !clipped_ && !overflow) {
@@ -531,10 +663,14 @@ bool EngineCore::finish_step() {
                  "changed and the step's gradients are dropped"));
     }
   }
+  if (overflow && scaler_ && scaler_->at_least() && options_.check_gradients) {
+    refuse_overflow();
+  }
+  const GradientTransform scaling = transform();  // with the scale that the sums carry
   const bool take = !scaler_ || scaler_->update(overflow);
   if (take) {
     memory_->begin_update();
-    optimizer_->update(gradients_->sums(), agreement_.used, transform(), learning_rate());
+    optimizer_->update(gradients_->sums(), agreement_.used, scaling, learning_rate());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (agreement_.used[i]) {
         // A graph that was built before must not be used after.

@@ -46,7 +46,8 @@ class EngineCore {
   std::int64_t micro_batches() const { return micro_batches_; }
   std::int64_t steps() const { return steps_; }
   double learning_rate() const;
-  void set_learning_rate(double base) { base_rate_ = base; }
+  void set_learning_rate(double base);
+  bool flush();
   double gradient_norm() const { return norm_; }
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
   std::int64_t skipped_steps() const { return scaler_ ? scaler_->state().skipped : 0; }
@@ -70,6 +71,7 @@ class EngineCore {
   bool finish_step();
   void forget_step();
   [[noreturn]] void refuse_gradients();
+  [[noreturn]] void refuse_overflow();
   void tell_of_given_up();
   [[noreturn]] void refuse_given_up();
   bool one_communication() const {
@@ -104,6 +106,7 @@ class EngineCore {
   std::unique_ptr<LossScaler> scaler_;
 
   std::vector<Parameter> parameters_;
+  std::size_t registered_ = 0;  // parameters of the model, tied ones under each name
   std::vector<Unit> units_;
   std::vector<Place> places_;
   std::vector<const c10::StorageImpl*> storages_;  // by parameter: where its tensor points

@@ -1,5 +1,6 @@
 #include "parallel/gradient_hooks.h"
 
+#include <string>
 #include <unordered_set>
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -24,6 +25,18 @@ class GradientHooks::Hook final : public torch::autograd::FunctionPreHook {
   std::shared_ptr<Link> link_;
   std::size_t parameter_;
 };
+
+namespace {
+
+// A function that LibTorch has not made: its own have a name ("ViewBackward0") or are in its
+// namespace, while users' are wrapped into a CppNode.
+bool is_somebodys_own(const torch::autograd::Node& node) {
+  const std::string name = node.name();
+  return name.find("CppNode") != std::string::npos ||
+         (name.find("::") != std::string::npos && !name.starts_with("torch::autograd::"));
+}
+
+}  // namespace
 
 GradientHooks::GradientHooks(const std::vector<Parameter>& parameters, Receive receive)
     : count_(parameters.size()) {
@@ -57,9 +70,8 @@ std::vector<bool> GradientHooks::reachable_from(const at::Tensor& loss) const {
       reachable[parameter->second] = true;
       continue;
     }
-    if (!node->is_traceable() && node->num_outputs() > 0) {
-      // A function of somebody's own may run a backward inside (activation checkpointing): anything
-      // can come of it.
+    if (!node->is_traceable() && node->num_outputs() > 0 && is_somebodys_own(*node)) {
+      // It may run a backward inside (activation checkpointing): anything can come of it.
       reachable.assign(count_, true);
       return reachable;
     }

@@ -28,7 +28,8 @@ at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor
                 at::IntArrayRef(parameter.sizes),
                 " when the engine was built: its shape must not change");
   const at::ScalarType type = scalar_type_of(dtype);
-  if (gradient.scalar_type() == type && gradient.layout() == at::kStrided &&
+  // Memory that is to be read with another sign is not what it looks like.
+  if (gradient.scalar_type() == type && gradient.layout() == at::kStrided && !gradient.is_neg() &&
       (gradient.strides() == at::IntArrayRef(parameter.strides) ||
        (gradient.is_contiguous() && at::IntArrayRef(c10::contiguous_strides(parameter.sizes)) ==
                                         at::IntArrayRef(parameter.strides)))) {
@@ -290,6 +291,19 @@ std::byte* GradientReducer::acquire(std::size_t b) {
   return state.memory;
 }
 
+std::shared_ptr<const void> GradientReducer::owner_of(std::size_t b, int slot) const {
+  const std::size_t unit = buckets_[b].unit;
+  switch (space_of(units_[unit])) {
+    case Space::kInPlace:
+      return sums_.owner(unit);
+    case Space::kLocal:
+      return sums_.local_owner(unit);
+    case Space::kRing:
+      return ring_.owner(slot);
+  }
+  return {};
+}
+
 // Note [waiting for a slot]
 // Buckets are launched in one order on all ranks, so the oldest one that this rank has launched
 // needs nothing from it any more: waiting for it cannot be a circle. Where nothing has been
@@ -380,12 +394,13 @@ void GradientReducer::launch(std::size_t b) {
     // Nothing of this bucket came. It is not read, but has to be somewhere.
     memory = space == Space::kRing && !replicated_ ? ring_.data(0) : acquire(b);
   }
-  const std::int64_t numel = bucket.range.size();
-  const Dtype dtype = bucket_dtype(unit);
+  // The engine may end before the operation does.
+  const Span gradients{
+      memory, bucket.range.size(), bucket_dtype(unit), owner_of(b, std::max(state.slot, 0))};
   Flight flight{b, state.slot, {}};
   SumTerms terms{.absent = std::move(absent)};
   if (replicated_) {
-    flight.work = ranks_.all_reduce({memory, numel, dtype}, ReduceOp::kSum, std::move(terms));
+    flight.work = ranks_.all_reduce(gradients, ReduceOp::kSum, std::move(terms));
     flight.memory = memory;
     in_flight_.push_back(std::move(flight));
     return;
@@ -407,12 +422,12 @@ void GradientReducer::launch(std::size_t b) {
     terms.accumulate = true;
     terms.fresh = fresh_ranges(bucket);
   }
-  flight.work =
-      ranks_.reduce_scatter({memory, numel, dtype},
-                            {sums_.at(bucket.unit, own.begin), own.size(), unit.sum_dtype()},
-                            ReduceOp::kSum,
-                            std::move(counts),
-                            std::move(terms));
+  flight.work = ranks_.reduce_scatter(
+      gradients,
+      {sums_.at(bucket.unit, own.begin), own.size(), unit.sum_dtype(), sums_.owner(bucket.unit)},
+      ReduceOp::kSum,
+      std::move(counts),
+      std::move(terms));
   in_flight_.push_back(std::move(flight));
 }
 
@@ -491,11 +506,11 @@ void GradientReducer::retire(Flight& flight) {
   }
 }
 
-void GradientReducer::end_round(bool took_part, bool joined, bool given_up) {
+void GradientReducer::end_round(const RoundEnd& end) {
   const bool one_communication = options_.sum_order == SumOrder::kLocalFirst && ranks_.size() > 1;
   if (one_communication && !last_round_of_this_rank_) {
     records_.note(present_);
-    if (took_part) {
+    if (end.took_part) {
       records_.count_micro_batch();
     }
     return;
@@ -506,7 +521,7 @@ void GradientReducer::end_round(bool took_part, bool joined, bool given_up) {
       launch(order_[next_++]);
     }
   }
-  if (given_up) {
+  if (end.given_up) {
     sparse_.clear();
   }
   reduce_sparse();
@@ -514,11 +529,11 @@ void GradientReducer::end_round(bool took_part, bool joined, bool given_up) {
   if (!one_communication) {
     records_.forget_own();
   }
-  if (took_part) {
+  if (end.took_part) {
     records_.count_micro_batch();
   }
   records_.note(present_);
-  records_.tell(joined, given_up);
+  records_.tell(end.joined, end.given_up, end.learning_rate);
   ++rounds_done_;
 }
 

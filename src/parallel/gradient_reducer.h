@@ -50,8 +50,14 @@ class GradientReducer {
   void begin_round(bool last_of_this_rank, const std::vector<bool>& expected);
   // A parameter's gradient of this micro-batch; called once for each that has one.
   void add(std::size_t parameter, const at::Tensor& gradient);
-  // Backward is over; what has not come will not come. `took_part`: there was a micro-batch.
-  void end_round(bool took_part, bool joined, bool given_up = false);
+  // Backward is over; what has not come will not come. The others are told the rest.
+  struct RoundEnd {
+    bool took_part = false;  // there was a micro-batch
+    bool joined = false;     // there is no more data
+    bool given_up = false;
+    double learning_rate = 0;
+  };
+  void end_round(const RoundEnd& end);
 
   // Between steps: how many rounds the next ones have. Collective; may need memory for buckets.
   void set_rounds(std::int64_t rounds);
@@ -87,6 +93,8 @@ class GradientReducer {
   Dtype bucket_dtype(const Unit& unit) const;
   std::byte* acquire(std::size_t bucket);
   int acquire_slot();
+  // What keeps the memory of a bucket alive.
+  std::shared_ptr<const void> owner_of(std::size_t bucket, int slot) const;
   void launch_ready();
   void wait_until_released();
   void launch(std::size_t bucket);
@@ -94,7 +102,6 @@ class GradientReducer {
   void poll();
   void wait_for_oldest();
   void retire(Flight& flight);
-  void write(std::size_t parameter, const at::Tensor& gradient);
   void reduce_sparse();
   void make_ring();
   // Rounds of one group of micro-batches, see Note [groups of micro-batches]; 0 where a round has

@@ -81,6 +81,10 @@ std::shared_ptr<const void> GradientSums::owner(std::size_t unit) const {
   return std::make_shared<const SharedBuffer>(sums_[unit].shared);
 }
 
+std::shared_ptr<const void> GradientSums::local_owner(std::size_t unit) const {
+  return std::make_shared<const SharedBuffer>(sums_[unit].local);
+}
+
 void GradientSums::gather_whole() {
   if (whole_) {
     return;

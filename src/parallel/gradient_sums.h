@@ -39,8 +39,9 @@ class GradientSums {
   bool reads_peers() const { return reads_peers_; }
   // Whole gradients of this rank, for SumOrder::kLocalFirst at stages 2 and 3.
   std::byte* local(std::size_t unit, std::int64_t element) const;
-  // What keeps a unit's sums alive.
+  // What keeps a unit's sums, and its local gradients, alive: operations may outlive this.
   std::shared_ptr<const void> owner(std::size_t unit) const;
+  std::shared_ptr<const void> local_owner(std::size_t unit) const;
 
   // Makes the sums whole in this rank's memory. Collective.
   void gather_whole();

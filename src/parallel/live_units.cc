@@ -70,6 +70,7 @@ void LiveUnits::add(std::size_t bytes, UnitNames names) {
   unit.bytes = bytes;
   unit.watched = std::make_shared<Handle>(weak_from_this(), units_.size(), std::move(names));
   unit.storage = UnitStorage(nullptr, 0, unit.watched);
+  refuse_access(*unit.storage.storage().unsafeGetStorageImpl(), *unit.watched);
   units_.push_back(std::move(unit));
 }
 

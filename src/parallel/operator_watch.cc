@@ -137,8 +137,26 @@ void show_memory(c10::StorageImpl& storage,
                  const std::shared_ptr<Watched>& watched) {
   c10::DataPtr memory = watched_pointer(data, watched);
   const std::unique_lock lock(storage_mutex);
+  storage.clear_data_ptr_access_error_msg_();
   memory = storage.set_data_ptr(std::move(memory));
   storage.set_nbytes(bytes);
+  if (data == nullptr) {
+    refuse_access(storage, *watched);
+  }
+}
+
+void refuse_access(c10::StorageImpl& storage, const Watched& watched) {
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+      concat("the memory of parameter ",
+             watched.name_at(0),
+             " and those beside it is divided among the ranks and was asked for outside of an "
+             "operator (torch::save, data_ptr): open a scope first, { auto scope = "
+             "engine.gathered(); ... }, on every rank"));
+}
+
+bool has_memory(const at::Tensor& tensor) {
+  const std::shared_lock lock(storage_mutex);
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
 }
 
 Watched* watched_of(const at::Tensor& tensor) {
@@ -146,7 +164,8 @@ Watched* watched_of(const at::Tensor& tensor) {
     return nullptr;
   }
   const std::shared_lock lock(storage_mutex);
-  const c10::DataPtr& data = tensor.storage().data_ptr();
+  // Whether it is there or not.
+  const c10::DataPtr& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   if (data.get_deleter() != &delete_context) {
     return nullptr;
   }

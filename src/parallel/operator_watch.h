@@ -42,6 +42,11 @@ void show_memory(c10::StorageImpl& storage,
                  std::size_t bytes,
                  const std::shared_ptr<Watched>& watched);
 
+// Who asks a storage that has no memory now for it, outside of an operator, is told so.
+void refuse_access(c10::StorageImpl& storage, const Watched& watched);
+// There is memory behind a tensor now.
+bool has_memory(const at::Tensor& tensor);
+
 // A tensor on such a storage whose uses are seen.
 at::Tensor watched_tensor(const c10::Storage& storage,
                           at::ScalarType type,

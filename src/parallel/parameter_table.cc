@@ -1,37 +1,19 @@
 #include "parallel/parameter_table.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include <ATen/ops/from_blob.h>
 #include <torch/nn/modules/embedding.h>
 
 #include "parallel/operator_watch.h"
+#include "parallel/same_on_all_ranks.h"
 #include "trireme/core/error.h"
+#include "trireme/shard/range.h"
 #include "trireme/tensor/span.h"
 
 namespace trireme::detail {
 namespace {
-
-// FNV-1a: the same on every machine, which std::hash does not promise.
-class Fingerprint {
- public:
-  void add(const std::string& text) {
-    for (const char c : text) {
-      value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
-    }
-    add(static_cast<std::int64_t>(text.size()));
-  }
-  void add(std::int64_t number) {
-    for (int byte = 0; byte < 8; ++byte) {
-      value_ =
-          (value_ ^ (static_cast<std::uint64_t>(number) >> (8 * byte) & 0xFF)) * 0x100000001B3ULL;
-    }
-  }
-  std::int64_t value() const { return static_cast<std::int64_t>(value_); }
-
- private:
-  std::uint64_t value_ = 0xCBF29CE484222325ULL;
-};
 
 std::string describe(const Parameter& parameter) {
   std::string text = concat(parameter.name, " ", dtype_name(parameter.dtype), "[");
@@ -46,13 +28,41 @@ std::string describe(const Parameter& parameter) {
          (parameter.sparse ? ", sparse gradients" : "");
 }
 
-// The text of rank `from`, on every rank.
-std::string broadcast_text(std::string text, int from, Communicator& ranks) {
-  std::vector<std::int64_t> size = {static_cast<std::int64_t>(text.size())};
-  ranks.broadcast(size, from).wait();
-  text.resize(static_cast<std::size_t>(size[0]));
-  ranks.broadcast({text.data(), size[0], Dtype::kUint8}, from).wait();
-  return text;
+// Where in its storage a tensor's elements are.
+Range extent_of(const at::Tensor& tensor) {
+  std::int64_t last = tensor.storage_offset();
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  return {tensor.storage_offset(), last + 1};
+}
+
+// Of the parameters on one storage: none overlaps another (they may lie side by side, as a model
+// that was saved in an engine and loaded again has them), and no other tensor is on it. The engine
+// moves parameters: a view that somebody keeps would never see an update.
+void check_memory(const std::vector<Parameter>& parameters,
+                  const std::vector<std::size_t>& sharers) {
+  for (const std::size_t one : sharers) {
+    for (const std::size_t other : sharers) {
+      TRIREME_CHECK(
+          one == other ||
+              intersection(extent_of(parameters[one].tensor), extent_of(parameters[other].tensor))
+                  .empty(),
+          "parameters ",
+          parameters[std::min(one, other)].name,
+          " and ",
+          parameters[std::max(one, other)].name,
+          " are two tensors on one memory (tied with set_data?): to tie them, register the "
+          "same tensor under both names");
+    }
+  }
+  const Parameter& first = parameters[sharers.front()];
+  TRIREME_CHECK(first.tensor.storage().use_count() <= sharers.size(),
+                "the memory of parameter ",
+                first.name,
+                " is also that of another tensor, which would never see an update, because an "
+                "engine moves parameters: a module must make views of them (narrow, view, detach) "
+                "in forward(), not keep them; a copy to compare with needs clone()");
 }
 
 }  // namespace
@@ -72,7 +82,7 @@ at::Tensor view_of(const Parameter& parameter,
 std::vector<Parameter> list_parameters(torch::nn::Module& model) {
   std::vector<Parameter> parameters;
   std::unordered_map<const void*, std::string> by_tensor;
-  std::unordered_map<const void*, std::string> by_storage;
+  std::unordered_map<const void*, std::vector<std::size_t>> by_storage;
   for (const auto& item : model.named_parameters(/*recurse=*/true)) {
     const at::Tensor& tensor = item.value();
     if (!tensor.defined()) {
@@ -104,16 +114,7 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
                     " belongs to another engine: call its unwrap() before building a new one");
     }
     if (tensor.numel() > 0 && watched_of(tensor) == nullptr) {
-      const auto [entry, fresh] =
-          by_storage.emplace(tensor.storage().unsafeGetStorageImpl(), item.key());
-      TRIREME_CHECK(
-          fresh,
-          "parameters ",
-          entry->second,
-          " and ",
-          item.key(),
-          " are two tensors on one memory (tied with set_data?): to tie them, register the "
-          "same tensor under both names");
+      by_storage[tensor.storage().unsafeGetStorageImpl()].push_back(parameters.size());
     }
     Parameter parameter;
     parameter.name = item.key();
@@ -130,6 +131,9 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
       parameter.strides.assign(strides.begin(), strides.end());
     }
     parameters.push_back(std::move(parameter));
+  }
+  for (const auto& [storage, sharers] : by_storage) {
+    check_memory(parameters, sharers);
   }
   TRIREME_CHECK(!parameters.empty(),
                 "the module ",
@@ -158,40 +162,12 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
 }
 
 void check_same_model(const std::vector<Parameter>& parameters, Communicator& ranks) {
-  const auto size = static_cast<std::size_t>(ranks.size());
-  Fingerprint all;
+  std::vector<std::string> lines;
+  lines.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
-    all.add(describe(parameter));
+    lines.push_back(describe(parameter));
   }
-  const std::vector<std::int64_t> mine = {all.value(),
-                                          static_cast<std::int64_t>(parameters.size())};
-  std::vector<std::int64_t> everyone(2 * size);
-  ranks.all_gather(mine, everyone).wait();
-  for (std::size_t rank = 1; rank < size; ++rank) {
-    if (everyone[2 * rank] == everyone[0] && everyone[2 * rank + 1] == everyone[1]) {
-      continue;
-    }
-    // All ranks are here, with the same `rank`: find where its list leaves that of rank 0.
-    const auto count = std::min(everyone[1], everyone[2 * rank + 1]);
-    std::string texts[2];
-    for (std::int64_t i = 0; i <= count; ++i) {
-      const std::string own = i < static_cast<std::int64_t>(parameters.size())
-                                  ? describe(parameters[static_cast<std::size_t>(i)])
-                                  : "nothing more";
-      texts[0] = broadcast_text(own, 0, ranks);
-      texts[1] = broadcast_text(own, static_cast<int>(rank), ranks);
-      if (texts[0] != texts[1]) {
-        break;
-      }
-    }
-    throw ConfigError(concat("the model differs between ranks: rank 0 has ",
-                             texts[0],
-                             " where rank ",
-                             rank,
-                             " has ",
-                             texts[1],
-                             ": build the same model on every rank"));
-  }
+  check_same_on_all_ranks("the model", lines, "build the same model on every rank", ranks);
 }
 
 }  // namespace trireme::detail

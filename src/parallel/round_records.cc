@@ -6,10 +6,11 @@
 namespace trireme::detail {
 namespace {
 
-// A record: how many micro-batches of this rank are in it, whether it has joined or given up, then
-// one byte for each parameter.
+// A record: how many micro-batches of this rank are in it, its learning rate, whether it has joined
+// or given up, then one byte for each parameter.
 constexpr std::size_t kMicroBatches = 0;
-constexpr std::size_t kJoined = sizeof(std::int64_t);
+constexpr std::size_t kRate = sizeof(std::int64_t);
+constexpr std::size_t kJoined = kRate + sizeof(double);
 constexpr std::size_t kGivenUp = kJoined + 1;
 constexpr std::size_t kFirstParameter = kGivenUp + 1;
 
@@ -19,33 +20,43 @@ std::int64_t micro_batches_in(const std::uint8_t* record) {
   return count;
 }
 
+double rate_in(const std::uint8_t* record) {
+  double rate = 0;
+  std::memcpy(&rate, record + kRate, sizeof(rate));
+  return rate;
+}
+
 }  // namespace
 
 RoundRecords::RoundRecords(std::size_t parameters, Communicator& ranks)
     : ranks_(ranks),
-      own_(kFirstParameter + parameters),
-      all_(own_.size() * static_cast<std::size_t>(ranks.size())) {}
+      own_(std::make_shared<std::vector<std::uint8_t>>(kFirstParameter + parameters)),
+      all_(std::make_shared<std::vector<std::uint8_t>>(own_->size() *
+                                                       static_cast<std::size_t>(ranks.size()))) {}
 
 void RoundRecords::note(const std::vector<GradientState>& gradients) {
   for (std::size_t p = 0; p < gradients.size(); ++p) {
-    std::uint8_t& known = own_[kFirstParameter + p];
+    std::uint8_t& known = (*own_)[kFirstParameter + p];
     known = std::max(known, static_cast<std::uint8_t>(gradients[p]));
   }
 }
 
 void RoundRecords::count_micro_batch() {
-  const std::int64_t count = micro_batches_in(own_.data()) + 1;
-  std::memcpy(own_.data() + kMicroBatches, &count, sizeof(count));
+  const std::int64_t count = micro_batches_in(own_->data()) + 1;
+  std::memcpy(own_->data() + kMicroBatches, &count, sizeof(count));
 }
 
 void RoundRecords::forget_own() {
-  std::fill(own_.begin(), own_.end(), std::uint8_t{0});
+  std::fill(own_->begin(), own_->end(), std::uint8_t{0});
 }
 
-void RoundRecords::tell(bool joined, bool given_up) {
-  own_[kJoined] = joined ? 1 : 0;
-  own_[kGivenUp] = given_up ? 1 : 0;
-  telling_ = ranks_.all_gather(own_, all_);
+void RoundRecords::tell(bool joined, bool given_up, double learning_rate) {
+  std::memcpy(own_->data() + kRate, &learning_rate, sizeof(learning_rate));
+  (*own_)[kJoined] = joined ? 1 : 0;
+  (*own_)[kGivenUp] = given_up ? 1 : 0;
+  const auto bytes = [](const auto& values) { return static_cast<std::int64_t>(values->size()); };
+  telling_ = ranks_.all_gather(ConstSpan(own_->data(), bytes(own_), Dtype::kUint8, own_),
+                               Span(all_->data(), bytes(all_), Dtype::kUint8, all_));
   pending_ = true;
 }
 
@@ -58,11 +69,16 @@ void RoundRecords::take(std::vector<char>& accumulated) {
   bool all_joined = true;
   bool any_joined = false;
   for (int rank = 0; rank < ranks_.size(); ++rank) {
-    const std::uint8_t* record = all_.data() + static_cast<std::size_t>(rank) * own_.size();
+    const std::uint8_t* record = all_->data() + static_cast<std::size_t>(rank) * own_->size();
     agreement_.micro_batches += micro_batches_in(record);
     const bool joined = record[kJoined] != 0;
     if (!joined && all_joined) {
       agreement_.lead = rank;
+      agreement_.lead_rate = rate_in(record);
+    }
+    if (!joined && agreement_.other_rate_rank < 0 && rate_in(record) != agreement_.lead_rate) {
+      agreement_.other_rate_rank = rank;
+      agreement_.other_rate = rate_in(record);
     }
     if (record[kGivenUp] != 0 && agreement_.given_up_rank < 0) {
       agreement_.given_up_rank = rank;

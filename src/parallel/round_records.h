@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "trireme/comm/communicator.h"
@@ -15,6 +16,10 @@ struct Agreement {
   bool any_joined = false;         // some have none
   int lead = 0;                    // the first rank that has
   int given_up_rank = -1;          // the first rank that gave the step up; -1: none
+  // The first rank with another learning rate than the lead, and both; -1: none.
+  int other_rate_rank = -1;
+  double other_rate = 0;
+  double lead_rate = 0;
   // The first gradient that is not finite; -1: all are.
   int bad_rank = -1;
   std::size_t bad_parameter = 0;
@@ -36,7 +41,7 @@ class RoundRecords {
   void forget_own();
 
   // Tells the others, and hears from them. Collective; the answers come with `take`.
-  void tell(bool joined, bool given_up);
+  void tell(bool joined, bool given_up, double learning_rate);
   // Adds what was heard to the agreement; nothing where nothing was told since. `accumulated`: by
   // parameter, whether its sums hold something.
   void take(std::vector<char>& accumulated);
@@ -47,8 +52,9 @@ class RoundRecords {
 
  private:
   Communicator& ranks_;
-  std::vector<std::uint8_t> own_;
-  std::vector<std::uint8_t> all_;  // by rank
+  // Kept by the operation that is on its way, which may outlive this.
+  std::shared_ptr<std::vector<std::uint8_t>> own_;
+  std::shared_ptr<std::vector<std::uint8_t>> all_;  // by rank
   Work telling_;
   bool pending_ = false;
   Agreement agreement_;

@@ -297,6 +297,7 @@ void ShardedOptimizer::update(const GradientSums& gradients,
                             decay);
     }
   };
+  const std::vector<bool> everything(used.size(), true);
   const auto* lamb = dynamic_cast<const Lamb*>(optimizer_.get());
   if (lamb != nullptr) {
     update_lamb(*lamb, gradients, used, transform, learning_rate);
@@ -305,8 +306,9 @@ void ShardedOptimizer::update(const GradientSums& gradients,
     if (!context_.units[u].trainable) {
       continue;
     }
-    for_pieces(u, used, [&](const Piece& piece) {
-      if (lamb == nullptr) {
+    // An average follows a weight also in steps that leave the weight alone.
+    for_pieces(u, decay > 0 ? everything : used, [&](const Piece& piece) {
+      if (lamb == nullptr && used[context_.units[u].parameters[piece.parameter]]) {
         optimizer_->update(slice(u, piece, gradients), transform, learning_rate);
       }
       average(u, piece);

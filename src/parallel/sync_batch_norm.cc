@@ -66,7 +66,9 @@ class Normalize : public torch::autograd::Function<Normalize> {
         c10::IValue::make_capsule(c10::make_intrusive<RanksHolder>(ranks));
     Tensor output = normal;
     if (weight.defined()) {
-      output = normal * along_channels(weight, input) + along_channels(bias, input);
+      // In the precision of the weight, which may be higher than the input's.
+      output = (normal * along_channels(weight, input) + along_channels(bias, input))
+                   .to(input.scalar_type());
     }
     context->mark_non_differentiable({mean, variance});
     return {output, mean, variance, torch::scalar_tensor(count, torch::kDouble)};

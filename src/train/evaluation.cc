@@ -10,20 +10,33 @@
 namespace trireme {
 namespace {
 
-// The module in evaluation mode while this lives.
+// The module in evaluation mode while this lives; then each part of it in the mode it was in, since
+// a user may have frozen some by hand.
 class EvaluationMode {
  public:
-  explicit EvaluationMode(torch::nn::Module& module)
-      : module_(module), was_training_(module.is_training()) {
+  explicit EvaluationMode(torch::nn::Module& module) : module_(module) {
+    visit([this](torch::nn::Module& part) { was_training_.push_back(part.is_training()); });
     module_.eval();
   }
-  ~EvaluationMode() { module_.train(was_training_); }
+  ~EvaluationMode() {
+    auto was = was_training_.begin();
+    // Those around come before those inside, which train() changes too.
+    visit([&](torch::nn::Module& part) { part.train(*was++); });
+  }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
+  template <class Visit>
+  void visit(const Visit& one) {
+    one(module_);
+    for (const auto& part : module_.modules(/*include_self=*/false)) {
+      one(*part);
+    }
+  }
+
   torch::nn::Module& module_;
-  bool was_training_;
+  std::vector<bool> was_training_;
 };
 
 // What this rank has found; slots of other ranks' batches and samples are 0, so that sums over the

@@ -277,6 +277,8 @@ TEST(Optimizer, TransformsGradientsInOrder) {
 }
 
 TEST(Optimizer, RefusesSettingsThatMakeNoSense) {
+  EXPECT_THROW(Lamb({.beta1 = 0.9, .beta2 = 0.8}), ConfigError) << "its direction has no bound";
+  EXPECT_NO_THROW(Lamb({.beta1 = 0.9, .beta2 = 0.81 + 1e-9}));
   using testing::message_of;
   EXPECT_NE(message_of<ConfigError>([] { AdamW({.lr = -1}); }).find("lr"), std::string::npos);
   EXPECT_NE(message_of<ConfigError>([] { Adam({.beta1 = 1}); }).find("beta1"), std::string::npos);

@@ -254,6 +254,25 @@ TEST(Evaluate, SplitsWhatDoesNotFit) {
   });
 }
 
+// A user may have put parts of a model into evaluation mode by hand.
+TEST(Evaluate, LeavesEveryModuleInItsMode) {
+  in_world(1, [](std::shared_ptr<World> world) {
+    const FormulaDataset data(
+        5, {kFeatures}, kClasses, [](std::int64_t) { return 0; }, value_of);
+    for (const bool whole : {false, true}) {
+      for (const bool part : {false, true}) {
+        Net net(kClasses);
+        net->train(whole);
+        net->drop->train(part);
+        evaluate(trainable(net), Task(data.shape()), data, {}, *world);
+        EXPECT_EQ(net->is_training(), whole);
+        EXPECT_EQ(net->linear->is_training(), whole);
+        EXPECT_EQ(net->drop->is_training(), part);
+      }
+    }
+  });
+}
+
 TEST(Evaluate, RefusesWhatCannotBe) {
   in_world(1, [](std::shared_ptr<World> world) {
     const FormulaDataset data(

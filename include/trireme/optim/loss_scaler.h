@@ -31,6 +31,9 @@ class LossScaler {
   // What gradients are multiplied with; exact.
   double unscale() const { return 1 / state_.scale; }
 
+  // It cannot become smaller.
+  bool at_least() const { return state_.scale <= options_.least; }
+
   // After the gradients of a step are known: true when the step is to be taken, false when it is to
   // be skipped because one overflowed.
   bool update(bool overflow);

@@ -15,6 +15,11 @@
 
 namespace trireme {
 
+namespace detail {
+// The shortest text that is this number and no other.
+std::string exact_text(double value);
+}  // namespace detail
+
 // A rule and its settings; immutable and shared by whoever updates a slice of anything.
 class Optimizer {
  public:
@@ -26,6 +31,9 @@ class Optimizer {
   // What checkpoints call them; of our own rules as torch::optim does.
   virtual std::vector<std::string> state_names() const;
   virtual double learning_rate() const = 0;
+  // Everything that its updates depend on, as a text with all digits: "lr 0.1, momentum 0.9". Ranks
+  // compare theirs.
+  virtual std::string settings() const;
 
   // Updates the slice in place with this learning rate (a schedule's, or learning_rate()).
   // Thread-safe for disjoint slices.
@@ -99,6 +107,7 @@ class Sgd final : public Optimizer {
                              : std::vector<std::string>{};
   }
   double learning_rate() const override { return options_.lr; }
+  std::string settings() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
               double lr) const override;
@@ -116,6 +125,7 @@ class Adam final : public Optimizer {
   int state_count() const override { return 2; }
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   double learning_rate() const override { return options_.lr; }
+  std::string settings() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
               double lr) const override;
@@ -133,6 +143,7 @@ class AdamW final : public Optimizer {
   int state_count() const override { return 2; }
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   double learning_rate() const override { return options_.lr; }
+  std::string settings() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
               double lr) const override;
@@ -150,6 +161,7 @@ class Adagrad final : public Optimizer {
   int state_count() const override { return 1; }
   std::vector<std::string> state_names() const override { return {"sum"}; }
   double learning_rate() const override { return options_.lr; }
+  std::string settings() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
               double lr) const override;
@@ -167,6 +179,7 @@ class Lion final : public Optimizer {
   int state_count() const override { return 1; }
   std::vector<std::string> state_names() const override { return {"exp_avg"}; }
   double learning_rate() const override { return options_.lr; }
+  std::string settings() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
               double lr) const override;
@@ -201,6 +214,7 @@ class Lamb final : public Optimizer {
   int state_count() const override { return 2; }
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   double learning_rate() const override { return options_.lr; }
+  std::string settings() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
               double lr) const override;

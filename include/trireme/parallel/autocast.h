@@ -4,10 +4,15 @@
 
 namespace trireme {
 
+namespace detail {
+// An Engine's backward asks whether its loss needs a scale.
+void note_half_autocast();
+}  // namespace detail
+
 // Runs the operators that gain from it in a lower precision while it lives, by LibTorch's own
 // policy for each operator (matrix products and convolutions low, norms, losses and sums in
-// float32). Parameters stay float32, so no masters and, for bfloat16, no loss scale are needed. Put
-// it around forward and loss:
+// float32). Parameters stay float32, so no masters and, for bfloat16, no loss scale are needed; for
+// float16 (at::kHalf) set EngineOptions::scale_loss. Put it around forward and loss:
 //
 //   auto loss = [&] { trireme::Autocast scope; return loss_of(engine.forward(x), y); }();
 //
@@ -20,6 +25,9 @@ class Autocast {
     at::autocast::increment_nesting();
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, type);
+    if (type == at::kHalf) {
+      detail::note_half_autocast();
+    }
   }
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;

@@ -63,6 +63,8 @@ class EngineBase {
              std::shared_ptr<Communicator> ranks);
   EngineBase(EngineBase&&) noexcept;
   EngineBase& operator=(EngineBase&&) = delete;
+  // Also in the middle of a step, whose gradients are dropped. Collective at stage 3 on several
+  // machines, where ranks read each other's parts.
   ~EngineBase();
 
   // Computes the gradients of one micro-batch; they are summed over the ranks on the way. The loss
@@ -73,6 +75,11 @@ class EngineBase {
   // (With float16, an overflow on any rank skips the update; skipped_steps() counts them.)
   // Throws GradientError on every rank, changing nothing, when a gradient is not finite.
   bool step();
+
+  // Ends a step before all of its micro-batches are there, as where the data of an epoch is not a
+  // multiple of them: updates with those that the ranks have (EngineOptions::divisor) and returns
+  // true; false where there are none. After step(), on every rank.
+  bool flush();
 
   // For a rank whose forward or backward failed (out of memory) and who wants to try again: tells
   // the others, drops the step's gradients and throws StepGivenUp; they throw it at the step's end,
@@ -128,7 +135,8 @@ class EngineBase {
   std::int64_t micro_batches() const;
   std::int64_t steps() const;  // updates so far
   double learning_rate() const;
-  void set_learning_rate(double base);  // the schedule's factor applies to it
+  // The schedule's factor applies to it. The same on every rank, from 0 on.
+  void set_learning_rate(double base);
   // Of the averaged gradient, before clipping, in the last step that was clipped; NaN before it.
   double gradient_norm() const;
   double loss_scale() const;

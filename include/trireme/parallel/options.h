@@ -90,11 +90,14 @@ struct EngineOptions {
   double clip_value = 0;  // hold each element of the gradient within +- this; 0: no bound
   Schedule schedule{};    // of the learning rate, by steps
   double ema_decay = 0;   // keep an exponential moving average of the weights; 0: none
-  // Non-finite gradients stop the step on every rank, by name. (With float16 they skip it.)
+  // Non-finite gradients stop the step on every rank, by name. (With a loss scale they skip it and
+  // make the scale smaller, and stop the step where that is not possible any more.)
   bool check_gradients = true;
 
   Precision precision = Precision::kAsModel;
-  LossScalerOptions loss_scale{};  // of float16
+  // Scale the loss also where no parameter is float16: for Autocast(at::kHalf).
+  bool scale_loss = false;
+  LossScalerOptions loss_scale{};
 
   // Modules (by name) that live and move as one unit; the rest is grouped along the module tree
   // into units of at most unit_bytes.

@@ -1,0 +1,8 @@
+#pragma once
+
+namespace trireme::detail {
+
+// An Autocast(at::kHalf) was made on this thread since the last call.
+bool take_half_autocast();
+
+}  // namespace trireme::detail
