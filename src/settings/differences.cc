@@ -15,11 +15,13 @@ using Json = nlohmann::json;
 // Settings that change no bit of the result.
 std::set<std::string> free_settings(bool local_first, bool scaled) {
   std::set<std::string> names = {
-      "recompute",     "data_threads", "memory_limit",    "threads",     "zero",
-      "placement",     "unit_bytes",   "bucket_bytes",    "timeout",     "straggler_factor",
-      "save_every",    "keep_last",    "keep_every",      "run",         "snapshot_limit",
-      "allow_changes", "log_every",    "histogram_every", "tensorboard", "save_weights",
-      "save_initial",
+      "recompute",    "data_threads",    "memory_limit",
+      "zero",         "placement",       "unit_bytes",
+      "bucket_bytes", "timeout",         "straggler_factor",
+      "save_every",   "keep_last",       "keep_every",
+      "run",          "snapshot_limit",  "allow_changes",
+      "log_every",    "histogram_every", "tensorboard",
+      "save_weights", "save_initial",
   };
   if (!local_first) {
     names.insert({"balance", "speeds"});
@@ -47,6 +49,9 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
     const std::string before =
         json.contains(setting.name) ? json[setting.name].dump() : setting.default_text;
     const std::string now = setting.to_json(given);
+    if (setting.name == "threads" && before == "0") {
+      continue;  // not recorded by older versions; the checkpoint's own notes have the number
+    }
     if (before != now && free.count(setting.name) == 0) {
       differences.push_back({setting.name, before, now});
     }

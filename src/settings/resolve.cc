@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
 #include "trireme/settings/train_settings.h"
 #include "trireme/settings/values.h"
 
@@ -103,9 +105,8 @@ void choose_optimizer(TrainSettings& s) {
                 "milestones: expected rising steps");
 }
 
-// The largest divisor of the batch that leaves a micro-batch for every rank, where one does.
-std::int64_t share_of(std::int64_t batch, std::int64_t ranks) {
-  const std::int64_t most = std::max<std::int64_t>(1, batch / ranks);
+// The largest divisor of the batch up to `most`.
+std::int64_t divisor_of(std::int64_t batch, std::int64_t most) {
   std::int64_t best = 1;
   for (std::int64_t size = 1; size * size <= batch; ++size) {
     if (batch % size == 0) {
@@ -117,15 +118,41 @@ std::int64_t share_of(std::int64_t batch, std::int64_t ranks) {
   return best;
 }
 
+// As many as this machine lets run at a time, with some memory for each.
+std::int64_t ranks_of_this_machine() {
+  constexpr std::uint64_t kMemoryOfARank = std::uint64_t{512} << 20;
+  const auto processors = static_cast<std::int64_t>(allowed_cpus().size());
+  const std::int64_t quota = cpu_quota();
+  const auto room = static_cast<std::int64_t>(available_memory_bytes() / kMemoryOfARank);
+  return std::max<std::int64_t>(
+      1, std::min({processors, quota > 0 ? quota : processors, room, std::int64_t{4096}}));
+}
+
+// Follows from the model and the batch alone, so that the same command gives the same bits on every
+// machine: small enough for several ranks, large enough for matrix products.
+std::int64_t fixed_micro_batch(const TrainSettings& s) {
+  std::int64_t common = s.batch;
+  for (const BatchChange& change : batch_changes(s)) {
+    common = std::gcd(common, change.batch);
+  }
+  return divisor_of(common, s.model == "gpt" ? 4 : 16);
+}
+
 // batch = micro_batch x micro-batches; the last are accumulate x ranks where accumulate is given.
 void choose_batch(TrainSettings& s) {
   const auto given = parse_integer(s.micro_batch);
-  TRIREME_CHECK((given && *given >= 1) || s.micro_batch == "share" || s.micro_batch == "auto",
-                "micro_batch: expected a number from 1 on, share or auto, found \"",
+  const bool by_ranks = s.accumulate > 0 || s.micro_batch == "share" || s.micro_batch == "auto";
+  if (s.ranks == 0 && by_ranks) {
+    s.ranks = ranks_of_this_machine();
+  }
+  TRIREME_CHECK((given && *given >= 1) || s.micro_batch == "fixed" || s.micro_batch == "share" ||
+                    s.micro_batch == "auto",
+                "micro_batch: expected a number from 1 on, fixed, share or auto, found \"",
                 s.micro_batch,
                 "\"");
-  TRIREME_CHECK(given.value_or(1) <= kLargestBatch && s.accumulate <= kLargestBatch / s.ranks &&
-                    s.accumulate * s.ranks <= kLargestBatch / given.value_or(1),
+  const std::int64_t ranks = std::max<std::int64_t>(1, s.ranks);
+  TRIREME_CHECK(given.value_or(1) <= kLargestBatch && s.accumulate <= kLargestBatch / ranks &&
+                    s.accumulate * ranks <= kLargestBatch / given.value_or(1),
                 "micro_batch, accumulate: expected a batch of at most ",
                 kLargestBatch,
                 ", found micro_batch ",
@@ -163,7 +190,10 @@ void choose_batch(TrainSettings& s) {
     s.accumulate = 0;
   } else if (s.micro_batch == "share") {
     // Where the ranks do not divide the batch, some compute a micro-batch more than others.
-    s.micro_batch = std::to_string(share_of(s.batch, s.ranks));
+    s.micro_batch =
+        std::to_string(divisor_of(s.batch, std::max<std::int64_t>(1, s.batch / s.ranks)));
+  } else if (s.micro_batch == "fixed") {
+    s.micro_batch = std::to_string(fixed_micro_batch(s));
   }
   const auto size = parse_integer(s.micro_batch);
   TRIREME_CHECK(!size || s.batch % *size == 0,
@@ -171,6 +201,9 @@ void choose_batch(TrainSettings& s) {
                 s.batch,
                 ", found ",
                 size.value_or(0));
+  if (s.ranks == 0) {
+    s.ranks = std::min(ranks_of_this_machine(), s.batch / size.value_or(1));
+  }
   for (const BatchChange& change : batch_changes(s)) {
     TRIREME_CHECK(!size || change.batch % *size == 0,
                   "batch_schedule: expected multiples of the micro-batch of ",
@@ -178,6 +211,15 @@ void choose_batch(TrainSettings& s) {
                   ", found ",
                   change.batch);
   }
+}
+
+void choose_threads(TrainSettings& s) {
+  TRIREME_CHECK(
+      s.threads > 0 || s.allow_changes,
+      "threads: expected the threads of each rank, found 0, which older versions said for "
+      "as many as there are processors: --threads N keeps the bits of such a run (its "
+      "logs show how many it had), --allow-changes takes 1");
+  s.threads = std::max<std::int64_t>(1, s.threads);
 }
 
 void check_ranks(const TrainSettings& s) {
@@ -276,6 +318,7 @@ TrainSettings resolve(TrainSettings settings) {
   }
   choose_optimizer(settings);
   choose_batch(settings);
+  choose_threads(settings);
   check_ranks(settings);
   check_checkpoints(settings);
   return settings;

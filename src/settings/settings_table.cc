@@ -147,10 +147,11 @@ std::vector<Setting> training_settings() {
             {"train_batch_size"}),
       field("micro_batch",
             &S::micro_batch,
-            "Samples that a rank computes at a time: a number; share: the batch divided by the "
-            "ranks; auto: the largest divisor of the batch that fits into memory, found by trying. "
-            "The result does not depend on the ranks when this is a number.",
-            {.kind = "integer, share or auto"},
+            "Samples that a rank computes at a time: a number; fixed: the largest divisor of the "
+            "batch up to 4 for a gpt and 16 for other models, whatever the ranks; share: the batch "
+            "divided by the ranks; auto: the largest divisor of the batch that fits into memory, "
+            "found by trying. With a number, or fixed, the result does not depend on the ranks.",
+            {.kind = "integer, fixed, share or auto"},
             {"train_micro_batch_size_per_gpu"}),
       field("accumulate",
             &S::accumulate,
@@ -289,11 +290,15 @@ std::vector<Setting> optimizer_settings() {
 
 std::vector<Setting> rank_settings() {
   return {
-      field("ranks", &S::ranks, "Worker processes (-n).", {.least = 1, .most = 4096}),
+      field("ranks",
+            &S::ranks,
+            "Worker processes (-n); 0: one for each processor, at most one for each micro-batch. "
+            "Their number does not change the result.",
+            {.least = 0, .most = 4096}),
       field("threads",
             &S::threads,
-            "Threads of each rank; 0: its share of the processors. Another number may change the "
-            "last bits of the result.",
+            "Threads of each rank. Their number changes the last bits of the result: a run keeps "
+            "it.",
             {.least = 0, .most = 1024}),
       field("zero",
             &S::zero,

@@ -175,13 +175,14 @@ class Training {
         " and ",
         progress_.held_out_samples,
         ": use the same data, or --allow-changes");
-    if (saved.threads != progress_.threads) {
-      say(concat("ranks have ",
-                 progress_.threads,
-                 " threads where they had ",
-                 saved.threads,
-                 ": the last bits of the result may differ (--threads)"));
-    }
+    TRIREME_CHECK(settings_.allow_changes || saved.threads == progress_.threads,
+                  "threads: the checkpoint was computed with ",
+                  saved.threads,
+                  " per rank, found ",
+                  progress_.threads,
+                  ", which changes the last bits of the result: use --threads ",
+                  saved.threads,
+                  ", or --allow-changes");
     const TrainProgress here = progress_;
     progress_ = saved;
     progress_.training_samples = here.training_samples;
@@ -424,11 +425,13 @@ TrainResult train(const TrainSettings& settings,
       observer->message(text);
     }
   };
-  RunCheckpoints kept(settings, checkpoints, *model.module, world, observer, say);
-  if (!settings.weights_from.empty() && !kept.resumed_step()) {
-    detail::begin_with_weights(settings, *model.module, say);
+  TrainSettings here = settings;
+  here.ranks = world->size();  // whoever has started them
+  RunCheckpoints kept(here, checkpoints, *model.module, world, observer, say);
+  if (!here.weights_from.empty() && !kept.resumed_step()) {
+    detail::begin_with_weights(here, *model.module, say);
   }
-  return Training(settings, model, data, world, observer, stop, kept).run();
+  return Training(here, model, data, world, observer, stop, kept).run();
 }
 
 }  // namespace trireme

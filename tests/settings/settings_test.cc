@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
 #include "trireme/settings/differences.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
@@ -200,14 +201,29 @@ std::vector<std::string> names_of(const std::vector<SettingDifference>& differen
 
 TEST(Differences, AreThoseThatChangeTheResult) {
   // How it is computed and what is written, but not what is computed.
-  const std::set<std::string> free = {"ranks",          "threads",       "zero",
-                                      "placement",      "unit_bytes",    "bucket_bytes",
-                                      "balance",        "speeds",        "straggler_factor",
-                                      "timeout",        "data_threads",  "memory_limit",
-                                      "recompute",      "log_every",     "histogram_every",
-                                      "tensorboard",    "save_weights",  "save_initial",
-                                      "save_every",     "keep_last",     "keep_every",
-                                      "snapshot_limit", "allow_changes", "run"};
+  const std::set<std::string> free = {"ranks",
+                                      "zero",
+                                      "placement",
+                                      "unit_bytes",
+                                      "bucket_bytes",
+                                      "balance",
+                                      "speeds",
+                                      "straggler_factor",
+                                      "timeout",
+                                      "data_threads",
+                                      "memory_limit",
+                                      "recompute",
+                                      "log_every",
+                                      "histogram_every",
+                                      "tensorboard",
+                                      "save_weights",
+                                      "save_initial",
+                                      "save_every",
+                                      "keep_last",
+                                      "keep_every",
+                                      "snapshot_limit",
+                                      "allow_changes",
+                                      "run"};
   for (const Setting& each : settings_table()) {
     TrainSettings given;
     each.set_text(given, another_value(each).first);
@@ -362,7 +378,7 @@ TEST(Configuration, ChecksTypesOfText) {
 TEST(Configuration, ChecksRanges) {
   const std::vector<std::pair<std::string, std::string>> cases = {{"zero", "4"},
                                                                   {"zero", "-1"},
-                                                                  {"ranks", "0"},
+                                                                  {"ranks", "-1"},
                                                                   {"ranks", "5000"},
                                                                   {"dropout", "1"},
                                                                   {"dropout", "-2"},
@@ -630,6 +646,68 @@ TEST(Resolve, RefusesBatchesThatAreTooLargeToCount) {
   expect_parts(refusal_of_text("batch", std::to_string(huge - 1)), {"batch", "at most"});
   // A large prime has no divisor to share, which must not take for ever to find out.
   EXPECT_EQ(resolve(with({999999999989, "share", 0, 2})).micro_batch, "1");
+}
+
+// The default must not depend on the machine: the bits would.
+TEST(Resolve, TheDefaultMicroBatchFollowsFromModelAndBatch) {
+  const auto chosen = [](const char* model, std::int64_t batch, std::int64_t ranks) {
+    TrainSettings settings;
+    settings.model = model;
+    settings.batch = batch;
+    settings.ranks = ranks;
+    return resolve(settings).micro_batch;
+  };
+  for (const std::int64_t ranks : {0, 1, 2, 3, 64}) {
+    EXPECT_EQ(chosen("gpt", 0, ranks), "4");
+    EXPECT_EQ(chosen("mlp", 0, ranks), "16");
+    EXPECT_EQ(chosen("convnet", 0, ranks), "16");
+    EXPECT_EQ(chosen("gpt", 30, ranks), "3");
+    EXPECT_EQ(chosen("mlp", 7, ranks), "7");
+    EXPECT_EQ(chosen("mlp", 34, ranks), "2");
+    EXPECT_EQ(chosen("mlp", 37, ranks), "1");
+  }
+  TrainSettings settings;
+  settings.model = "mlp";
+  settings.batch = 48;
+  settings.batch_schedule = {"10:72"};
+  EXPECT_EQ(resolve(settings).micro_batch, "12") << "of 48 and 72";
+}
+
+TEST(Resolve, TakesARankForEachProcessorButNoMoreThanMicroBatches) {
+  const auto processors = static_cast<std::int64_t>(allowed_cpus().size());
+  TrainSettings settings;
+  settings.model = "mlp";
+  settings.batch = 32;
+  settings.micro_batch = "32";
+  EXPECT_EQ(resolve(settings).ranks, 1);
+  settings.batch = 100000;
+  settings.micro_batch = "1";
+  EXPECT_GE(resolve(settings).ranks, 1);
+  EXPECT_LE(resolve(settings).ranks, processors);
+  settings.ranks = 3;
+  EXPECT_EQ(resolve(settings).ranks, 3);
+  EXPECT_EQ(resolve(settings).threads, 1);
+}
+
+TEST(Resolve, AsksForTheThreadsOfAnOldRun) {
+  TrainSettings settings;
+  settings.threads = 0;
+  expect_parts(refusal_of(settings), {"threads", "--threads N", "--allow-changes"});
+  settings.allow_changes = true;
+  EXPECT_EQ(resolve(settings).threads, 1);
+  // What was not recorded is no difference; what was is one.
+  settings.threads = 2;
+  settings.allow_changes = false;
+  const TrainSettings now = resolve(settings);
+  const auto differs = [&](const std::string& threads) {
+    std::string saved = to_json(now);
+    const std::string name = "\"threads\": ";
+    saved.replace(saved.find(name) + name.size(), 1, threads);
+    return !differences_of_result(saved, now).empty();
+  };
+  EXPECT_FALSE(differs("0"));
+  EXPECT_FALSE(differs("2"));
+  EXPECT_TRUE(differs("1"));
 }
 
 TEST(Resolve, LeavesAnAutomaticMicroBatchToTheRun) {

@@ -209,7 +209,6 @@ TEST_F(TrainFailures, RefuseWrongUsage) {
       {"--steps", {"--steps"}},
       {"--steps 1.5", {"steps", "1.5"}},
       {"--zero 4", {"zero", "4"}},
-      {"-n 0", {"ranks", "0"}},
       {"-n -2", {"ranks", "-2"}},
       {"--optimizer adan", {"optimizer", "did you mean adam"}},
       {"--batch 10 --micro-batch 3", {"micro_batch", "10"}},

@@ -1,6 +1,7 @@
 // What trireme train computes does not depend on how it is divided.
 
 #include "tools/train_runs.h"
+#include "trireme/core/machine.h"
 
 namespace trireme {
 namespace {
@@ -49,6 +50,36 @@ TEST_F(TrainParity, OfAGptWithDropout) {
 
 TEST_F(TrainParity, OfAWideModelWithSparseGradients) {
   expect_equal(wide() + kSteps, {{1, 2}, {2, 1}, {3, 3}, {4, 2}});
+}
+
+// Nothing is said of ranks, threads and micro-batches: what machine it runs on must not matter.
+TEST_F(TrainParity, OfOneCommandOnDifferentNumbersOfProcessors) {
+  const std::string settings = "--model gpt --layers 1 --width 64 --heads 2 --sequence 32 --data " +
+                               data_.write("text.txt", std::string(4000, 'a')) + " --steps 4";
+  std::vector<std::string> runs;
+  const std::vector<int> all = allowed_cpus();
+  for (const std::size_t count : {std::size_t{1}, all.size()}) {
+    std::string list;
+    for (std::size_t i = 0; i < count; ++i) {
+      list += (list.empty() ? "" : ",") + std::to_string(all[i]);
+    }
+    runs.push_back("on-" + std::to_string(runs.size()));
+    Words words = command(runs.back(), settings);
+    words.insert(words.begin(), {"taskset", "-c", list});
+    const auto finished = testing::run_program(words);
+    EXPECT_EQ(finished.code, 0) << finished.out << finished.err;
+    EXPECT_EQ(summary(runs.back()).at("ranks"), std::min<std::size_t>(count, 32 / 4));
+  }
+  expect_same_file(runs[0], runs[1], "model.safetensors");
+  // And with more ranks than either.
+  train_well("seven", settings + " -n 7 --zero 3");
+  expect_same_file(runs[0], "seven", "model.safetensors");
+  // Threads do matter, so they are kept.
+  train_well("saved", settings + " -n 1 --save-every 2");
+  const auto refused = train("saved", "--resume 2 --threads 2 --steps 4");
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  EXPECT_NE(refused.err.find("threads: 1 in the checkpoint, 2 given"), std::string::npos)
+      << refused.err;
 }
 
 TEST_F(TrainParity, OfPackedAndPlainData) {

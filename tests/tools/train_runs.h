@@ -108,7 +108,7 @@ class TrainRuns : public ::testing::Test {
       text += "abcd efgh\n"[random.below(10)];
     }
     return "--model gpt --layers 1 --width 32 --heads 2 --sequence 16 --batch 12 --micro-batch 2 "
-           "--threads 1 --data " +
+           "-n 1 --data " +
            data_.write("text.txt", text) + " ";
   }
 
@@ -116,7 +116,7 @@ class TrainRuns : public ::testing::Test {
   std::string images(int train, int test, bool packed = false) const {
     write_images("train", train, packed);
     write_images("t10k", test, packed);
-    return "--batch 12 --micro-batch 2 --threads 1 --data " + data_.path() + " ";
+    return "--batch 12 --micro-batch 2 -n 1 --data " + data_.path() + " ";
   }
   std::string convnet(bool packed = false) const {
     return "--model convnet --stages 4,8 --hidden 16 " + images(60, 37, packed);
@@ -136,7 +136,7 @@ class TrainRuns : public ::testing::Test {
       }
       text += "\n";
     }
-    return "--model wide --width 4 --batch 12 --micro-batch 2 --threads 1 --data " +
+    return "--model wide --width 4 --batch 12 --micro-batch 2 -n 1 --data " +
            data_.write("rows.libsvm", text) + " ";
   }
 

@@ -140,6 +140,10 @@ int run_training(const TrainCommand& command) {
   const TrainSettings given = given_over({}, command);
   const std::string run = named_run(command, given);
   const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
+  TRIREME_CHECK(command.machines.nodes == 1 || given.ranks > 0 || step,
+                "--nnodes ",
+                command.machines.nodes,
+                ": expected -n N, the ranks of each machine, the same everywhere, found none");
   TrainSettings settings = resolve(step ? continued(run, *step, given, command) : given);
   settings.run = run;
   if (step) {
@@ -179,9 +183,7 @@ int run_training(const TrainCommand& command) {
   }
   options.environment = {concat(kEnvTrainSettings, "=", to_json(settings))};
   options.ranks = static_cast<int>(settings.ranks);
-  if (settings.threads > 0) {
-    options.threads = static_cast<int>(settings.threads);
-  }
+  options.threads = static_cast<int>(settings.threads);
   options.timeout_seconds = settings.timeout;
   options.log_dir = (fs::path(settings.run) / "logs").string();
   options.rank0_speaks = true;

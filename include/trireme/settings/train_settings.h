@@ -49,7 +49,7 @@ struct TrainSettings {
   std::int64_t steps = 0;
   double epochs = 0;
   std::int64_t batch = 0;
-  std::string micro_batch = "share";
+  std::string micro_batch = "fixed";
   std::int64_t accumulate = 0;
   std::vector<std::string> batch_schedule{};
   std::string memory_limit = "auto";
@@ -83,8 +83,8 @@ struct TrainSettings {
   double ema_decay = 0;
 
   // ranks
-  std::int64_t ranks = 1;
-  std::int64_t threads = 0;
+  std::int64_t ranks = 0;  // one for each processor
+  std::int64_t threads = 1;
   std::int64_t zero = 0;
   std::string placement = "auto";
   std::string precision = "float32";
