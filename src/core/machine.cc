@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <locale>
 #include <optional>
 #include <sstream>
 
@@ -26,6 +27,18 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   const auto line = first_line(path);
   const auto value = line ? parse_integer(*line) : std::nullopt;  // "max" is no number: no limit
   return value && *value >= 0 ? std::optional<std::uint64_t>(*value) : std::nullopt;
+}
+
+// The number of one line of a group's memory.stat; 0 where there is none.
+std::uint64_t memory_statistic(const std::string& folder, const std::string& wanted) {
+  std::ifstream file(folder + "/memory.stat");
+  for (std::string line; std::getline(file, line);) {
+    if (line.size() > wanted.size() && line.starts_with(wanted) && line[wanted.size()] == ' ') {
+      const auto value = parse_integer(line.substr(wanted.size() + 1));
+      return value && *value > 0 ? static_cast<std::uint64_t>(*value) : 0;
+    }
+  }
+  return 0;
 }
 
 // This process's folder in a control-group hierarchy: "" names version 2, else a controller of
@@ -94,6 +107,7 @@ int cpu_quota(const std::string& root) {
   double tightest = std::numeric_limits<double>::infinity();
   for_each_group(groups, cgroup_path(root, ""), [&](const std::string& folder) {
     std::istringstream line(first_line(folder + "/cpu.max").value_or(""));
+    line.imbue(std::locale::classic());
     double quota = 0;
     double period = 0;
     if (line >> quota >> period && quota > 0 && period > 0) {
@@ -116,6 +130,7 @@ std::uint64_t available_memory_bytes(const std::string& root) {
   std::ifstream meminfo(root + "/proc/meminfo");
   for (std::string line; std::getline(meminfo, line);) {
     std::istringstream fields(line);
+    fields.imbue(std::locale::classic());
     std::string name;
     std::uint64_t kibibytes = 0;
     if (fields >> name >> kibibytes && name == "MemAvailable:") {
@@ -123,18 +138,26 @@ std::uint64_t available_memory_bytes(const std::string& root) {
       break;
     }
   }
-  const auto bound = [&](const std::string& limit_file, const std::string& usage_file) {
-    const auto limit = number_in(limit_file);
-    const auto usage = number_in(usage_file);
+  // A group's usage includes the page cache of every file that was read, which the kernel drops
+  // before it kills anything: what nobody has used lately is as good as free. (What is in use, and
+  // shared memory, is not in this number.)
+  const auto bound = [&](const std::string& folder,
+                         const char* limit_file,
+                         const char* usage_file,
+                         const char* cache_name) {
+    const auto limit = number_in(folder + limit_file);
+    const auto usage = number_in(folder + usage_file);
     if (limit && usage) {
-      available = std::min(available, *limit > *usage ? *limit - *usage : 0);
+      const std::uint64_t kept = *usage - std::min(*usage, memory_statistic(folder, cache_name));
+      available = std::min(available, *limit > kept ? *limit - kept : 0);
     }
   };
   for_each_group(groups, cgroup_path(root, ""), [&](const std::string& folder) {
-    bound(folder + "/memory.max", folder + "/memory.current");
+    bound(folder, "/memory.max", "/memory.current", "inactive_file");
   });
+  // Version 1 counts the groups below in its usage, and in the statistics that begin with "total_".
   for_each_group(groups + "/memory", cgroup_path(root, "memory"), [&](const std::string& folder) {
-    bound(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
+    bound(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");
   });
   return available;
 }

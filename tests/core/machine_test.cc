@@ -1,9 +1,13 @@
 #include "trireme/core/machine.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include "support/processes.h"
 
 namespace trireme {
 namespace {
@@ -20,6 +24,53 @@ TEST(Machine, AvailableMemoryIsBelowAllMemory) {
                             static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   EXPECT_GT(available_memory_bytes(), 0U);
   EXPECT_LE(available_memory_bytes(), all);
+}
+
+constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+
+// A machine with 8 GiB to spare and a control group whose limit of 1 GiB is full but for 4 MiB: 90
+// MiB are a program's own, 30 MiB cache in use, 900 MiB cache that nobody has used lately.
+class FullGroup : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kLimit = 1024 * kMebibyte;
+  static constexpr std::uint64_t kUsage = 1020 * kMebibyte;
+  static constexpr std::uint64_t kDroppable = 900 * kMebibyte;
+
+  FullGroup() { write("/proc/meminfo", "MemAvailable:   8388608 kB\n"); }
+
+  const std::string& root() const { return folder_.path(); }
+  void write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(root() + path).parent_path());
+    std::ofstream(root() + path) << text;
+  }
+
+ private:
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(FullGroup, OfPageCacheHasRoom) {
+  write("/proc/self/cgroup", "0::/\n");
+  write("/sys/fs/cgroup/memory.max", std::to_string(kLimit) + "\n");
+  write("/sys/fs/cgroup/memory.current", std::to_string(kUsage) + "\n");
+  EXPECT_EQ(available_memory_bytes(root()), kLimit - kUsage) << "no statistics: nothing is known";
+  write("/sys/fs/cgroup/memory.stat",
+        "anon " + std::to_string(90 * kMebibyte) + "\nfile " + std::to_string(930 * kMebibyte) +
+            "\ninactive_file_pages 7\ninactive_file " + std::to_string(kDroppable) +
+            "\nactive_file " + std::to_string(30 * kMebibyte) + "\n");
+  EXPECT_EQ(available_memory_bytes(root()), kLimit - kUsage + kDroppable);
+  write("/sys/fs/cgroup/memory.stat", "inactive_file " + std::to_string(2 * kUsage) + "\n");
+  EXPECT_EQ(available_memory_bytes(root()), kLimit) << "never more than the limit";
+}
+
+TEST_F(FullGroup, OfTheOlderKindHasRoomToo) {
+  write("/proc/self/cgroup", "4:memory:/job\n0::/\n");
+  const std::string group = "/sys/fs/cgroup/memory/job";
+  write(group + "/memory.limit_in_bytes", std::to_string(kLimit) + "\n");
+  write(group + "/memory.usage_in_bytes", std::to_string(kUsage) + "\n");
+  // Its own pages are few: most are of groups below, which count towards the same limit.
+  write(group + "/memory.stat",
+        "inactive_file 4096\ntotal_inactive_file " + std::to_string(kDroppable) + "\n");
+  EXPECT_EQ(available_memory_bytes(root()), kLimit - kUsage + kDroppable);
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ std::vector<int> allowed_cpus();
 int cpu_quota(const std::string& root = "");
 
 // Bytes that can still be allocated before the kernel would have to kill something: free memory of
-// the machine or of the tightest control group above this process, whichever is less.
+// the machine or of the tightest control group above this process, whichever is less. Page cache
+// that can be dropped is free.
 std::uint64_t available_memory_bytes(const std::string& root = "");
 
 // Bytes that the tightest control group above this process lets it have; 0 for no limit.
