@@ -14,6 +14,7 @@
 #include "checkpoint/durable.h"
 #include "checkpoint/manifest_checks.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 
 namespace trireme::detail {
 namespace {
@@ -103,8 +104,13 @@ bool Assembly::receive(int rank) {
   if (!fs::exists(path, error)) {
     return false;
   }
+  const std::string text = text_of(path);
+  if (json_too_deep_at(text)) {
+    throw CheckpointError(
+        path, -1, concat("\"", path, "\": expected what rank ", rank, " wrote, found nested JSON"));
+  }
   try {
-    const Json json = Json::parse(text_of(path));
+    const Json json = Json::parse(text);
     Delivery& delivery = deliveries_[static_cast<std::size_t>(rank)];
     delivery.file.size_bytes = json.at("bytes").get<std::uint64_t>();
     delivery.file.checksums = json.at("checksums").get<std::vector<std::uint64_t>>();

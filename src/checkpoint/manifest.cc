@@ -13,11 +13,15 @@
 #include "checkpoint/safetensors_format.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
+#include "trireme/core/json_depth.h"
 
 namespace trireme {
 namespace {
 
+// Written in order; read without, since the library's ordered objects look through all names for
+// each.
 using OrderedJson = nlohmann::ordered_json;
+using Json = nlohmann::json;
 using detail::concat;
 
 constexpr const char* kFormat = "trireme checkpoint";
@@ -98,11 +102,11 @@ OrderedJson to_json(const SavedTensor& saved) {
   return json;
 }
 
-SavedFile file_from(const OrderedJson& json) {
+SavedFile file_from(const Json& json) {
   SavedFile file;
   file.name = json.at("name").get<std::string>();
   file.size_bytes = json.at("bytes").get<std::uint64_t>();
-  for (const OrderedJson& text : json.at("checksums")) {
+  for (const Json& text : json.at("checksums")) {
     const auto checksum = detail::parse_checksum(text.get<std::string>());
     if (!checksum) {
       throw ConfigError(
@@ -113,7 +117,7 @@ SavedFile file_from(const OrderedJson& json) {
   return file;
 }
 
-SavedTensor tensor_from(const OrderedJson& json) {
+SavedTensor tensor_from(const Json& json) {
   SavedTensor saved;
   saved.tensor.kind = json.at("kind").get<std::string>();
   saved.tensor.name = json.at("name").get<std::string>();
@@ -126,7 +130,7 @@ SavedTensor tensor_from(const OrderedJson& json) {
   if (json.contains("strides")) {
     saved.tensor.strides = json.at("strides").get<std::vector<std::int64_t>>();
   }
-  for (const OrderedJson& part : json.at("parts")) {
+  for (const Json& part : json.at("parts")) {
     saved.parts.push_back({{part.at(0).get<std::int64_t>(), part.at(1).get<std::int64_t>()},
                            part.at(2).get<std::size_t>(),
                            part.at(3).get<std::uint64_t>()});
@@ -134,7 +138,7 @@ SavedTensor tensor_from(const OrderedJson& json) {
   return saved;
 }
 
-Manifest manifest_from(const OrderedJson& json) {
+Manifest manifest_from(const Json& json) {
   if (json.at("checksums") != kMethod) {
     throw ConfigError(
         concat("expected checksums by \"", kMethod, "\", found ", json.at("checksums").dump()));
@@ -146,17 +150,17 @@ Manifest manifest_from(const OrderedJson& json) {
   manifest.ranks = json.at("ranks").get<int>();
   manifest.block_bytes = json.at("block_bytes").get<std::size_t>();
   manifest.notes = json.at("notes").get<Notes>();
-  for (const OrderedJson& file : json.at("files")) {
+  for (const Json& file : json.at("files")) {
     manifest.files.push_back(file_from(file));
   }
-  for (const OrderedJson& tensor : json.at("tensors")) {
+  for (const Json& tensor : json.at("tensors")) {
     manifest.tensors.push_back(tensor_from(tensor));
   }
   return manifest;
 }
 
 // Checks everything but the content, and returns the text as JSON.
-OrderedJson parse_whole(const std::string& text, const std::string& path) {
+Json parse_whole(const std::string& text, const std::string& path) {
   const std::string pattern = tail_of(0);
   const std::string begin = kTailBegin;
   const std::string end = kTailEnd;
@@ -181,9 +185,16 @@ OrderedJson parse_whole(const std::string& text, const std::string& path) {
                 detail::checksum_text(checksum),
                 ": the manifest is damaged; use another checkpoint"));
   }
+  if (const auto deep = json_too_deep_at(text)) {
+    fail(path,
+         static_cast<std::int64_t>(*deep),
+         concat("expected JSON of at most ",
+                kMostJsonLevels,
+                " levels, found more: this is no manifest; use another checkpoint"));
+  }
   try {
-    return OrderedJson::parse(text);
-  } catch (const OrderedJson::exception& error) {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {
     fail(path, 0, concat("expected JSON: ", error.what()));
   }
 }
@@ -232,7 +243,7 @@ std::string Manifest::to_json() const {
 }
 
 Manifest Manifest::parse(const std::string& text, const std::string& path) {
-  const OrderedJson json = parse_whole(text, path);
+  const Json json = parse_whole(text, path);
   if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) {
     fail(path,
          0,
@@ -250,7 +261,7 @@ Manifest Manifest::parse(const std::string& text, const std::string& path) {
   Manifest manifest;
   try {
     manifest = manifest_from(json);
-  } catch (const OrderedJson::exception& error) {
+  } catch (const Json::exception& error) {
     fail(path, -1, concat("expected another content: ", error.what()));
   } catch (const ConfigError& error) {
     fail(path, -1, error.what());

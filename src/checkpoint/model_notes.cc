@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 
 namespace trireme {
 namespace {
@@ -28,14 +29,16 @@ std::optional<T> value_in(const Notes& notes, const char* name, const std::strin
     return std::nullopt;
   }
   try {
-    return Json::parse(found->second).get<T>();
-  } catch (const Json::exception&) {
-    throw DataError(
-        path,
-        -1,
-        detail::concat(
-            "\"", path, "\": expected names as JSON for \"", name, "\", found ", found->second));
+    if (!json_too_deep_at(found->second)) {
+      return Json::parse(found->second).get<T>();
+    }
+  } catch (const Json::exception&) {  // NOLINT(bugprone-empty-catch): refused below
   }
+  throw DataError(
+      path,
+      -1,
+      detail::concat(
+          "\"", path, "\": expected names as JSON for \"", name, "\", found ", found->second));
 }
 
 }  // namespace

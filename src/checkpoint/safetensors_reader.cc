@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cerrno>
+#include <unordered_map>
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/header_members.h"
 #include "checkpoint/safetensors_format.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
@@ -15,13 +17,18 @@
 namespace trireme {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
+using Json = nlohmann::json;
 using detail::concat;
 using detail::errno_text;
 using detail::kLargestNumel;
 using detail::kLengthBytes;
 using detail::kLongestHeader;
 using detail::kMetadata;
+
+// What stands where a number was expected; of anything else only the kind, which is short.
+std::string shown(const Json& value) {
+  return value.is_number() ? value.dump() : value.type_name();
+}
 
 }  // namespace
 
@@ -69,10 +76,9 @@ class SafetensorsFile::Impl {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   ConstSpan tensor(const std::string& name) const {
-    for (const Place& place : places_) {
-      if (place.entry.name == name) {
-        return {data_ + place.begin, place.entry.numel(), place.entry.dtype};
-      }
+    if (const auto found = by_name_.find(name); found != by_name_.end()) {
+      const Place& place = places_[found->second];
+      return {data_ + place.begin, place.entry.numel(), place.entry.dtype};
     }
     throw ConfigError(concat("\"",
                              path_,
@@ -95,36 +101,29 @@ class SafetensorsFile::Impl {
     for (std::size_t i = 0; i < kLengthBytes; ++i) {
       length |= static_cast<std::uint64_t>(data_[i]) << (8 * i);
     }
-    if (length > kLongestHeader || length > size_ - kLengthBytes) {
+    const std::uint64_t most = std::min<std::uint64_t>(kLongestHeader, size_ - kLengthBytes);
+    if (length > most) {
       fail(0,
-           concat("expected the length of the header, at most the file's ",
-                  size_ - kLengthBytes,
+           concat("expected the length of the header, here at most ",
+                  most,
                   " bytes, found ",
                   length,
                   ": the file is truncated, or no safetensors file"));
     }
     const auto* text = reinterpret_cast<const char*>(data_ + kLengthBytes);
-    OrderedJson header;
-    try {
-      header = OrderedJson::parse(text, text + length);
-    } catch (const OrderedJson::parse_error& error) {
-      // It counts from 1.
-      fail(static_cast<std::int64_t>(kLengthBytes + std::max<std::size_t>(error.byte, 1) - 1),
-           concat("expected the JSON header: ", error.what()));
-    } catch (const OrderedJson::out_of_range& error) {
-      fail(kLengthBytes, concat("expected the JSON header: ", error.what()));
-    }
-    if (!header.is_object()) {
-      fail(kLengthBytes, "expected the JSON header to be an object");
-    }
-    for (const auto& [name, item] : header.items()) {
+    const auto refuse = [this](std::size_t at, const std::string& message) {
+      fail(static_cast<std::int64_t>(kLengthBytes + at), message);
+    };
+    for (const auto& [name, item] :
+         detail::read_members({text, static_cast<std::size_t>(length)}, refuse)) {
       if (name == kMetadata) {
         read_metadata(item);
       } else {
         places_.push_back(read_entry(name, item, kLengthBytes + length));
       }
     }
-    std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) {
+    // Stable: empty tensors of one place stay in the order of the header.
+    std::stable_sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.entry.numel() < b.entry.numel();
     });
     std::size_t at = kLengthBytes + length;
@@ -150,21 +149,31 @@ class SafetensorsFile::Impl {
                   at > size_ ? ": it is truncated" : ""));
     }
     std::erase_if(places_, [](const Place& place) { return place.skipped; });
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      by_name_.emplace(places_[i].entry.name, i);
+    }
   }
 
-  void read_metadata(const OrderedJson& item) {
-    const bool texts = std::all_of(
-        item.begin(), item.end(), [](const OrderedJson& value) { return value.is_string(); });
-    if (!item.is_null() && !(item.is_object() && texts)) {
+  void read_metadata(const Json& item) {
+    if (item.is_null()) {
+      return;
+    }
+    const auto refuse = [&](const std::string& found) {
       fail(kLengthBytes,
-           concat(kMetadata, " of the header: expected texts by name, found ", item.dump()));
+           concat(kMetadata, " of the header: expected texts by name, found ", found));
+    };
+    if (!item.is_object()) {
+      refuse(item.type_name());
     }
     for (const auto& [key, value] : item.items()) {
+      if (!value.is_string()) {
+        refuse(concat("a ", value.type_name(), " for \"", key, "\""));
+      }
       metadata_[key] = value.get<std::string>();
     }
   }
 
-  Place read_entry(const std::string& name, const OrderedJson& item, std::size_t first) const {
+  Place read_entry(const std::string& name, const Json& item, std::size_t first) const {
     const auto broken = [&](const std::string& what) {
       fail(kLengthBytes, concat("tensor ", name, " of the header: ", what));
     };
@@ -176,7 +185,7 @@ class SafetensorsFile::Impl {
     TensorEntry entry;
     entry.name = name;
     const std::string dtype =
-        item["dtype"].is_string() ? item["dtype"].get<std::string>() : item["dtype"].dump();
+        item["dtype"].is_string() ? item["dtype"].get<std::string>() : shown(item["dtype"]);
     const bool skipped = skipped_ && skipped_(name);
     const std::optional<Dtype> known = detail::dtype_called(dtype);
     if (!known && !skipped) {
@@ -184,9 +193,9 @@ class SafetensorsFile::Impl {
     }
     entry.dtype = known.value_or(Dtype::kUint8);
     std::uint64_t numel = 1;
-    for (const OrderedJson& size : item["shape"]) {
+    for (const Json& size : item["shape"]) {
       if (!size.is_number_unsigned()) {
-        broken(concat("expected sizes from 0 on, found ", size.dump()));
+        broken(concat("expected sizes from 0 on, found ", shown(size)));
       }
       entry.shape.push_back(size.get<std::int64_t>());
       if (size.get<std::uint64_t>() > kLargestNumel ||
@@ -229,6 +238,7 @@ class SafetensorsFile::Impl {
   std::size_t size_ = 0;
   const std::byte* data_ = nullptr;
   std::vector<Place> places_;
+  std::unordered_map<std::string, std::size_t> by_name_;  // of places_
   std::vector<TensorEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };

@@ -1,8 +1,8 @@
 #include "trireme/checkpoint/tensor_source.h"
 
-#include <algorithm>
 #include <cstring>
 #include <map>
+#include <unordered_set>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/mapped_tensors.h"
@@ -118,11 +118,11 @@ MappedTensors::MappedTensors(const std::string& path,
                              const std::function<bool(const std::string& name)>& skipped)
     : TensorSource(path), file_(path, skipped) {
   about_ = ModelNotes::from(file_.metadata(), path);
-  const auto& listed = about_.buffers;
+  const bool listed = about_.buffers.has_value();
+  const auto names = about_.buffers.value_or(std::vector<std::string>{});
+  const std::unordered_set<std::string> buffers(names.begin(), names.end());
   for (const TensorEntry& entry : file_.entries()) {
-    const bool buffer = listed
-                            ? std::find(listed->begin(), listed->end(), entry.name) != listed->end()
-                            : is_called_like_a_buffer(entry.name);
+    const bool buffer = listed ? buffers.contains(entry.name) : is_called_like_a_buffer(entry.name);
     tensors_.push_back(
         {buffer ? kBufferKind : kWeightKind, entry.name, entry.dtype, entry.shape, {}});
     places_.push_back(file_.tensor(entry.name).bytes());

@@ -18,6 +18,7 @@
 #include "trireme/core/deadline.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 
 namespace trireme {
 namespace {
@@ -66,7 +67,8 @@ std::vector<std::string> split(const std::string& list) {
 
 std::optional<Json> read_json(const std::string& path) {
   std::ifstream file(path);
-  Json json = file ? Json::parse(file, nullptr, false) : Json();
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  Json json = json_too_deep_at(text) ? Json() : Json::parse(text, nullptr, false);
   return json.is_object() ? std::optional<Json>(std::move(json)) : std::nullopt;
 }
 

@@ -11,6 +11,7 @@
 #include "trireme/comm/world.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 #include "trireme/doctor/doctor.h"
 
 namespace trireme {
@@ -67,6 +68,10 @@ void measure(const std::string& folder) {
   for (const std::string& text :
        gather_texts(*world, speaks ? text_of(detail::machine_file(folder)) : "")) {
     if (!text.empty()) {
+      TRIREME_CHECK(!json_too_deep_at(text),
+                    "expected what the doctor of another machine found, found JSON of more than ",
+                    kMostJsonLevels,
+                    " levels");
       const Json machine = Json::parse(text);
       report.machines.push_back(
           {machine.at("name"), detail::findings_from(machine.at("findings"))});

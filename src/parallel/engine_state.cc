@@ -12,6 +12,7 @@
 #include "parallel/engine_core.h"
 #include "trireme/comm/first_failure.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 #include "trireme/tensor/span.h"
 
 namespace trireme::detail {
@@ -64,6 +65,10 @@ struct Progress {
 Progress parse_progress(const std::string& text) {
   Progress progress;
   try {
+    TRIREME_CHECK(!json_too_deep_at(text),
+                  "restore(): expected what progress() returned, found JSON of more than ",
+                  kMostJsonLevels,
+                  " levels");
     const Json json = Json::parse(text);
     progress.optimizer = json.at("optimizer").get<std::string>();
     progress.steps = json.at("steps").get<std::int64_t>();

@@ -4,6 +4,7 @@
 
 #include "settings/deepspeed_names.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 #include "trireme/core/log.h"
 #include "trireme/settings/settings_table.h"
 
@@ -13,6 +14,14 @@ using Json = nlohmann::json;
 using detail::concat;
 
 void apply_json(TrainSettings& settings, const std::string& text, const std::string& source) {
+  if (const auto deep = json_too_deep_at(text)) {
+    throw ConfigError(concat(source,
+                             ", byte ",
+                             *deep,
+                             ": expected settings, which have at most ",
+                             kMostJsonLevels,
+                             " levels of JSON, found more"));
+  }
   Json json;
   try {
     json = Json::parse(text);

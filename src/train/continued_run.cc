@@ -7,6 +7,7 @@
 
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 #include "trireme/train/run_recorder.h"
 
 namespace trireme::detail {
@@ -45,7 +46,8 @@ void give_name(const std::string& file, const std::string& name) {
 KeptLines kept_metrics(const std::string& path, std::int64_t step, bool evaluated) {
   KeptLines kept;
   kept.bytes = take_lines(path, [&](const std::string& text) {
-    const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const Json line =
+        json_too_deep_at(text) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) {
       return false;
     }

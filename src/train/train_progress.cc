@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 
 namespace trireme::detail {
 namespace {
@@ -172,7 +173,8 @@ std::string TrainProgress::to_json() const {
 }
 
 TrainProgress TrainProgress::parse(const std::string& text, const std::string& path) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = json_too_deep_at(text) ? Json(Json::value_t::discarded)
+                                           : Json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto refuse = [&](const std::string& expected, const std::string& found) {
     throw CheckpointError(
         path,

@@ -193,6 +193,10 @@ TEST_F(Exchange, KnowsBuffersOfFilesThatDoNotSayWhatTheyAre) {
   write_file("broken", {floats("", "a", {1, 4}, 1)}, {{"buffers", "a, b"}});
   const std::string text = message_of<DataError>([&] { weights_of_safetensors(path("broken")); });
   EXPECT_TRUE(has(text, "expected names as JSON")) << text;
+  const std::string deep = std::string(100, '[') + "\"a\"" + std::string(100, ']');
+  write_file("deep", {floats("", "a", {1, 4}, 1)}, {{"buffers", deep}});
+  EXPECT_TRUE(has(message_of<DataError>([&] { weights_of_safetensors(path("deep")); }),
+                  "expected names as JSON"));
 }
 
 TEST_F(Exchange, ComparesElementByElementWhateverTheOrder) {

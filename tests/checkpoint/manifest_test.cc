@@ -304,6 +304,41 @@ TEST(Manifest, TextsThatAreNoManifestAreRefused) {
   EXPECT_NE(refusal(sealed(std::string(100'000, '['))), "");
 }
 
+// Printing what was found would need a stack as deep as the text.
+TEST(Manifest, TextsThatAreNestedWithoutEndAreRefused) {
+  constexpr std::size_t kLevels = 200'000;
+  for (const char* place : {"format", "version", "step", "checksums", "notes"}) {
+    std::string body = "{\"format\": \"trireme checkpoint\", ";
+    body += std::string("\"") + place + "\": ";
+    const std::size_t at = body.size();
+    body += std::string(kLevels, '[') + std::string(kLevels, ']');
+    const std::string message = refusal(sealed(body));
+    EXPECT_NE(message.find("at most 64 levels"), std::string::npos) << message;
+    EXPECT_NE(message.find("byte " + std::to_string(at + 63)), std::string::npos) << message;
+  }
+}
+
+// Looking through all names for each would take minutes, which the test does not have.
+TEST(Manifest, VeryManyNotesAreRead) {
+  constexpr int kNotes = 300'000;
+  Manifest manifest = example();
+  for (int i = 0; i < kNotes; ++i) {
+    manifest.notes["a.name.as.long.as.they.are." + std::to_string(i)] = "x";
+  }
+  Json json = Json::parse(example().to_json());
+  json.erase("checksum");
+  json.erase("notes");
+  std::string notes = "\"notes\": {";
+  const char* separator = "";
+  for (const auto& [name, text] : manifest.notes) {
+    notes += separator + Json(name).dump() + ": " + Json(text).dump();
+    separator = ", ";
+  }
+  const std::string rest = json.dump();
+  const std::string text = sealed("{" + notes + "}, " + rest.substr(1, rest.size() - 2));
+  EXPECT_EQ(Manifest::parse(text, kPath).notes, manifest.notes);
+}
+
 // Bytes changed at random under a right checksum: refused or read, never anything else.
 TEST(Manifest, NoTextLeadsAnywhereElse) {
   const TemporaryFolder folder;

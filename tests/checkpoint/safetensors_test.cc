@@ -404,6 +404,90 @@ TEST_F(Safetensors, RefusesBrokenHeaders) {
   }
 }
 
+// Brackets inside brackets, deeper than any stack.
+std::string nested(std::size_t levels) {
+  return std::string(levels, '[') + std::string(levels, ']');
+}
+
+TEST_F(Safetensors, RefusesHeadersThatAreNestedWithoutEnd) {
+  constexpr std::size_t kLevels = 200'000;
+  constexpr int kMost = 16;
+  for (const char* before : {"{\"__metadata__\":",
+                             "{\"a\":",
+                             "{\"a\":{\"dtype\":",
+                             R"({"a":{"dtype":"U8","data_offsets":[0,4],"shape":)"}) {
+    const std::string text = before;
+    const bool inside = std::count(text.begin(), text.end(), '{') == 2;
+    put(file_of(text + nested(kLevels) + (inside ? "}}" : "}"), 4));
+    // Level 17 begins this many brackets after the objects.
+    expect_refused("at most 16 levels",
+                   8 + static_cast<std::int64_t>(text.size()) + kMost - (inside ? 2 : 1));
+  }
+  put(file_of(nested(kLevels), 0));
+  expect_refused("at most 16 levels", 8 + kMost);
+  put(file_of(std::string(kLevels, '{'), 0));
+  expect_refused("at most 16 levels", 8 + kMost);
+  // What is deep for no reason, but not dangerous, is refused for what it is.
+  put(file_of("{\"__metadata__\":" + nested(10) + "}", 0));
+  expect_refused("__metadata__", 8);
+  put(file_of("{\"[[[[[[[[[[[[[[[[[[[[[[\":" + std::string("3}"), 0));
+  expect_refused("tensor [[[[", 8);
+}
+
+TEST_F(Safetensors, RefusesNamesThatAreThereTwice) {
+  const std::string one = R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
+  const std::string empty = R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{" + one + "," + one + "}", "\"a\" twice"},
+      {"{" + empty + "," + one + "}", "\"a\" twice"},
+      {R"({"a":{"dtype":"U8","shape":[9],"shape":[4],"data_offsets":[0,4]}})", "\"shape\" twice"},
+      {R"({"__metadata__":{"k":"1","k":"2"},)" + one + "}", "\"k\" twice"},
+      {R"({"__metadata__":{},"__metadata__":{},)" + one + "}", "\"__metadata__\" twice"},
+  };
+  for (const auto& [header, part] : cases) {
+    put(file_of(header, 4));
+    expect_refused(part, 8);
+  }
+  // The same name in different places is no contradiction.
+  put(file_of(R"({"__metadata__":{"a":"x","dtype":"y"},)" + one + "}", 4));
+  EXPECT_EQ(SafetensorsFile(path()).entries().size(), 1U);
+}
+
+// Looking through all names for each would take minutes, which the test does not have.
+TEST_F(Safetensors, ReadsVeryManyTensors) {
+  constexpr std::size_t kTensors = 300'000;
+  std::string header = "{";
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    header += (i == 0 ? "\"a.name.as.long.as.they.are." : ",\"a.name.as.long.as.they.are.") +
+              std::to_string(i) + R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" +
+              std::to_string(i) + "," + std::to_string(i + 1) + "]}";
+  }
+  std::string bytes = file_of(header + "}", kTensors);
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    bytes[bytes.size() - kTensors + i] = static_cast<char>(i % 251);
+  }
+  put(bytes);
+  const SafetensorsFile file(path());
+  ASSERT_EQ(file.entries().size(), kTensors);
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    const ConstSpan found = file.tensor("a.name.as.long.as.they.are." + std::to_string(i));
+    ASSERT_EQ(*found.bytes(), static_cast<std::byte>(i % 251)) << i;
+  }
+}
+
+TEST_F(Safetensors, KeepsTheOrderOfEmptyTensors) {
+  std::vector<NamedBytes> all;
+  for (int i = 0; i < 100; ++i) {
+    all.push_back(tensor("t" + std::to_string(i * 37 % 100), Dtype::kFloat32, {0}));
+  }
+  write(path(), all);
+  const SafetensorsFile file(path());
+  ASSERT_EQ(file.entries().size(), all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(file.entries()[i].name, all[i].entry.name);
+  }
+}
+
 TEST_F(Safetensors, RefusesTensorsThatAreNotDescribedWell) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"("dtype":"U7","shape":[4],"data_offsets":[0,4])", "U7"},

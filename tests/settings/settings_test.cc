@@ -322,6 +322,15 @@ TEST(Configuration, NamesFileAndByteOfBrokenJson) {
   expect_parts(refusal_of_json(R"({"lr": 1e999})"), {"a.json"});
 }
 
+TEST(Configuration, RefusesJsonThatIsNestedWithoutEnd) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  // The 64th bracket after that of the object is one too many.
+  expect_parts(refusal_of_json("{\"batch\": " + deep + "}"),
+               {"a.json", "byte " + std::to_string(10 + 63), "at most 64 levels"});
+  expect_parts(refusal_of_json("{\"optimizer\": {\"type\": " + deep + "}}"), {"a.json", "levels"});
+  EXPECT_THROW(differences_of_result("{\"batch\": " + deep + "}", {}), ConfigError);
+}
+
 TEST(Configuration, ChecksTypes) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"({"steps": "3"})", "a whole number"},

@@ -96,6 +96,13 @@ TEST_F(PlotCommand, ReportsABadLineInTheMiddle) {
   EXPECT_EQ(done.code, 2);
   EXPECT_TRUE(has(done.err, ":1: expected a number or null for \"loss\", found \"low\""))
       << done.err;
+  // One that could not be printed without a stack as deep as it is itself.
+  write_file(
+      file,
+      "{\"step\":1,\"loss\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}\n");
+  done = plot({run("broken")});
+  EXPECT_EQ(done.code, 2);
+  EXPECT_TRUE(has(done.err, file + ":1: expected a JSON object")) << done.err;
 }
 
 TEST_F(PlotCommand, AResumedRunReplacesWhatItHadDoneAfterItsCheckpoint) {

@@ -691,6 +691,12 @@ TEST(TrainProgress, RefusesWhatIsNone) {
         message_of<CheckpointError>([&] { TrainProgress::parse(text, "the/manifest.json"); });
     expect_parts(message, {"the/manifest.json", "\"train\"", "expected"});
   }
+  // Printing it would need a stack as deep as the text.
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& text : {deep, "{\"step\": " + deep + "}"}) {
+    expect_parts(message_of<CheckpointError>([&] { TrainProgress::parse(text, "a"); }),
+                 {"expected a JSON object"});
+  }
 }
 
 class KeptLines : public ::testing::Test {

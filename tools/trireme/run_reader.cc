@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 
 namespace trireme::tools {
 namespace {
@@ -22,6 +23,12 @@ constexpr const char* kRunFolder =
 std::string shown(const std::string& text) {
   constexpr std::size_t kLongest = 60;
   return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
+// Discarded: it is no JSON, or deeper than any file of a run.
+Json parsed(const std::string& text) {
+  return json_too_deep_at(text) ? Json(Json::value_t::discarded)
+                                : Json::parse(text, nullptr, false);
 }
 
 void check_folder(const std::string& folder) {
@@ -42,11 +49,12 @@ Json read_object(const std::string& folder, const char* name, const char* hint) 
   const std::string path = folder + "/" + name;
   std::ifstream file(path);
   TRIREME_CHECK(file.good(), folder, ": ", kRunFolder, ", found no ", name, hint);
-  Json content = Json::parse(file, nullptr, false);
+  Json content = parsed({std::istreambuf_iterator<char>(file), {}});
   TRIREME_CHECK(content.is_object(),
                 path,
                 ": expected one JSON object, found ",
-                content.is_discarded() ? "text that is not JSON" : content.type_name());
+                content.is_discarded() ? "text that is not JSON, or is nested too deep"
+                                       : content.type_name());
   return content;
 }
 
@@ -126,7 +134,7 @@ RunLog read_log(const std::string& folder) {
       continue;
     }
     const std::string where = detail::concat(path, ":", number);
-    const Json entry = Json::parse(line, nullptr, false);
+    const Json entry = parsed(line);
     if (entry.is_discarded() && !complete) {
       break;
     }
