@@ -1,6 +1,7 @@
 #include "trireme/checkpoint/manifest.h"
 
 #include <cerrno>
+#include <locale>
 #include <sstream>
 
 #include <fcntl.h>
@@ -220,6 +221,7 @@ const SavedTensor* Manifest::find(const std::string& kind, const std::string& na
 
 std::string Manifest::to_json() const {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // whatever the program has chosen, this is JSON
   // The sequence number stands near the beginning: it can be read without the rest.
   out << "{\n\"format\": \"" << kFormat << "\",\n\"version\": " << kVersion
       << ",\n\"sequence\": " << sequence << ",\n\"step\": " << step

@@ -1,5 +1,6 @@
 #include "comm/failure_report.h"
 
+#include <locale>
 #include <sstream>
 
 #include <poll.h>
@@ -17,6 +18,7 @@ std::string FailureReport::to_line() const {
 
 bool FailureReport::parse(const std::string& line, FailureReport* report) {
   std::istringstream fields(line);
+  fields.imbue(std::locale::classic());  // one that groups digits with spaces sees one number here
   int timed_out = 0;
   if (!(fields >> report->rank >> report->blamed >> timed_out)) {
     return false;
@@ -38,6 +40,7 @@ int report_pipe() {
   ino_t inode = 0;
   char colon = 0;
   std::istringstream fields(*place);
+  fields.imbue(std::locale::classic());
   struct stat status {};
   // The program may have closed the descriptor and opened something else in its place: only the
   // very pipe of the launcher counts.

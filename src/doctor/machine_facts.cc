@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <locale>
 #include <sstream>
 
 #include <sys/statvfs.h>
@@ -46,6 +47,7 @@ std::string field(const std::string& path, const std::string& name) {
 // "1024 kB" as bytes.
 std::uint64_t kibibytes(const std::string& text) {
   std::istringstream in(text);
+  in.imbue(std::locale::classic());
   std::uint64_t count = 0;
   in >> count;
   return count << 10;
@@ -151,6 +153,7 @@ MachineFacts read_machine(const std::string& root) {
   facts.allowed_cpus = parse_cpu_list(field(root + "/proc/self/status", "Cpus_allowed_list"));
   facts.cpu_quota = cpu_quota(root);
   std::istringstream load(first_line(root + "/proc/loadavg"));
+  load.imbue(std::locale::classic());
   if (double value = 0; load >> value) {
     facts.load = value;
   }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "observe/chart_scale.h"
@@ -56,10 +56,11 @@ constexpr const char* kDarkStyle = R"(
       .axis { stroke: #5d6775; }
 )";
 
+// Not by printf, whose point is a comma in some locales: a browser would see two numbers.
 std::string number_text(double number) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f", number);
-  return text;
+  char text[400];  // enough for any
+  const auto end = std::to_chars(text, text + sizeof(text), number, std::chars_format::fixed, 1);
+  return {text, end.ptr};
 }
 
 std::string escaped(const std::string& text) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 namespace trireme::detail {
@@ -63,9 +63,10 @@ std::string label_of(double value, double step, const Unit& unit) {
   const double scale = std::pow(10.0, unit.power);
   const double fine = std::floor(std::log10(step / scale) + 1e-9);
   const int digits = std::clamp(static_cast<int>(-fine), 0, 15);
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.*f", digits, std::fabs(value) / scale);
-  return (value < 0 ? "−" : "") + std::string(text) + unit.suffix;
+  char text[400];  // enough for any
+  const auto end = std::to_chars(
+      text, text + sizeof(text), std::fabs(value) / scale, std::chars_format::fixed, digits);
+  return (value < 0 ? "−" : "") + std::string(text, end.ptr) + unit.suffix;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "trireme/parallel/engine.h"
 
 #include <iomanip>
+#include <locale>
 #include <sstream>
 
 #include "parallel/engine_core.h"
@@ -121,10 +122,12 @@ const EngineOptions& EngineBase::options() const {
 std::string MemoryReport::to_string() const {
   const auto mebibytes = [](std::int64_t bytes) {
     std::ostringstream out;
+    out.imbue(std::locale::classic());
     out << std::fixed << std::setprecision(2) << static_cast<double>(bytes) / (1 << 20);
     return out.str();
   };
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   out << "memory, MiB now (peak)\n" << std::left << std::setw(14) << "rank";
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     out << std::right << std::setw(22) << rank;

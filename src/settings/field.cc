@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <locale>
 #include <sstream>
 #include <type_traits>
 
@@ -50,6 +51,7 @@ std::string joined(const std::vector<std::string>& words, const char* between) {
 
 std::string number_text(double value) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   out << value;
   return out.str();
 }

@@ -26,10 +26,15 @@ double norm_of(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
+// Not by printf, whose point is a comma in some locales.
 std::string exact(double value) {
   char text[40];
-  std::snprintf(text, sizeof(text), "%.*g", std::numeric_limits<double>::max_digits10, value);
-  return text;
+  const auto end = std::to_chars(text,
+                                 text + sizeof(text),
+                                 value,
+                                 std::chars_format::general,
+                                 std::numeric_limits<double>::max_digits10);
+  return {text, end.ptr};
 }
 
 // Before steps are written to their files.

@@ -10,6 +10,7 @@
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/split_state.h"
+#include "support/foreign_locale.h"
 #include "support/processes.h"
 #include "trireme/core/error.h"
 
@@ -96,6 +97,16 @@ TEST(Manifest, SaysTheSameAfterWritingAndReading) {
   const std::string body = text.substr(0, text.size() - kTailBytes);
   EXPECT_EQ(sealed(body), text);
   EXPECT_EQ(Json::parse(text).at("version"), 1);
+}
+
+TEST(Manifest, SaysTheSameInEveryLocale) {
+  Manifest manifest = example();
+  manifest.step = 1'234'567;
+  const testing::ForeignLocale foreign;
+  const std::string text = manifest.to_json();
+  EXPECT_EQ(Json::parse(text).at("step"), 1'234'567) << text;
+  EXPECT_NE(text.find("\"saved_at\": 1800000000,"), std::string::npos) << text;
+  EXPECT_EQ(Manifest::parse(text, kPath).step, 1'234'567);
 }
 
 TEST(Manifest, EveryTruncationIsRefused) {

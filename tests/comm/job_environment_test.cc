@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "support/foreign_locale.h"
 #include "support/ranks.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -149,6 +151,16 @@ TEST(JobEnvironment, SaysWhereTheRanksOfOtherLaunchersCanMeet) {
   const Variables wrong{{"SLURM_STEP_TASKS_PER_NODE", "2(x3)"}};
   EXPECT_NE(testing::message_of<ConfigError>([] { read_job_environment(); }).find("2(x3)"),
             std::string::npos);
+}
+
+TEST(FailureReport, IsReadTheSameInEveryLocale) {
+  const testing::ForeignLocale foreign(' ');
+  FailureReport report;
+  ASSERT_TRUE(FailureReport::parse("1234 5678 1", &report));
+  EXPECT_EQ(report.rank, 1234);
+  EXPECT_EQ(report.blamed, 5678);
+  EXPECT_TRUE(report.rendezvous_timed_out);
+  EXPECT_EQ(report.to_line(), "1234 5678 1\n");
 }
 
 TEST(JobEnvironment, ReadsSlurmsLists) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "support/foreign_locale.h"
 #include "support/processes.h"
 
 namespace trireme {
@@ -60,6 +61,18 @@ TEST_F(FullGroup, OfPageCacheHasRoom) {
   EXPECT_EQ(available_memory_bytes(root()), kLimit - kUsage + kDroppable);
   write("/sys/fs/cgroup/memory.stat", "inactive_file " + std::to_string(2 * kUsage) + "\n");
   EXPECT_EQ(available_memory_bytes(root()), kLimit) << "never more than the limit";
+}
+
+TEST(Machine, IsReadTheSameInEveryLocale) {
+  const testing::TemporaryFolder folder;
+  const auto write = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(folder.path() + path).parent_path());
+    std::ofstream(folder.path() + path) << text;
+  };
+  write("/proc/self/cgroup", "0::/\n");
+  write("/sys/fs/cgroup/cpu.max", "250000 100000\n");
+  const testing::ForeignLocale foreign(' ');  // as in France, where 250 000 is one number
+  EXPECT_EQ(cpu_quota(folder.path()), 3);     // 2.5 processors, rounded up
 }
 
 TEST_F(FullGroup, OfTheOlderKindHasRoomToo) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -108,9 +109,12 @@ class InternalError : public Error {
 
 namespace detail {
 
+// The parts as a text, for messages, names and files. Numbers look the same in every program: a
+// global locale that groups digits would make a port "29,500".
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   (out << ... << parts);
   return out.str();
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <locale>
 
 #include "comm/failure_report.h"
 #include "comm/shm/matching.h"
@@ -158,6 +159,7 @@ void Progress::record_failure(const CommError& error) {
 // Written by the rank that found the failure, for all ranks: the dead cannot write their own.
 void Progress::write_summary(const std::string& message) const {
   std::ofstream file(concat(options_.flight_folder, "/flight-summary.txt"));
+  file.imbue(std::locale::classic());
   file << message << "\n";
   for (int peer = 0; peer < station_.size(); ++peer) {
     const RankBlock& block = station_.control().rank(peer);
