@@ -1,5 +1,6 @@
 #include "comm/shm/segment.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -32,6 +33,27 @@ std::pair<dev_t, ino_t> inode_of(int fd) {
   struct stat status {};
   TRIREME_ASSERT(fstat(fd, &status) == 0, "fstat of a memfd failed: ", errno_text(errno));
   return {status.st_dev, status.st_ino};
+}
+
+// 0, or an errno value.
+// A signal makes older kernels end the call and take back all that it has allocated. Under a
+// profiler's timer a large one would then begin anew for ever: it is done in pieces, each of which
+// is kept, and those become smaller until one fits between two signals.
+int give_pages(int fd, std::size_t offset, std::size_t bytes) {
+  constexpr std::size_t kLargestPiece = std::size_t{64} << 20;
+  constexpr std::size_t kSmallestPiece = std::size_t{64} << 10;
+  std::size_t piece = kLargestPiece;
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t size = std::min(piece, bytes - done);
+    if (fallocate(fd, 0, static_cast<off_t>(offset + done), static_cast<off_t>(size)) == 0) {
+      done += size;
+    } else if (errno == EINTR) {
+      piece = std::max(piece / 2, kSmallestPiece);
+    } else {
+      return errno;
+    }
+  }
+  return 0;
 }
 
 std::string mebibytes(std::size_t bytes) {
@@ -87,12 +109,12 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes) {
     return;
   }
   check_available(bytes);
-  int error = 0;
-  do {
-    error =
-        fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (error == EINTR);
-  if (error != 0) {
+  if (const int error = give_pages(fd, offset, bytes); error != 0) {
+    // What it got before that, so that nothing has changed.
+    fallocate(fd,
+              FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
     throw MemoryError(concat("shared memory of ",
                              mebibytes(bytes),
                              " could not be reserved: ",
