@@ -50,6 +50,14 @@ NetMeetingOptions meeting_of(const ClusterOptions& options) {
       options.place.launcher,
       " job can meet: set TRIREME_RENDEZVOUS=HOST:PORT, an address of rank 0's machine and "
       "a free port of it, or use trireme run --rendezvous HOST:PORT");
+  TRIREME_CHECK(!options.place.job_is_local || options.job != options.place.job ||
+                    options.place.local_size == options.place.size,
+                "nothing names this job of ",
+                options.place.launcher,
+                " on all its machines: expected PMI_JOBID, or a proxy of MPICH above rank ",
+                options.place.rank,
+                ", found neither; name it yourself, the same on all and different from other jobs: "
+                "mpiexec -genv TRIREME_JOB my-job-1 ...");
   return meeting;
 }
 

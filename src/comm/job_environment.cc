@@ -1,7 +1,9 @@
 #include "comm/job_environment.h"
 
+#include <fstream>
 #include <limits>
 #include <sstream>
+#include <vector>
 
 #include <unistd.h>
 
@@ -93,12 +95,38 @@ bool in_slurm_step() {
 }
 
 // What the user says counts, whatever the launcher implies.
-JobEnvironment with_rendezvous(JobEnvironment job) {
+JobEnvironment with_what_the_user_says(JobEnvironment job) {
+  if (const auto name = env_string(kEnvJob)) {
+    job.job = *name;
+    job.job_is_local = false;
+  }
   if (const auto place = env_string(kEnvRendezvous)) {
     job.rendezvous = *place;
     job.rendezvous_source = kEnvRendezvous;
   }
   return job;
+}
+
+std::string command_line_of(pid_t process) {
+  std::ifstream file(concat("/proc/", process, "/cmdline"), std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// MPICH's mpiexec (hydra) starts one proxy on each machine, whose children the ranks are. It gives
+// the ranks no name of the job; PMI_PORT, where it is set at all, is the proxy's. But every proxy
+// has been told where mpiexec listens, which no other mpiexec does at the same time.
+void name_mpich_job(JobEnvironment& job) {
+  if (const auto id = env_string("PMI_JOBID")) {
+    job.job = concat("mpich ", *id);
+    return;
+  }
+  const pid_t parent = getppid();
+  if (const std::string place = hydra_control_place(command_line_of(parent)); !place.empty()) {
+    job.job = concat("mpich at ", place);
+    return;
+  }
+  job.job = concat("mpich ", value("PMI_PORT"), " ", parent);
+  job.job_is_local = true;
 }
 
 // srun says on which machine a task is, and how many tasks each machine has.
@@ -132,6 +160,28 @@ void place_in_slurm(JobEnvironment& job) {
 }
 
 }  // namespace
+
+std::string hydra_control_place(const std::string& command_line) {
+  std::vector<std::string> words;
+  std::istringstream rest(command_line);
+  for (std::string word; std::getline(rest, word, '\0');) {
+    words.push_back(word);
+  }
+  if (words.empty() ||
+      words[0].substr(words[0].rfind('/') + 1).find("hydra") == std::string::npos) {
+    return "";
+  }
+  std::string place;
+  std::string group;  // processes that a job has spawned are a world of their own
+  for (std::size_t i = 1; i + 1 < words.size(); ++i) {
+    if (words[i] == "--control-port") {
+      place = words[i + 1];
+    } else if (words[i] == "--pgid") {
+      group = words[i + 1];
+    }
+  }
+  return place.empty() ? "" : place + " " + group;
+}
 
 std::string first_slurm_host(const std::string& list) {
   const auto end = list.find_first_of(",[");
@@ -195,7 +245,7 @@ JobEnvironment read_job_environment() {
       job.rendezvous = concat(value("MASTER_ADDR"), ":", *port + 1);
       job.rendezvous_source = "MASTER_ADDR and MASTER_PORT + 1";
     }
-    return with_rendezvous(job);
+    return with_what_the_user_says(job);
   }
   if (env_string(kOpenMpi.rank)) {
     JobEnvironment job = read(kOpenMpi);
@@ -205,7 +255,7 @@ JobEnvironment read_job_environment() {
                      value("OMPI_MCA_ess_base_jobid"),
                      " ",
                      value("OMPI_MCA_orte_hnp_uri"));
-    return with_rendezvous(job);
+    return with_what_the_user_says(job);
   }
   if (in_slurm_step()) {
     JobEnvironment job = read(kSlurm);
@@ -216,13 +266,12 @@ JobEnvironment read_job_environment() {
                      value("SLURM_STEP_ID"),
                      " ",
                      value("SLURM_RESTART_COUNT"));
-    return with_rendezvous(job);
+    return with_what_the_user_says(job);
   }
   if (env_string(kMpich.rank)) {
     JobEnvironment job = read(kMpich);
-    // MPICH names its jobs nowhere; its ranks on one machine are children of one proxy.
-    job.job = concat("mpich ", value("PMI_JOBID"), " ", value("PMI_PORT"), " ", getppid());
-    return with_rendezvous(job);
+    name_mpich_job(job);
+    return with_what_the_user_says(job);
   }
   return {};
 }

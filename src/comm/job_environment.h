@@ -12,7 +12,8 @@ struct JobEnvironment {
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
-  std::string job;  // what tells this job from others on the machine; empty: nothing does
+  std::string job;            // what tells this job from others on the machine; empty: nothing does
+  bool job_is_local = false;  // ranks on other machines have another name for it
   // Where rank 0 can be reached from other machines ("HOST:PORT"; empty: nothing says), and which
   // variables say so.
   std::string rendezvous;
@@ -25,8 +26,14 @@ struct JobEnvironment {
 std::string first_slurm_host(const std::string& list);
 std::optional<int> slurm_tasks_of(const std::string& list, int node);
 
-// Reads, in this order, the variables of trireme run, torchrun, Open MPI, MPICH and Slurm's srun;
-// the first that names a rank counts. Throws ConfigError for values that make no sense.
+// Where the mpiexec of MPICH listens that started the proxy with this command line (words that end
+// with a zero each), and which of its groups of processes it serves: the same for all ranks of a
+// job, on every machine. Empty where it is no such proxy.
+std::string hydra_control_place(const std::string& command_line);
+
+// Reads, in this order, the variables of trireme run, torchrun, Open MPI, Slurm's srun and MPICH;
+// the first that names a rank counts. TRIREME_JOB names the job under each. Throws ConfigError for
+// values that make no sense.
 JobEnvironment read_job_environment();
 
 }  // namespace trireme::detail

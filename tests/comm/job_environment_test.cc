@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "support/foreign_locale.h"
 #include "support/ranks.h"
@@ -74,6 +75,74 @@ TEST(JobEnvironment, ReadsOpenMpi) {
 TEST(JobEnvironment, ReadsMpich) {
   const Variables variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
   expect_place(read_job_environment(), "mpiexec (MPICH)", 0, 2);
+}
+
+TEST(JobEnvironment, NamesAnMpichJobAlikeOnEveryMachine) {
+  const Variables variables{{"PMI_RANK", "3"},
+                            {"PMI_SIZE", "4"},
+                            {"MPI_LOCALRANKID", "1"},
+                            {"MPI_LOCALNRANKS", "2"},
+                            {"PMI_PORT", "node-b:34567"}};
+  // The parent of this test is no proxy: the name is good for the children of one parent only.
+  const JobEnvironment alone = read_job_environment();
+  EXPECT_TRUE(alone.job_is_local);
+  EXPECT_NE(alone.job.find(std::to_string(getppid())), std::string::npos) << alone.job;
+  {
+    const Variables named{{"PMI_JOBID", "4711.server"}};
+    const JobEnvironment job = read_job_environment();
+    EXPECT_FALSE(job.job_is_local);
+    EXPECT_NE(job.job.find("4711.server"), std::string::npos) << job.job;
+    for (const std::string& local : {std::to_string(getppid()), std::string("node-b")}) {
+      EXPECT_EQ(job.job.find(local), std::string::npos) << job.job << " has " << local;
+    }
+  }
+  const Variables said{{"TRIREME_JOB", "mine"}};
+  EXPECT_EQ(read_job_environment().job, "mine");
+  EXPECT_FALSE(read_job_environment().job_is_local);
+}
+
+TEST(JobEnvironment, KnowsAnMpichJobByItsProxies) {
+  const auto line = [](const std::vector<std::string>& words) {
+    std::string text;
+    for (const std::string& word : words) {
+      text += word + '\0';
+    }
+    return text;
+  };
+  const auto proxy =
+      [&](const std::string& place, const std::string& group, const std::string& id) {
+        return detail::hydra_control_place(line({"/usr/bin/hydra_pmi_proxy",
+                                                 "--control-port",
+                                                 place,
+                                                 "--rmk",
+                                                 "user",
+                                                 "--pgid",
+                                                 group,
+                                                 "--proxy-id",
+                                                 id}));
+      };
+  EXPECT_NE(proxy("node-a:39513", "0", "0").find("node-a:39513"), std::string::npos);
+  EXPECT_EQ(proxy("node-a:39513", "0", "0"), proxy("node-a:39513", "0", "1"));
+  EXPECT_NE(proxy("node-a:39513", "0", "0"), proxy("node-a:39514", "0", "0"));
+  EXPECT_NE(proxy("node-a:39513", "0", "0"), proxy("node-a:39513", "1", "0"));
+  EXPECT_EQ(detail::hydra_control_place(""), "");
+  EXPECT_EQ(detail::hydra_control_place(line({"/usr/bin/hydra_pmi_proxy"})), "");
+  EXPECT_EQ(detail::hydra_control_place(line({"hydra_pmi_proxy", "--control-port"})), "");
+  EXPECT_EQ(detail::hydra_control_place(line({"/bin/sh", "--control-port", "node-a:1"})), "");
+}
+
+// Ranks with different names for their job would refuse each other, each for no reason it can see.
+TEST(JobEnvironment, AsksForTheNameOfAJobOnSeveralMachines) {
+  const Variables variables{{"PMI_RANK", "0"},
+                            {"PMI_SIZE", "4"},
+                            {"MPI_LOCALRANKID", "0"},
+                            {"MPI_LOCALNRANKS", "2"},
+                            {"TRIREME_RENDEZVOUS", "127.0.0.1:1"},
+                            {"TRIREME_TIMEOUT", "1"}};
+  const std::string message = testing::message_of<ConfigError>([] { init(); });
+  for (const char* part : {"mpiexec (MPICH)", "PMI_JOBID", "-genv TRIREME_JOB"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << "no " << part << " in: " << message;
+  }
 }
 
 TEST(JobEnvironment, ReadsSrunButNotTheShellOfABatchJob) {
