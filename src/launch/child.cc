@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "trireme/core/environment.h"
@@ -142,6 +143,10 @@ Child start_child(const ChildOptions& options) {
     got =
         read(failures.reader.get(), &error, sizeof(error));  // ends at exec, which closes the pipe
   } while (got < 0 && errno == EINTR);
+  if (got == static_cast<ssize_t>(sizeof(error))) {
+    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {  // nobody else knows of it
+    }
+  }
   TRIREME_CHECK(got != static_cast<ssize_t>(sizeof(error)),
                 "the program \"",
                 options.program,

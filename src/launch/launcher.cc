@@ -130,7 +130,7 @@ class Job {
     }
     if (!swept_) {
       swept_ = true;
-      detail::end_descendants();
+      ranks_.end_left_behind();
       if (fleet_) {
         fleet_->done();
       }

@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,10 +28,11 @@ LocalRanks::~LocalRanks() {
   send_signal(SIGKILL);
   for (const RankProcess& rank : ranks_) {
     if (!rank.ended) {
-      waitpid(rank.child.pid, nullptr, 0);
+      while (waitpid(rank.child.pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
     }
   }
-  end_descendants();
+  end_left_behind();
 }
 
 void LocalRanks::prepare() {
@@ -42,8 +42,7 @@ void LocalRanks::prepare() {
     make_log_dir(options_.log_dir);
   }
   open_report_pipe();
-  // Whatever a rank starts and abandons becomes a child of the launcher, which ends it.
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  left_behind_.emplace();
 }
 
 void LocalRanks::start(JobIdentity identity, FileDescriptor rank0_listener) {
@@ -152,20 +151,40 @@ void LocalRanks::drain_reports() {
 }
 
 std::vector<JobEvent> LocalRanks::reap() {
+  // Only a look: it may be a child that the caller had before, and waits for itself.
+  siginfo_t any{};
+  if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) == 0 && any.si_pid == 0) {
+    return {};
+  }
   std::vector<std::size_t> failed;
-  int status = 0;
-  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-    const auto found = std::find_if(ranks_.begin(), ranks_.end(), [&](const RankProcess& rank) {
-      return rank.child.pid == pid;
-    });
-    if (found == ranks_.end()) {
-      continue;  // something a rank had abandoned
+  std::vector<pid_t> running;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    RankProcess& rank = ranks_[i];
+    if (rank.ended) {
+      continue;
     }
-    check_log(found->finish(status));
-    if (found->failed()) {
-      failed.push_back(static_cast<std::size_t>(found - ranks_.begin()));
+    int status = 0;
+    pid_t ended = waitpid(rank.child.pid, &status, WNOHANG);
+    if (ended < 0 && errno == ECHILD) {
+      // The caller ignores SIGCHLD, or another of its threads waits for any child.
+      outlets_.say(concat("rank ",
+                          rank_at(i),
+                          " has ended and its exit code is not known, since this process has not "
+                          "left it to launch() to wait for it; it counts as failed"));
+      constexpr int kUnknown = 255 << 8;
+      status = kUnknown;
+      ended = rank.child.pid;
+    }
+    if (ended != rank.child.pid) {
+      running.push_back(rank.child.pid);
+      continue;
+    }
+    check_log(rank.finish(status));
+    if (rank.failed()) {
+      failed.push_back(i);
     }
   }
+  left_behind_->reap(running);
   if (!failed.empty()) {
     drain_reports();  // each wrote its own before it ended
   }
@@ -175,6 +194,12 @@ std::vector<JobEvent> LocalRanks::reap() {
     events.push_back(ranks_[i].failure(rank_at(i)));
   }
   return events;
+}
+
+void LocalRanks::end_left_behind() const {
+  if (left_behind_) {
+    left_behind_->end(identity_.job);
+  }
 }
 
 bool LocalRanks::all_ended() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 #include "launch/job_event.h"
 #include "launch/job_setup.h"
+#include "launch/left_behind.h"
 #include "launch/output_queue.h"
 #include "launch/rank_process.h"
 #include "trireme/core/file_descriptor.h"
@@ -45,6 +47,8 @@ class LocalRanks {
   // Takes note of who has ended; the failures among them, with the last words.
   std::vector<JobEvent> reap();
   bool all_ended() const;
+  // When all have: ends what they started and left running.
+  void end_left_behind() const;
 
   void send_signal(int number) const;
   // What the ranks do from now on is no failure of theirs.
@@ -64,6 +68,7 @@ class LocalRanks {
   Outlets outlets_;
   std::string program_;
   JobIdentity identity_;
+  std::optional<LeftBehind> left_behind_;
   FileDescriptor report_reader_;
   FileDescriptor report_writer_;
   std::string report_text_;

@@ -3,7 +3,6 @@
 #include <cerrno>
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "trireme/core/error.h"
@@ -96,23 +95,6 @@ int RankProcess::write_log(std::string_view text) {
   const int error = errno;
   log.close();
   return error;
-}
-
-void end_descendants() {
-  for (;;) {
-    std::ifstream file(concat("/proc/self/task/", getpid(), "/children"));
-    bool any = false;
-    for (pid_t pid = 0; file >> pid;) {
-      any = true;
-      kill(pid, SIGKILL);
-    }
-    if (!any && waitpid(-1, nullptr, WNOHANG) <= 0) {
-      return;
-    }
-    if (waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) {
-      return;
-    }
-  }
 }
 
 }  // namespace trireme::detail

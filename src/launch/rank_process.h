@@ -47,7 +47,4 @@ struct RankProcess {
   int write_log(std::string_view text);
 };
 
-// Ends what the ranks started and left running, which has become this process's children.
-void end_descendants();
-
 }  // namespace trireme::detail

@@ -55,8 +55,10 @@ inline constexpr int kExitRendezvousTimedOut = 4;
 // Starts the ranks, prints their output line by line with the rank in front, forwards signals,
 // and returns when all have ended. When one fails the others are ended too, and it is named with
 // its last words. Leaves no process behind, whatever the ranks start; the ranks die with the
-// calling process. Throws ConfigError for options that make no sense or a program that cannot be
-// started. Not thread-safe: takes over the signals of the process while it runs.
+// calling process. Children that the process had before are left alone, and so is what those leave
+// behind; it must not start others in its first thread meanwhile. Throws ConfigError for options
+// that make no sense or a program that cannot be started. Not thread-safe: takes over the signals
+// of the process while it runs.
 //
 // With several machines it first meets the launchers of the others, and then returns when the ranks
 // of all machines have ended: 0 only if all succeeded. What ends the job on one machine ends it on
