@@ -166,11 +166,11 @@ std::vector<JobEvent> LocalRanks::reap() {
     int status = 0;
     pid_t ended = waitpid(rank.child.pid, &status, WNOHANG);
     if (ended < 0 && errno == ECHILD) {
-      // The caller ignores SIGCHLD, or another of its threads waits for any child.
       outlets_.say(concat("rank ",
                           rank_at(i),
-                          " has ended and its exit code is not known, since this process has not "
-                          "left it to launch() to wait for it; it counts as failed"));
+                          " has ended; expected its exit code, found that this process ignores "
+                          "SIGCHLD or has waited for it elsewhere. It counts as failed: leave the "
+                          "ranks to launch()"));
       constexpr int kUnknown = 255 << 8;
       status = kUnknown;
       ended = rank.child.pid;

@@ -44,7 +44,8 @@ class SafetensorsWriter {
 };
 
 // Reads such a file, mapped. Throws DataError (file, offset, expected, found) for one that is
-// truncated, has a broken header, or whose tensors do not fill it exactly.
+// truncated, has a broken header (no JSON, a name twice, more than 100 MB, nested without need), or
+// whose tensors do not fill it exactly. Takes time that grows with the header, whatever is in it.
 class SafetensorsFile {
  public:
   // Tensors for which `skipped` says so are left out, and may be of any type.
