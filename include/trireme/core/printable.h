@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace trireme::detail {
+
+// Text that came from somebody else, as it may be shown on a terminal or put into a message:
+// control characters and bytes that are not UTF-8 are written as \x1b, and what is longer than
+// `longest` bytes is cut, with "..." at its end. A terminal obeys control characters, and a line
+// break would begin a line that looks like ours.
+std::string printable(std::string_view text, std::size_t longest = 256);
+
+}  // namespace trireme::detail
