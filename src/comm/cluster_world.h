@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/flight_folder.h"
 #include "comm/job_environment.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "trireme/comm/world.h"
@@ -18,7 +19,7 @@ struct ClusterOptions {
   std::string backend;  // auto, ucx or mpi
   std::vector<std::string> interfaces;
   bool progress_thread = false;
-  std::string flight_folder;
+  FlightFolder flight_folder;
 };
 
 // The communicator of ranks that a network connects: brings them together, chooses what carries

@@ -1,14 +1,8 @@
 #include "comm/flight_recorder.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
-
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
-#include "trireme/core/log.h"
 
 namespace trireme::detail {
 
@@ -42,10 +36,7 @@ std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
   return result;
 }
 
-std::string FlightRecorder::write(const std::string& folder,
-                                  int rank,
-                                  int size,
-                                  const std::string& reason) const {
+std::string FlightRecorder::record(int rank, int size, const std::string& reason) const {
   const auto now = Clock::now();
   const auto age_ms = [&](Clock::time_point when) {
     return std::chrono::duration<double, std::milli>(now - when).count();
@@ -72,27 +63,22 @@ std::string FlightRecorder::write(const std::string& folder,
     }
     operations.push_back(std::move(item));
   }
-  const nlohmann::json record = {
+  const nlohmann::json whole = {
       {"rank", rank}, {"size", size}, {"reason", reason}, {"operations", std::move(operations)}};
-
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  std::string path = concat(folder, "/flight-rank-", rank, ".json");
-  std::ofstream file(path);
   // A message may hold bytes that are not UTF-8 (a path): replace them rather than throw.
-  file << record.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  file.close();
-  if (!file) {
-    log(LogLevel::kWarning,
-        concat("rank ",
-               rank,
-               ": the flight record could not be written to ",
-               path,
-               ": ",
-               errno_text(errno)));
-    return {};
+  return whole.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string FlightRecorder::write(const FlightFolder& folder,
+                                  int rank,
+                                  int size,
+                                  const std::string& reason) const {
+  try {
+    return concat("flight record: ",
+                  folder.write(concat("flight-rank-", rank, ".json"), record(rank, size, reason)));
+  } catch (const std::exception& error) {
+    return concat("no flight record: ", error.what());
   }
-  return path;
 }
 
 }  // namespace trireme::detail

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/flight_folder.h"
 #include "trireme/comm/operation.h"
 #include "trireme/core/deadline.h"
 
@@ -35,11 +36,16 @@ class FlightRecorder {
   // Everything that is still known, oldest first.
   std::vector<Entry> entries() const;
 
-  // Writes FOLDER/flight-rank-R.json.
-  // Returns the path of the record, empty when it could not be written (which is logged).
-  std::string write(const std::string& folder, int rank, int size, const std::string& reason) const;
+  // Writes FOLDER/flight-rank-R.json. Returns what the error's message ends with: where the record
+  // is ("flight record: PATH"), or why there is none.
+  std::string write(const FlightFolder& folder,
+                    int rank,
+                    int size,
+                    const std::string& reason) const;
 
  private:
+  std::string record(int rank, int size, const std::string& reason) const;
+
   std::vector<Entry> ring_ = std::vector<Entry>(kEntries);
   std::uint64_t count_ = 0;
 };

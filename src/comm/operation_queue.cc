@@ -362,11 +362,9 @@ void OperationQueue::fail(const CommError& error, const Pending* stuck, bool spr
   if (options_.quiet) {
     failure_ = full;
   } else {
-    const std::string path =
+    const std::string record =
         recorder_.write(options_.flight_folder, host_.rank(), host_.size(), message);
-    failure_.emplace(error.reason(),
-                     error.peer(),
-                     path.empty() ? message : concat(message, "; flight record: ", path));
+    failure_.emplace(error.reason(), error.peer(), concat(message, "; ", record));
     report_failure(host_.rank(), *failure_);
   }
   if (spread) {

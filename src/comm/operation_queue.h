@@ -48,7 +48,7 @@ class QueueHost {
 
 struct QueueOptions {
   Milliseconds timeout{0};
-  std::string flight_folder;
+  FlightFolder flight_folder;
   bool oversubscribed = false;
   bool helper_thread = false;  // InitOptions::progress_thread
   // A part of a larger communicator, whose rank is already writing the flight record.

@@ -1,17 +1,16 @@
 #include "trireme/comm/world.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <sstream>
 
 #include <sodium.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/cluster_world.h"
 #include "comm/failure_report.h"
+#include "comm/flight_folder.h"
 #include "comm/job_environment.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/shm/shm_communicator.h"
@@ -85,24 +84,15 @@ std::string program_version_of(const InitOptions& options) {
   return given ? *given : detail::executable_build_id();
 }
 
-std::string flight_folder_of(const InitOptions& options, const std::string& job) {
+detail::FlightFolder flight_folder_of(const InitOptions& options, const std::string& job) {
+  using detail::FlightFolder;
   if (!options.flight_folder.empty()) {
-    return options.flight_folder;
+    return FlightFolder::named(options.flight_folder);
   }
   if (const auto folder = env_string(kEnvLogDir)) {
-    return *folder;
+    return FlightFolder::named(*folder);
   }
-  std::error_code error;
-  auto temporary = std::filesystem::temp_directory_path(error);
-  // In a folder that everyone can write, someone else may have taken the name.
-  struct stat status {};
-  const std::string ours = concat(temporary.string(), "/trireme-", geteuid());
-  if (!error && lstat(ours.c_str(), &status) == 0 &&
-      (!S_ISDIR(status.st_mode) || status.st_uid != geteuid())) {
-    temporary = ".";
-  }
-  return concat(
-      error ? "." : temporary.string(), "/trireme-", geteuid(), "/", hex_digest(job).substr(0, 12));
+  return FlightFolder::temporary(hex_digest(job).substr(0, 12));
 }
 
 }  // namespace
@@ -186,7 +176,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
   meeting.stage_bytes =
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   meeting.timeout = timeout_of(options);
-  const std::string folder = flight_folder_of(options, job);
+  const detail::FlightFolder folder = flight_folder_of(options, job);
   World::Facts facts;
   facts.local_rank = place.local_rank;
   facts.local_size = place.local_size;

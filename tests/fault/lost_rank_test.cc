@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "support/processes.h"
 #include "trireme/core/error.h"
@@ -61,6 +62,27 @@ TEST(LostRank, AKilledRankIsNamedByEveryoneWithinASecond) {
   expect_parts(
       testing::read_file(folder.path() + "/flight-summary.txt"),
       {detail::concat("rank 1 (pid ", ranks[1], ", has ended)"), "issued #", "completed #"});
+}
+
+// While the job runs, somebody puts a link where its records will go. They are not written through
+// it; every survivor still fails with the reason, and says what was refused.
+TEST(LostRank, RecordsAreNotWrittenThroughALinkThatSomebodyPutThere) {
+  const testing::TemporaryFolder temporary;
+  const testing::TemporaryFolder elsewhere;
+  Program program(job(3, "loop"), {"TMPDIR=" + temporary.path()});
+  ASSERT_TRUE(program.wait_for_output("looping", 3));
+  const auto ranks = program.children();
+  ASSERT_EQ(ranks.size(), 3U);
+  const std::string planted = detail::concat(temporary.path(), "/trireme-", geteuid());
+  std::filesystem::create_directory_symlink(elsewhere.path(), planted);
+  kill(ranks[1], SIGKILL);
+  const Finished result = program.wait();
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err,
+               {detail::concat("rank 1 (pid ", ranks[1], ", has ended)"),
+                "no flight record: expected a folder of this user at " + planted,
+                "TRIREME_LOG_DIR"});
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
 }
 
 TEST(LostRank, AStoppedRankIsNamedAtTheDeadline) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <set>
+#include <sstream>
 
 #include <unistd.h>
 
@@ -193,21 +193,22 @@ void NetCommunicator::spread(const CommError& error) {
 void NetCommunicator::tell(const CommError& error) {
   const std::string last = last_();
   control_->say_failed(error, last);
-  std::ofstream file(concat(options_.queue.flight_folder, "/flight-summary.txt"));
-  file << error.what() << "\n";
+  std::ostringstream text;
+  text << error.what() << "\n";
   for (int peer = 0; peer < size(); ++peer) {
-    file << name(peer) << ": ";
+    text << name(peer) << ": ";
     if (peer == rank()) {
-      file << "issued " << last;
+      text << "issued " << last;
     } else if (control_->has_left(peer)) {
-      file << "has left the world";
+      text << "has left the world";
     } else if (control_->last_of(peer)) {
-      file << "issued " << *control_->last_of(peer);
+      text << "issued " << *control_->last_of(peer);
     } else {
-      file << "did not answer";
+      text << "did not answer";
     }
-    file << "\n";
+    text << "\n";
   }
+  options_.queue.flight_folder.write_or_warn("flight-summary.txt", text.str());
 }
 
 Work NetCommunicator::submit(Operation operation) {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <locale>
+#include <sstream>
 
 #include "comm/failure_report.h"
 #include "comm/shm/matching.h"
@@ -147,25 +147,23 @@ void Progress::record_failure(const CommError& error) {
     failure_ = error;
     return;
   }
-  const std::string path =
+  const std::string record =
       recorder_.write(options_.flight_folder, station_.rank(), station_.size(), error.what());
-  failure_.emplace(
-      error.reason(),
-      error.peer(),
-      path.empty() ? std::string(error.what()) : concat(error.what(), "; flight record: ", path));
+  failure_.emplace(error.reason(), error.peer(), concat(error.what(), "; ", record));
   report_failure(station_.rank(), *failure_);
 }
 
 // Written by the rank that found the failure, for all ranks: the dead cannot write their own.
 void Progress::write_summary(const std::string& message) const {
-  std::ofstream file(concat(options_.flight_folder, "/flight-summary.txt"));
-  file.imbue(std::locale::classic());
-  file << message << "\n";
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << message << "\n";
   for (int peer = 0; peer < station_.size(); ++peer) {
     const RankBlock& block = station_.control().rank(peer);
-    file << station_.name(peer) << ": issued " << describe_slot(station_, peer, block.issued.load())
+    text << station_.name(peer) << ": issued " << describe_slot(station_, peer, block.issued.load())
          << ", completed #" << block.completed.load() << "\n";
   }
+  options_.flight_folder.write_or_warn("flight-summary.txt", text.str());
 }
 
 }  // namespace trireme::detail

@@ -26,7 +26,7 @@ namespace trireme::detail {
 struct ProgressOptions {
   Milliseconds timeout{0};
   bool helper_thread = false;
-  std::string flight_folder;
+  FlightFolder flight_folder;
   // A part of a larger communicator, which writes the records and reports the failure.
   bool quiet = false;
 };
