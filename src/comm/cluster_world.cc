@@ -31,6 +31,50 @@ bool uses_mpi(const ClusterOptions& options) {
   return options.backend == "auto" && by_mpirun && options.place.rendezvous.empty();
 }
 
+// The line that gives every rank of a launcher's job one token.
+std::string how_to_give_a_token(const std::string& launcher) {
+  constexpr char kMake[] = "export TRIREME_TOKEN=$(openssl rand -hex 16)";
+  if (launcher == "srun") {
+    return concat(
+        "add the line \"", kMake, "\" before srun (in the batch script), which passes it on");
+  }
+  if (launcher.starts_with("mpirun")) {
+    return concat("on the launching machine, run \"",
+                  kMake,
+                  "\" before, and start with \"mpirun -x TRIREME_TOKEN\"");
+  }
+  if (launcher.starts_with("mpiexec")) {
+    return concat(
+        "on the launching machine, run \"", kMake, "\" before mpiexec, which passes it on");
+  }
+  if (launcher == "torchrun") {
+    return concat(
+        "run \"", kMake, "\" once, and export the same value on every machine before torchrun");
+  }
+  return concat("run \"", kMake, "\" once, and give every rank the same value");
+}
+
+// Rank 0 listens at a port that others than the ranks reach.
+void check_token(const ClusterOptions& options) {
+  const std::string& token = options.meeting.identity.token;
+  TRIREME_CHECK(!token.empty() || options.place.size == 1,
+                "expected a token that the ranks of the ",
+                options.place.launcher,
+                " job have in common, as they meet at ",
+                options.place.rendezvous,
+                " (",
+                options.place.rendezvous_source,
+                "), found TRIREME_TOKEN empty: anyone who reaches that port could join; ",
+                how_to_give_a_token(options.place.launcher),
+                "; TRIREME_TOKEN=none does without, in a network where you trust everyone");
+  if (token == kNoToken && options.place.rank == 0 && options.place.size > 1) {
+    log(LogLevel::kWarning,
+        concat("TRIREME_TOKEN=none: anyone who reaches ",
+               options.place.rendezvous,
+               " can join this job"));
+  }
+}
+
 NetMeetingOptions meeting_of(const ClusterOptions& options) {
   NetMeetingOptions meeting;
   meeting.identity = options.meeting.identity;
@@ -58,6 +102,7 @@ NetMeetingOptions meeting_of(const ClusterOptions& options) {
                 options.place.rank,
                 ", found neither; name it yourself, the same on all and different from other jobs: "
                 "mpiexec -genv TRIREME_JOB my-job-1 ...");
+  check_token(options);
   return meeting;
 }
 

@@ -163,7 +163,8 @@ std::shared_ptr<World> init(const InitOptions& options) {
   detail::RendezvousOptions meeting;
   meeting.identity.rank = place.rank;
   meeting.identity.size = place.size;
-  // Launchers that know no token leave the check to the user ID alone (docs/architecture.md).
+  // Without a token the ranks of a machine check the user ID alone, those of several machines
+  // refuse to meet at a port (docs/architecture.md).
   meeting.identity.token =
       options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
   meeting.identity.program_version = program_version_of(options);

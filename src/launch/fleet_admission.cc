@@ -1,14 +1,13 @@
 #include "launch/fleet_admission.h"
 
-#include <algorithm>
 #include <array>
-#include <limits>
 
 #include <sodium.h>
 #include <unistd.h>
 
 #include "launch/packing.h"
 #include "trireme/core/error.h"
+#include "trireme/core/printable.h"
 #include "trireme/core/version.h"
 
 namespace trireme::detail {
@@ -18,20 +17,10 @@ constexpr char kMagic[] = "trireme launcher";
 constexpr int kFleetProtocol = 1;
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kLongestText = 256;
+constexpr std::size_t kLongestMessageShown = 2048;
 
 const unsigned char* bytes_of(const std::string& text) {
   return reinterpret_cast<const unsigned char*>(text.data());
-}
-
-// A stranger's text goes to the terminal: no control characters, and not too much of it.
-std::string printable(std::string text) {
-  text.resize(std::min(text.size(), kLongestText));
-  for (char& c : text) {
-    if (c < ' ' || c == 0x7f) {
-      c = '?';
-    }
-  }
-  return text;
 }
 
 std::string own_host_name() {
@@ -46,19 +35,23 @@ std::string MachineHello::name() const {
   return concat("machine ", machine, " (", host, "), pid ", pid);
 }
 
-MachineHello make_machine_hello(int machine, int machines, int ranks, bool has_secret) {
+std::string fresh_number() {
   TRIREME_ASSERT(sodium_init() >= 0, "libsodium cannot find a source of random numbers");
-  MachineHello hello{kFleetProtocol,
-                     TRIREME_VERSION,
-                     machine,
-                     machines,
-                     ranks,
-                     getpid(),
-                     own_host_name(),
-                     has_secret,
-                     std::string(kNonceBytes, '\0')};
-  randombytes_buf(hello.nonce.data(), hello.nonce.size());
-  return hello;
+  std::string number(kNonceBytes, '\0');
+  randombytes_buf(number.data(), number.size());
+  return number;
+}
+
+MachineHello make_machine_hello(int machine, int machines, int ranks, bool has_secret) {
+  return {kFleetProtocol,
+          TRIREME_VERSION,
+          machine,
+          machines,
+          ranks,
+          getpid(),
+          own_host_name(),
+          has_secret,
+          fresh_number()};
 }
 
 std::string pack_hello(const MachineHello& hello) {
@@ -86,12 +79,12 @@ std::optional<MachineHello> unpack_hello(const std::string& bytes) {
   if (!speaks_our_protocol(hello)) {
     return hello;
   }
-  hello.library = printable(fields.text());
+  hello.library = printable(fields.text(), kLongestText);
   hello.machine = fields.number_in(-kAny, kAny);
   hello.machines = fields.number_in(-kAny, kAny);
   hello.ranks = fields.number_in(1, 1 << 20);
   hello.pid = fields.number_in(0, kAny);
-  hello.host = printable(fields.text());
+  hello.host = printable(fields.text(), kLongestText);
   hello.has_secret = fields.number_in(0, 1) != 0;
   hello.nonce = fields.text();
   if (!fields.complete() || hello.nonce.size() != kNonceBytes) {
@@ -105,7 +98,7 @@ bool speaks_our_protocol(const MachineHello& hello) {
 }
 
 std::string pack_challenge(const MachineChallenge& challenge) {
-  return Packer().text(challenge.hello).text(challenge.proof).take();
+  return Packer().text(challenge.number).text(challenge.proof).take();
 }
 
 std::optional<MachineChallenge> unpack_challenge(const std::string& bytes) {
@@ -121,16 +114,15 @@ std::string pack_verdict(const MachineVerdict& verdict) {
 std::optional<MachineVerdict> unpack_verdict(const std::string& bytes) {
   Unpacker fields(bytes);
   const bool admitted = fields.number_in(0, 1) != 0;
-  MachineVerdict verdict{admitted, fields.text()};
+  MachineVerdict verdict{admitted, printable(fields.text(), kLongestMessageShown)};
   return fields.complete() ? std::optional(verdict) : std::nullopt;
 }
 
 std::string make_machine_proof(ProofOf side,
                                const std::string& hello,
-                               const std::string& host_hello,
+                               const std::string& number,
                                const std::string& secret) {
-  const std::string said =
-      Packer().number(static_cast<int>(side)).text(hello).text(host_hello).take();
+  const std::string said = Packer().number(static_cast<int>(side)).text(hello).text(number).take();
   crypto_auth_hmacsha256_state state;
   crypto_auth_hmacsha256_init(&state, bytes_of(secret), secret.size());
   crypto_auth_hmacsha256_update(&state, bytes_of(said), said.size());

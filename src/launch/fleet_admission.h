@@ -8,14 +8,13 @@
 // (comm/rendezvous/admission.h), over a network:
 //
 //   launcher  -> machine 0  Hello      who I am, and a fresh number
-//   machine 0 -> launcher   Challenge  its own Hello with a fresh number, and a proof that it knows
-//                                      the secret
+//   machine 0 -> launcher   Challenge  a fresh number, and a proof that it knows the secret
 //   launcher  -> machine 0  Proof      a proof that this launcher knows the secret
 //   machine 0 -> launcher   Verdict    admitted, or why not
 //
-// A proof is an HMAC-SHA256, keyed with the secret, of both Hellos, so the secret itself never
-// travels and an old conversation cannot be replayed. Where nobody has a secret it is empty, and
-// the proofs prove nothing.
+// A proof is an HMAC-SHA256, keyed with the secret, of the Hello and both numbers, so the secret
+// itself never travels and an old conversation cannot be replayed. Where nobody has a secret it is
+// empty, and the proofs prove nothing.
 
 namespace trireme::detail {
 
@@ -36,7 +35,7 @@ struct MachineHello {
 };
 
 struct MachineChallenge {
-  std::string hello;  // of machine 0, as bytes
+  std::string number;
   std::string proof;
 };
 
@@ -44,6 +43,9 @@ struct MachineVerdict {
   bool admitted = false;
   std::string message;
 };
+
+// A number that was never used before.
+std::string fresh_number();
 
 // About this process, with a fresh number.
 MachineHello make_machine_hello(int machine, int machines, int ranks, bool has_secret);
@@ -59,10 +61,10 @@ std::optional<MachineVerdict> unpack_verdict(const std::string& bytes);
 
 enum class ProofOf : std::uint8_t { kMachine0 = 1, kJoiner = 2 };
 
-// `hello` and `host_hello` as they travelled.
+// `hello` and machine 0's `number` as they travelled.
 std::string make_machine_proof(ProofOf side,
                                const std::string& hello,
-                               const std::string& host_hello,
+                               const std::string& number,
                                const std::string& secret);
 bool machine_proof_is_genuine(const std::string& proof, const std::string& expected);
 

@@ -8,6 +8,7 @@
 
 #include "launch/packing.h"
 #include "trireme/core/index.h"
+#include "trireme/core/printable.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::detail {
@@ -71,7 +72,8 @@ std::string pack_cancellation(const MeetingFailed& failure) {
 MeetingFailed unpack_cancellation(const std::string& bytes) {
   Unpacker fields(bytes);
   const int code = fields.number_in(0, kAny);
-  return {code, fields.text()};
+  constexpr std::size_t kLongestReason = 1 << 16;
+  return {code, printable(fields.text(), kLongestReason)};
 }
 
 int take_ending_signal(const SignalWatch& signals) {

@@ -67,7 +67,8 @@ std::string token_from_secret(const std::string& secret, const std::string& job)
 
 std::string read_secret(const std::string& token_file) {
   if (token_file.empty()) {
-    return env_string(kEnvToken).value_or("");
+    const std::string token = env_string(kEnvToken).value_or("");
+    return token == kNoToken ? "" : token;
   }
   const FileDescriptor fd(open(token_file.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};

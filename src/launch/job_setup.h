@@ -28,7 +28,7 @@ std::string random_token();
 std::string token_from_secret(const std::string& secret, const std::string& job);
 
 // The secret of the launchers, from the file or else from the variable TRIREME_TOKEN; empty where
-// there is none. Throws ConfigError for a file that others may read.
+// there is none, or "none". Throws ConfigError for a file that others may read.
 std::string read_secret(const std::string& token_file);
 
 // The complete environment of a rank of this machine, NAME=VALUE.

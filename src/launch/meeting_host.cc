@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cerrno>
 
 #include <poll.h>
 
+#include "comm/rendezvous/accept_pause.h"
 #include "launch/fleet_admission.h"
 #include "launch/fleet_meeting.h"
 #include "launch/job_setup.h"
@@ -76,7 +78,7 @@ class Host {
 
   void poll_once() {
     // Connections beyond what is talked to at once stay in the kernel's queue.
-    const bool takes_more = talks_.size() < kMostStrangers;
+    const bool takes_more = talks_.size() < kMostStrangers && pause_.over();
     std::vector<pollfd> entries{{options_.signals->fd(), POLLIN, 0},
                                 {takes_more ? listener_.get() : -1, POLLIN, 0}};
     for (const Conversation& talk : talks_) {
@@ -102,9 +104,16 @@ class Host {
       }
     }
     talks_ = std::move(open);
-    while (talks_.size() < kMostStrangers) {
+    while (talks_.size() < kMostStrangers && pause_.over()) {
       FileDescriptor fd = accept_from(listener_);
       if (!fd.valid()) {
+        if (pause_.failed(errno)) {
+          options_.say(concat("warning: no open file is left for whoever comes to ",
+                              options_.place.text(),
+                              " (",
+                              errno_text(errno),
+                              "): raise the limit (ulimit -n)"));
+        }
         break;
       }
       Conversation talk;
@@ -192,9 +201,9 @@ class Host {
     }
     talk.stage = Stage::kProof;
     talk.hello_bytes = message.body;
-    // A fresh number for each conversation.
-    const std::string own = pack_hello(
-        make_machine_hello(0, options_.machines, options_.ranks, !options_.secret.empty()));
+    // A fresh number for each conversation, and nothing about this machine: whoever asks has proven
+    // nothing yet.
+    const std::string own = fresh_number();
     talk.expected_proof =
         make_machine_proof(ProofOf::kJoiner, talk.hello_bytes, own, options_.secret);
     talk.link.send(
@@ -304,6 +313,7 @@ class Host {
   FileDescriptor listener_;
   MachineHello hello_;
   std::vector<Conversation> talks_;
+  AcceptPause pause_;
   std::vector<Member> members_;  // by machine; the first is this one
   int admitted_ = 0;
   std::vector<std::string> remarks_;

@@ -75,7 +75,7 @@ class Joiner {
         error = wait_for(fd.get(), POLLOUT, patience) ? connecting_result(fd) : ETIMEDOUT;
       }
       if (error == 0) {
-        link_ = LauncherLink(std::move(fd), kLongestMessage);
+        link_ = LauncherLink(std::move(fd), kLongestFromStranger);
         return true;
       }
       trouble_ = errno_text(error);
@@ -111,19 +111,20 @@ class Joiner {
     // refusal it sends back then names both sides.
     link_.send(
         LauncherWord::kProof,
-        make_machine_proof(ProofOf::kJoiner, hello_bytes, challenge->hello, options_.secret));
+        make_machine_proof(ProofOf::kJoiner, hello_bytes, challenge->number, options_.secret));
     const auto verdict = ask(LauncherWord::kVerdict, unpack_verdict);
     if (!verdict) {
       return false;
     }
-    TRIREME_CHECK(
-        machine_proof_is_genuine(
-            challenge->proof,
-            make_machine_proof(ProofOf::kMachine0, hello_bytes, challenge->hello, options_.secret)),
-        hello.name(),
-        " does not trust what answers at ",
-        options_.place.text(),
-        ": it does not know the token of this job (TRIREME_TOKEN, --token-file)");
+    TRIREME_CHECK(machine_proof_is_genuine(
+                      challenge->proof,
+                      make_machine_proof(
+                          ProofOf::kMachine0, hello_bytes, challenge->number, options_.secret)),
+                  hello.name(),
+                  " does not trust what answers at ",
+                  options_.place.text(),
+                  ": it does not know the token of this job (TRIREME_TOKEN, --token-file)");
+    link_.set_longest_body(kLongestMessage);
     return true;
   }
 

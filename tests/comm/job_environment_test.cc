@@ -191,6 +191,49 @@ TEST(JobEnvironment, RefusesWhatMakesNoSense) {
   }
 }
 
+// Ranks of several machines meet at a port that others reach, too: without a token they do not, and
+// the message has the line that gives them one.
+TEST(JobEnvironment, SaysHowToGiveATokenUnderEachLauncher) {
+  unsetenv("TRIREME_TOKEN");
+  constexpr char kMake[] = "export TRIREME_TOKEN=$(openssl rand -hex 16)";
+  const auto expect_advice = [&](const std::string& launcher, const std::string& advice) {
+    const std::string message = testing::message_of<ConfigError>([] { init(); });
+    for (const std::string& part :
+         {"of the " + launcher, std::string(kMake), advice, std::string("TRIREME_TOKEN=none")}) {
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+  };
+  {
+    const Variables variables{{"RANK", "2"},
+                              {"WORLD_SIZE", "4"},
+                              {"LOCAL_RANK", "0"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "node-a"},
+                              {"MASTER_PORT", "29400"}};
+    expect_advice("torchrun", "on every machine before torchrun");
+  }
+  {
+    const Variables variables{{"OMPI_COMM_WORLD_RANK", "2"},
+                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                              {"TRIREME_RENDEZVOUS", "node-a:29500"}};
+    expect_advice("mpirun", "mpirun -x TRIREME_TOKEN");
+  }
+  {
+    const Variables variables{{"SLURM_PROCID", "2"},
+                              {"SLURM_NTASKS", "4"},
+                              {"SLURM_LOCALID", "0"},
+                              {"SLURM_NODEID", "1"},
+                              {"SLURM_NNODES", "2"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                              {"SLURM_STEP_NODELIST", "node[03-04]"},
+                              {"SLURM_JOB_ID", "4711"}};
+    expect_advice("srun", "before srun");
+  }
+}
+
 TEST(JobEnvironment, SaysWhereTheRanksOfOtherLaunchersCanMeet) {
   {
     const Variables variables{{"RANK", "5"},

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/channel.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
@@ -191,6 +192,32 @@ TEST(Rendezvous, IsNotHeldUpByStrangers) {
     }
     strangers.push_back(std::move(*channel));
   }
+  EXPECT_EQ(wait_for(fork_rank(1, join)), 0);
+  EXPECT_EQ(wait_for(host), 0);
+}
+
+// Another user reaches the socket, and is hung up on before rank 0 has said a word.
+TEST(Rendezvous, TellsOtherUsersNothing) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can become another user";
+  }
+  const std::string job = unique_job();
+  const auto join = [&](int rank) { init(options_for(job, rank, 2)); };
+  const pid_t host = fork_rank(0, join);
+  const std::string door = door_of(host);
+  const pid_t other = fork_rank(1, [&](int) {
+    constexpr uid_t kNobody = 65534;
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    const auto channel = detail::connect_to(door);
+    ASSERT_TRUE(channel);
+    const detail::Greeting greeting = detail::make_greeting(0, "");
+    // Rank 0 may have hung up already.
+    channel->send(&greeting, sizeof(greeting), {}, Deadline(Milliseconds(0)));
+    detail::Challenge challenge{};
+    EXPECT_FALSE(channel->receive(
+        &challenge, sizeof(challenge), nullptr, Deadline(std::chrono::seconds(30))));
+  });
+  EXPECT_EQ(wait_for(other), 0);
   EXPECT_EQ(wait_for(fork_rank(1, join)), 0);
   EXPECT_EQ(wait_for(host), 0);
 }

@@ -114,7 +114,7 @@ std::string answer_to(const Launchers& machines, detail::MachineHello hello) {
       link.send(
           detail::LauncherWord::kProof,
           detail::make_machine_proof(
-              detail::ProofOf::kJoiner, bytes, challenge.value().hello, "a secret of the tests"));
+              detail::ProofOf::kJoiner, bytes, challenge.value().number, "a secret of the tests"));
     }
     std::this_thread::sleep_for(milliseconds(10));
   }
@@ -145,8 +145,8 @@ TEST(FleetMeeting, AProofOfOneConversationIsWorthNothingInAnother) {
   const auto proof = [&](const std::string& host, const std::string& secret) {
     return detail::make_machine_proof(detail::ProofOf::kJoiner, hello, host, secret);
   };
-  const std::string host = detail::pack_hello(detail::make_machine_hello(0, 2, 1, true));
-  const std::string later = detail::pack_hello(detail::make_machine_hello(0, 2, 1, true));
+  const std::string host = detail::fresh_number();
+  const std::string later = detail::fresh_number();
   EXPECT_TRUE(detail::machine_proof_is_genuine(proof(host, "x"), proof(host, "x")));
   EXPECT_FALSE(detail::machine_proof_is_genuine(proof(host, "x"), proof(later, "x")));
   EXPECT_FALSE(detail::machine_proof_is_genuine(proof(host, "x"), proof(host, "y")));
@@ -188,6 +188,33 @@ TEST(FleetMeeting, SaysOnceThatThereIsNoToken) {
   // The ranks have one all the same.
   EXPECT_EQ(value_of(results[0].out, 0, "token").size(), 64U);
   EXPECT_EQ(value_of(results[0].out, 0, "token"), value_of(results[1].out, 1, "token"));
+}
+
+// "none" is no secret, so it must not be used as one.
+TEST(FleetMeeting, NoneIsNoToken) {
+  const Launchers machines(2);
+  const auto first = machines.start({0, 1, kPrintPlace, {}, "TRIREME_TOKEN=none"});
+  const auto second = machines.start({1, 1, kPrintPlace, {}, "TRIREME_TOKEN="});
+  const Finished results[] = {first->wait(milliseconds(30'000)),
+                              second->wait(milliseconds(30'000))};
+  EXPECT_EQ(results[0].code, 0) << results[0].err;
+  EXPECT_EQ(results[1].code, 0) << results[1].err;
+  expect_parts(results[0].err, {"anyone who reaches " + machines.place()});
+  EXPECT_EQ(value_of(results[0].out, 0, "token").size(), 64U);
+}
+
+// What a stranger says is shown without what a terminal would obey.
+TEST(FleetMeeting, AStrangersWordsAreShownHarmless) {
+  const Launchers machines(2);
+  const auto first = machines.start({0, 1, "echo never", {"--timeout", "1.5"}});
+  detail::MachineHello hello = detail::make_machine_hello(1, 2, 1, true);
+  hello.host = "\x1b]0;owned\x07\nforged: a line";
+  hello.library = "9.8.7";
+  answer_to(machines, hello);
+  const Finished result = first->wait(milliseconds(30'000));
+  expect_parts(result.err, {"\\x1b]0;owned\\x07\\x0aforged: a line"});
+  EXPECT_EQ(result.err.find('\x1b'), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("\nforged"), std::string::npos) << result.err;
 }
 
 TEST(FleetMeeting, TakesTheTokenFromAFileThatOthersCannotRead) {

@@ -11,8 +11,10 @@ inline constexpr char kEnvRank[] = "TRIREME_RANK";
 inline constexpr char kEnvSize[] = "TRIREME_WORLD_SIZE";
 inline constexpr char kEnvLocalRank[] = "TRIREME_LOCAL_RANK";
 inline constexpr char kEnvLocalSize[] = "TRIREME_LOCAL_SIZE";
-inline constexpr char kEnvJob[] = "TRIREME_JOB";          // names the job; not a secret
-inline constexpr char kEnvToken[] = "TRIREME_TOKEN";      // proves membership; a secret
+inline constexpr char kEnvJob[] = "TRIREME_JOB";      // names the job; not a secret
+inline constexpr char kEnvToken[] = "TRIREME_TOKEN";  // proves membership; a secret
+// As the token: there is no secret, and whoever reaches the port may join. A user must say so.
+inline constexpr char kNoToken[] = "none";
 inline constexpr char kEnvTimeout[] = "TRIREME_TIMEOUT";  // seconds, of every wait
 inline constexpr char kEnvLogDir[] = "TRIREME_LOG_DIR";
 // Of a job over several machines; the ranks of a machine are consecutive.

@@ -18,6 +18,7 @@ struct InitOptions {
   std::optional<int> rank;
   std::optional<int> size;
   // The job's name and secret. Empty: TRIREME_JOB and TRIREME_TOKEN, or what the launcher implies.
+  // Ranks that meet at a TCP port must have a token; "none" lets anyone join who reaches the port.
   std::string job;
   std::string token;
   // Of every wait, the rendezvous included. Zero: TRIREME_TIMEOUT, else kDefaultTimeout.

@@ -11,6 +11,7 @@
 #include "comm/fixed_text.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
+#include "trireme/core/printable.h"
 #include "trireme/core/version.h"
 
 namespace trireme::detail {
@@ -18,7 +19,6 @@ namespace {
 
 constexpr char kMagic[8] = {'T', 'R', 'I', 'R', 'E', 'M', 'E', '1'};
 
-// Text from a stranger may lack its end.
 // The parts are hashed one after another; all have fixed sizes, so no two conversations collide.
 class Authenticator {
  public:
@@ -30,8 +30,10 @@ class Authenticator {
   }
   template <class T>
   Authenticator& add(const T& part) {
-    crypto_auth_hmacsha256_update(
-        &state_, reinterpret_cast<const unsigned char*>(&part), sizeof(part));
+    return add(&part, sizeof(part));
+  }
+  Authenticator& add(const void* part, std::size_t bytes) {
+    crypto_auth_hmacsha256_update(&state_, static_cast<const unsigned char*>(part), bytes);
     return *this;
   }
   ProofBytes finish() {
@@ -47,8 +49,10 @@ class Authenticator {
 constexpr std::uint32_t kHostSide = 1;
 constexpr std::uint32_t kJoinerSide = 2;
 
-bool same_proof(const ProofBytes& a, const ProofBytes& b) {
-  return sodium_memcmp(a.data(), b.data(), a.size()) == 0;  // constant time
+ProofBytes proof_of_host(const Greeting& greeting,
+                         const Challenge& challenge,
+                         const std::string& token) {
+  return Authenticator(token).add(kHostSide).add(greeting).add(challenge.nonce).finish();
 }
 
 int find_build_id(dl_phdr_info* info, std::size_t, void* result) {
@@ -89,14 +93,10 @@ std::string executable_build_id() {
 }
 
 Hello make_hello(const Identity& identity) {
-  TRIREME_ASSERT(sodium_init() >= 0, "libsodium cannot find a source of random numbers");
   Hello hello{};
-  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
-  hello.protocol = kProtocol;
   hello.rank = identity.rank;
   hello.size = identity.size;
   hello.pid = getpid();
-  randombytes_buf(hello.nonce.data(), hello.nonce.size());
   copy_text(hello.library, TRIREME_VERSION);
   copy_text(hello.program, identity.program_version);
   hello.sum_group = identity.sum_group;
@@ -112,47 +112,70 @@ Hello make_hello(const Identity& identity) {
   return hello;
 }
 
-Challenge make_challenge(const Hello& host, const Hello& hello, const std::string& token) {
+Greeting make_greeting(int world, const std::string& job) {
+  TRIREME_ASSERT(sodium_init() >= 0, "libsodium cannot find a source of random numbers");
+  Greeting greeting{};
+  std::memcpy(greeting.magic, kMagic, sizeof(kMagic));
+  greeting.protocol = kProtocol;
+  greeting.world = static_cast<std::uint32_t>(world);
+  crypto_hash_sha256(
+      greeting.job.data(), reinterpret_cast<const unsigned char*>(job.data()), job.size());
+  randombytes_buf(greeting.nonce.data(), greeting.nonce.size());
+  return greeting;
+}
+
+bool speaks_our_protocol(const Greeting& greeting) {
+  return std::memcmp(greeting.magic, kMagic, sizeof(kMagic)) == 0 && greeting.protocol == kProtocol;
+}
+
+Challenge make_challenge(const Greeting& greeting, const std::string& token) {
+  TRIREME_ASSERT(sodium_init() >= 0, "libsodium cannot find a source of random numbers");
   Challenge challenge{};
   std::memcpy(challenge.magic, kMagic, sizeof(kMagic));
-  challenge.host = host;
-  randombytes_buf(challenge.host.nonce.data(), challenge.host.nonce.size());
-  challenge.proof = Authenticator(token).add(kHostSide).add(hello).add(challenge.host).finish();
+  challenge.protocol = kProtocol;
+  randombytes_buf(challenge.nonce.data(), challenge.nonce.size());
+  challenge.proof = proof_of_host(greeting, challenge, token);
   return challenge;
 }
 
 bool challenge_is_genuine(const Challenge& challenge,
-                          const Hello& hello,
+                          const Greeting& greeting,
                           const std::string& token) {
   return std::memcmp(challenge.magic, kMagic, sizeof(kMagic)) == 0 &&
-         same_proof(challenge.proof,
-                    Authenticator(token).add(kHostSide).add(hello).add(challenge.host).finish());
+         challenge.protocol == kProtocol &&
+         same_proof(challenge.proof, proof_of_host(greeting, challenge, token));
 }
 
-Proof make_proof(const Challenge& challenge, const Hello& hello, const std::string& token) {
-  return {Authenticator(token).add(kJoinerSide).add(hello).add(challenge.host).finish()};
-}
-
-bool proof_is_genuine(const Proof& proof,
+ProofBytes make_proof(const Greeting& greeting,
                       const Challenge& challenge,
-                      const Hello& hello,
+                      const void* said,
+                      std::size_t bytes,
                       const std::string& token) {
-  return same_proof(proof.proof, make_proof(challenge, hello, token).proof);
+  return Authenticator(token)
+      .add(kJoinerSide)
+      .add(greeting)
+      .add(challenge.nonce)
+      .add(said, bytes)
+      .finish();
+}
+
+bool same_proof(const ProofBytes& a, const ProofBytes& b) {
+  return sodium_memcmp(a.data(), b.data(), a.size()) == 0;  // constant time
 }
 
 std::optional<std::string> objection(const Hello& host, const Hello& hello) {
   if (text_of(hello.library) != text_of(host.library)) {
     return concat("it uses Trireme ",
-                  text_of(hello.library),
+                  printable(text_of(hello.library)),
                   " and rank 0 uses ",
                   text_of(host.library),
                   ": build both with the same version");
   }
   if (text_of(hello.program) != text_of(host.program)) {
     return concat("it runs program version \"",
-                  text_of(hello.program),
+                  printable(text_of(hello.program)),
                   "\" (",
-                  text_of(hello.path),
+                  printable(text_of(hello.path)),
                   ") and rank 0 runs \"",
                   text_of(host.program),
                   "\" (",
@@ -176,7 +199,7 @@ std::optional<std::string> objection(const Hello& host, const Hello& hello) {
   }
   if (text_of(hello.algorithm) != text_of(host.algorithm)) {
     return concat("it was told the algorithm \"",
-                  text_of(hello.algorithm),
+                  printable(text_of(hello.algorithm)),
                   "\" and rank 0 \"",
                   text_of(host.algorithm),
                   "\": give --algorithm (TRIREME_ALGORITHM) alike on every machine");
@@ -194,8 +217,25 @@ std::optional<std::string> objection(const Hello& host, const Hello& hello) {
 }
 
 std::string name_of(const Hello& hello) {
-  return concat(
-      "rank ", hello.rank, " of ", hello.size, " (pid ", hello.pid, ", ", text_of(hello.path), ")");
+  return concat("rank ",
+                hello.rank,
+                " of ",
+                hello.size,
+                " (pid ",
+                hello.pid,
+                ", ",
+                printable(text_of(hello.path)),
+                ")");
+}
+
+std::string refusal_text(const Verdict& verdict) {
+  return printable(text_of(verdict.message), sizeof(verdict.message));
+}
+
+Verdict refusal(const std::string& message) {
+  Verdict verdict{};
+  copy_text(verdict.message, message);
+  return verdict;
 }
 
 }  // namespace trireme::detail

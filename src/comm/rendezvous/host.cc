@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <optional>
 
 #include <poll.h>
 #include <unistd.h>
 
+#include "comm/rendezvous/accept_pause.h"
 #include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/welcome.h"
 #include "comm/shm/control.h"
@@ -20,6 +22,8 @@ namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kStrangerPatience{5000};  // for a connection that does not go on talking
+constexpr std::size_t kMostComers = 64;          // at once; more wait in the kernel's queue
+constexpr std::size_t kMostRemarksOfHost = 20;
 
 // Rank 0's side of the meeting: several conversations at once, so that nobody can hold up the
 // others by not talking.
@@ -43,11 +47,11 @@ class Host {
   }
 
  private:
-  enum class Stage { kHello, kProof };
+  enum class Stage { kGreeting, kIntroduction };
   struct Conversation {
     Channel channel;
-    Stage stage = Stage::kHello;
-    Hello hello{};
+    Stage stage = Stage::kGreeting;
+    Greeting greeting{};
     Challenge challenge{};
     Deadline patience{kStrangerPatience};
   };
@@ -58,7 +62,8 @@ class Host {
   };
 
   void poll_once() {
-    std::vector<pollfd> entries{{listener_->fd(), POLLIN, 0}};
+    const bool takes_more = talks_.size() < kMostComers && pause_.over();
+    std::vector<pollfd> entries{{takes_more ? listener_->fd() : -1, POLLIN, 0}};
     for (const Conversation& talk : talks_) {
       entries.push_back({talk.channel.fd(), POLLIN, 0});
     }
@@ -79,8 +84,46 @@ class Host {
       }
     }
     talks_ = std::move(open);
-    while (auto channel = listener_->accept()) {
+    for (std::size_t turn = 0; turn < kMostComers && talks_.size() < kMostComers && pause_.over();
+         ++turn) {
+      auto channel = listener_->accept();
+      if (!channel) {
+        if (pause_.failed(errno)) {
+          warn(concat("rank 0 has no open file left for whoever comes (",
+                      errno_text(errno),
+                      "): raise the limit (ulimit -n)"));
+        }
+        break;
+      }
+      // Other users of the machine can reach the socket, and are told nothing.
+      if (channel->peer().uid != geteuid()) {
+        warn(concat("rank 0 of ",
+                    hello_.size,
+                    " (pid ",
+                    hello_.pid,
+                    ") refused pid ",
+                    channel->peer().pid,
+                    ": it belongs to user ",
+                    channel->peer().uid,
+                    " and rank 0 to user ",
+                    geteuid()));
+        continue;
+      }
       talks_.push_back({std::move(*channel)});
+    }
+  }
+
+  // For the message at the deadline; not without end. True where there was still room.
+  bool remark(const std::string& text) {
+    if (remarks_.size() == kMostRemarksOfHost) {
+      return false;
+    }
+    remarks_.push_back(text);
+    return true;
+  }
+  void warn(const std::string& text) {
+    if (remark(text)) {
+      log(LogLevel::kWarning, text);
     }
   }
 
@@ -89,7 +132,7 @@ class Host {
     const std::size_t first = entries.size() - members_.size();
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       if (entries[first + rank].revents != 0) {
-        remarks_.push_back(concat(name_of(members_[rank].hello), " joined and then ended"));
+        remark(concat(name_of(members_[rank].hello), " joined and then ended"));
         members_[rank] = {};
         --admitted_;
       }
@@ -99,45 +142,40 @@ class Host {
   // The next message of a conversation; false when the conversation is over.
   bool listen_to(Conversation& talk) {
     const Deadline now(Milliseconds(0));
-    if (talk.stage == Stage::kHello) {
-      if (!talk.channel.receive(&talk.hello, sizeof(talk.hello), nullptr, now)) {
-        return refuse(talk, "it speaks another version of the rendezvous protocol");
+    if (talk.stage == Stage::kGreeting) {
+      if (!talk.channel.receive(&talk.greeting, sizeof(talk.greeting), nullptr, now) ||
+          !speaks_our_protocol(talk.greeting)) {
+        return refuse(talk, nullptr, "it speaks another version of the rendezvous protocol");
       }
-      if (std::memcmp(talk.hello.magic, hello_.magic, sizeof(hello_.magic)) != 0 ||
-          talk.hello.protocol != kProtocol) {
-        return refuse(talk, "it speaks another version of the rendezvous protocol");
-      }
-      talk.challenge = make_challenge(hello_, talk.hello, options_.identity.token);
-      talk.stage = Stage::kProof;
+      talk.challenge = make_challenge(talk.greeting, options_.identity.token);
+      talk.stage = Stage::kIntroduction;
       return talk.channel.send(&talk.challenge, sizeof(talk.challenge), {}, now);
     }
-    Proof proof{};
+    Introduction<Hello> introduction{};
     std::vector<FileDescriptor> fds;
-    if (!talk.channel.receive(&proof, sizeof(proof), &fds, now)) {
-      remarks_.push_back(
-          concat(name_of(talk.hello), " broke off before it proved the job's token"));
+    if (!talk.channel.receive(&introduction, sizeof(introduction), &fds, now)) {
+      remark(concat("a process (pid ",
+                    talk.channel.peer().pid,
+                    ") broke off before it proved the job's token"));
       return false;
     }
-    if (talk.channel.peer().uid != geteuid()) {
-      return refuse(
-          talk,
-          concat(
-              "it belongs to user ", talk.channel.peer().uid, " and rank 0 to user ", geteuid()));
+    const Hello& hello = introduction.said;
+    if (!introduction_is_genuine(
+            introduction, talk.greeting, talk.challenge, options_.identity.token)) {
+      return refuse(talk, &hello, "it does not know the token of this job (TRIREME_TOKEN)");
     }
-    if (!proof_is_genuine(proof, talk.challenge, talk.hello, options_.identity.token)) {
-      return refuse(talk, "it does not know the token of this job (TRIREME_TOKEN)");
-    }
-    if (const auto reason = objection(hello_, talk.hello)) {
-      return refuse(talk, *reason);
+    if (const auto reason = objection(hello_, hello)) {
+      return refuse(talk, &hello, *reason);
     }
     if (fds.size() != 1) {
-      return refuse(talk, "it sent no handle of its process");
+      return refuse(talk, &hello, "it sent no handle of its process");
     }
-    Member& place = members_[index(talk.hello.rank)];
+    Member& place = members_[index(hello.rank)];
     if (place.channel.valid()) {
       return refuse(talk,
+                    &hello,
                     concat("rank ",
-                           talk.hello.rank,
+                           hello.rank,
                            " is already taken by pid ",
                            place.hello.pid,
                            ": start every rank once"));
@@ -146,21 +184,20 @@ class Host {
     if (!talk.channel.send(&admitted, sizeof(admitted), {}, now)) {
       return false;
     }
-    place = {std::move(talk.channel), talk.hello, std::move(fds.front())};
+    place = {std::move(talk.channel), hello, std::move(fds.front())};
     ++admitted_;
     return false;
   }
 
-  bool refuse(Conversation& talk, const std::string& why) {
-    const PeerCredentials peer = talk.channel.peer();
-    const std::string who = talk.stage == Stage::kHello ? concat("a process (pid ", peer.pid, ")")
-                                                        : name_of(talk.hello);
+  // `hello` is null where it has not said who it is.
+  bool refuse(Conversation& talk, const Hello* hello, const std::string& why) {
+    const std::string who = hello == nullptr
+                                ? concat("a process (pid ", talk.channel.peer().pid, ")")
+                                : name_of(*hello);
     const std::string message =
         concat("rank 0 of ", hello_.size, " (pid ", hello_.pid, ") refused ", who, ": ", why);
-    log(LogLevel::kWarning, message);
-    remarks_.push_back(message);
-    Verdict verdict{};
-    message.copy(verdict.message, sizeof(verdict.message) - 1);
+    warn(message);
+    const Verdict verdict = refusal(message);
     talk.channel.send(&verdict, sizeof(verdict), {}, Deadline(Milliseconds(0)));
     return false;
   }
@@ -275,6 +312,7 @@ class Host {
   Hello hello_;
   std::vector<Member> members_;  // by rank; [0] stays without a channel
   std::vector<Conversation> talks_;
+  AcceptPause pause_;
   std::vector<std::string> remarks_;  // on who was refused or lost, for the message at the deadline
   int admitted_ = 0;
 };

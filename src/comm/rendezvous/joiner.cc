@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <thread>
 
@@ -22,7 +21,7 @@ class Joiner {
 
   Membership run() {
     Channel channel = find_rank_0();
-    introduce(channel);
+    be_admitted(channel);
     return be_welcomed(std::move(channel));
   }
 
@@ -53,7 +52,7 @@ class Joiner {
         "with the same job (TRIREME_JOB)");
   }
 
-  void introduce(const Channel& channel) const {
+  void be_admitted(const Channel& channel) const {
     if (channel.peer().uid != geteuid()) {
       throw CommError(CommError::Reason::kRefused,
                       0,
@@ -66,29 +65,27 @@ class Joiner {
                              geteuid(),
                              ": give the job another name (TRIREME_JOB)"));
     }
+    const Greeting greeting = make_greeting(0, options_.name);
     Challenge challenge{};
-    if (!channel.send(&hello_, sizeof(hello_), {}, deadline_) ||
+    if (!channel.send(&greeting, sizeof(greeting), {}, deadline_) ||
         !channel.receive(&challenge, sizeof(challenge), nullptr, deadline_)) {
       give_up(concat("got no answer from rank 0 (pid ",
                      channel.peer().pid,
                      "), which may speak another version of the rendezvous protocol"));
     }
-    // Prove first, even to a host that has not proven itself: a proof tells it nothing, and the
-    // refusal it sends back then names both sides.
-    const Proof proof = make_proof(challenge, hello_, options_.identity.token);
+    // Go on, even with a host that has not proven itself: it is of this user, and the refusal that
+    // it sends back names both sides.
+    const auto introduction = introduce(greeting, challenge, hello_, options_.identity.token);
     const FileDescriptor life = open_own_life();
     Verdict verdict{};
-    if (!channel.send(&proof, sizeof(proof), {life.get()}, deadline_) ||
+    if (!channel.send(&introduction, sizeof(introduction), {life.get()}, deadline_) ||
         !channel.receive(&verdict, sizeof(verdict), nullptr, deadline_)) {
       give_up(concat("lost rank 0 (pid ", channel.peer().pid, ") while it was being admitted"));
     }
     if (verdict.admitted == 0) {
-      throw CommError(
-          CommError::Reason::kRefused,
-          0,
-          std::string(verdict.message, strnlen(verdict.message, sizeof(verdict.message))));
+      throw CommError(CommError::Reason::kRefused, 0, refusal_text(verdict));
     }
-    if (!challenge_is_genuine(challenge, hello_, options_.identity.token)) {
+    if (!challenge_is_genuine(challenge, greeting, options_.identity.token)) {
       throw CommError(CommError::Reason::kRefused,
                       0,
                       concat(name_of(hello_),

@@ -10,6 +10,7 @@
 #include "comm/fixed_text.h"
 #include "comm/rendezvous/tcp_channel.h"
 #include "trireme/core/error.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 namespace {
@@ -41,34 +42,27 @@ struct PackedMember {
 
 }  // namespace
 
-NetProof make_net_proof(int local_rank, int local_size) {
-  NetProof proof{};
-  proof.local_rank = local_rank;
-  proof.local_size = local_size;
-  copy_text(proof.host, host_name());
-  copy_text(proof.kernel, kernel_id());
-  copy_text(proof.network, network_id());
-  return proof;
+NetHello make_net_hello(const Identity& identity, int local_rank, int local_size) {
+  NetHello said{};
+  said.hello = make_hello(identity);
+  said.local_rank = local_rank;
+  said.local_size = local_size;
+  copy_text(said.host, host_name());
+  copy_text(said.kernel, kernel_id());
+  copy_text(said.network, network_id());
+  return said;
 }
 
-NetHello make_net_hello(const Identity& identity, int world, const std::string& job) {
-  NetHello hello{};
-  hello.hello = make_hello(identity);
-  hello.world = static_cast<std::uint32_t>(world);
-  crypto_hash_sha256(hello.job, reinterpret_cast<const unsigned char*>(job.data()), job.size());
-  return hello;
-}
-
-Member member_of(const Hello& hello, const NetProof& proof) {
+Member member_of(const NetHello& said) {
   Member member;
-  member.rank = hello.rank;
-  member.pid = hello.pid;
-  member.local_rank = proof.local_rank;
-  member.local_size = proof.local_size;
-  member.host = text_of(proof.host);
-  member.kernel = text_of(proof.kernel);
-  member.network = text_of(proof.network);
-  std::copy(std::begin(hello.cpus), std::end(hello.cpus), member.cpus.begin());
+  member.rank = said.hello.rank;
+  member.pid = said.hello.pid;
+  member.local_rank = said.local_rank;
+  member.local_size = said.local_size;
+  member.host = printable(text_of(said.host), sizeof(said.host) - 1);
+  member.kernel = text_of(said.kernel);
+  member.network = text_of(said.network);
+  std::copy(std::begin(said.hello.cpus), std::end(said.hello.cpus), member.cpus.begin());
   return member;
 }
 
@@ -99,7 +93,7 @@ std::vector<Member> unpack_members(const std::string& text) {
     member.pid = packed.pid;
     member.local_rank = packed.local_rank;
     member.local_size = packed.local_size;
-    member.host = text_of(packed.host);
+    member.host = printable(text_of(packed.host), sizeof(packed.host) - 1);
     member.kernel = text_of(packed.kernel);
     member.network = text_of(packed.network);
     member.cpus = packed.cpus;

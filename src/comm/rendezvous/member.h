@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <sodium.h>
-
 #include "comm/rendezvous/admission.h"
 
 namespace trireme::detail {
@@ -24,16 +22,9 @@ struct Member {
   std::array<std::uint64_t, 16> cpus{};  // that it may run on, a bit each (Hello::cpus)
 };
 
-// The first message of a comer.
+// Who a rank is, and where.
 struct NetHello {
   Hello hello;
-  std::uint32_t world;
-  std::uint8_t job[crypto_hash_sha256_BYTES];
-};
-
-// Its last: the proof, and where it is.
-struct NetProof {
-  Proof proof;
   std::int32_t local_rank;
   std::int32_t local_size;
   char host[64];
@@ -41,10 +32,8 @@ struct NetProof {
   char network[64];
 };
 
-NetHello make_net_hello(const Identity& identity, int world, const std::string& job);
-// Without the proof itself.
-NetProof make_net_proof(int local_rank, int local_size);
-Member member_of(const Hello& hello, const NetProof& proof);
+NetHello make_net_hello(const Identity& identity, int local_rank, int local_size);
+Member member_of(const NetHello& said);
 
 // Members as bytes and back.
 std::string pack_members(const std::vector<Member>& members);

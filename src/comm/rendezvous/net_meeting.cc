@@ -1,15 +1,13 @@
 #include "comm/rendezvous/net_meeting.h"
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
+#include <cerrno>
 #include <thread>
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sodium.h>
-#include <unistd.h>
 
+#include "comm/rendezvous/accept_pause.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
@@ -18,8 +16,14 @@ namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kNetRetryPause{50};
-// A comer that says nothing is sent away after this.
+// A stranger that has not been admitted after this is sent away; sooner where others wait for its
+// place, since a rank says its next word at once.
 constexpr Milliseconds kPatience{5000};
+constexpr Milliseconds kPatienceInACrowd{500};
+constexpr std::size_t kMostRemarks = 20;
+
+static_assert(sizeof(Introduction<NetHello>) <= TcpChannel::kLongestFromStranger);
+static_assert(sizeof(Verdict) <= TcpChannel::kLongestFromStranger);
 
 // Lists of byte strings in one message.
 std::string pack_list(const std::vector<std::string>& parts) {
@@ -41,13 +45,14 @@ std::vector<std::string> unpack_list(const std::string& text) {
   return parts;
 }
 
-// Rank 0's side: talks to several comers at once, so that one that stays silent holds nobody up.
+// Rank 0's side: talks to several strangers at once, so that one that stays silent holds nobody up.
 class NetHost {
  public:
   NetHost(const NetMeetingOptions& options, const Deadline& deadline)
       : options_(options),
         deadline_(deadline),
-        hello_(make_net_hello(options.identity, options.world, options.job)),
+        own_greeting_(make_greeting(options.world, options.job)),
+        hello_(make_net_hello(options.identity, options.local_rank, options.local_size)),
         links_(index(options.identity.size)),
         members_(index(options.identity.size)) {
     if (options.listener >= 0) {
@@ -61,7 +66,7 @@ class NetHost {
       }
       own_ = listen_at(addresses, place);
     }
-    members_[0] = member_of(hello_.hello, make_net_proof(options.local_rank, options.local_size));
+    members_[0] = member_of(hello_);
   }
 
   void run() {
@@ -80,13 +85,14 @@ class NetHost {
   struct Conversation {
     TcpChannel channel;
     bool challenged = false;
-    NetHello hello{};
+    Greeting greeting{};
     Challenge challenge{};
     Deadline patience{kPatience};
   };
 
   void wait_for_something() {
-    std::vector<pollfd> entries{{own_.get(), POLLIN, 0}};
+    const bool takes_more = talks_.size() < kMostStrangers && pause_.over();
+    std::vector<pollfd> entries{{takes_more ? own_.get() : -1, POLLIN, 0}};
     for (const Conversation& talk : talks_) {
       entries.push_back({talk.channel.fd(), POLLIN, 0});
     }
@@ -99,7 +105,7 @@ class NetHost {
     for (std::size_t rank = 1; rank < links_.size(); ++rank) {
       // An admitted rank says nothing until everyone is here: whatever comes means that it is gone.
       if (entries[1 + talks_.size() + rank].revents != 0) {
-        remarks_.push_back(concat("rank ", rank, " on ", members_[rank].host, " joined and ended"));
+        remark(concat("rank ", rank, " on ", members_[rank].host, " joined and ended"));
         links_[rank] = {};
         --admitted_;
       }
@@ -111,9 +117,41 @@ class NetHost {
       }
     }
     talks_ = std::move(open);
-    for (FileDescriptor fd = accept_from(own_); fd.valid(); fd = accept_from(own_)) {
+    while (talks_.size() < kMostStrangers && pause_.over()) {
+      FileDescriptor fd = accept_from(own_);
+      if (!fd.valid()) {
+        if (pause_.failed(errno)) {
+          warn(concat("rank 0 has no open file left for whoever comes to ",
+                      options_.place,
+                      " (",
+                      errno_text(errno),
+                      "): raise the limit (ulimit -n)"));
+        }
+        break;
+      }
       talks_.push_back({.channel = TcpChannel(std::move(fd))});
     }
+  }
+
+  // For the message at the deadline; not without end, since anyone can be refused. True where there
+  // was still room.
+  bool remark(const std::string& text) {
+    if (remarks_.size() == kMostRemarks) {
+      return false;
+    }
+    remarks_.push_back(text);
+    return true;
+  }
+  void warn(const std::string& text) {
+    if (remark(text)) {
+      log(LogLevel::kWarning, text);
+    }
+  }
+
+  bool has_lost_patience(const Conversation& talk) const {
+    const bool is_crowded = talks_.size() >= kMostStrangers;
+    return talk.patience.passed() ||
+           (is_crowded && talk.patience.elapsed_seconds() * 1000 >= kPatienceInACrowd.count());
   }
 
   // True while the conversation goes on.
@@ -121,7 +159,7 @@ class NetHost {
     std::string message;
     switch (talk.channel.try_receive(&message)) {
       case TcpChannel::State::kNotYet:
-        return !talk.patience.passed();
+        return !has_lost_patience(talk);
       case TcpChannel::State::kClosed:
         return false;
       case TcpChannel::State::kMessage:
@@ -131,69 +169,71 @@ class NetHost {
   }
 
   bool challenge(Conversation& talk, const std::string& message) {
-    if (!TcpChannel::read_into(message, &talk.hello) ||
-        std::memcmp(talk.hello.hello.magic, hello_.hello.magic, sizeof(hello_.hello.magic)) != 0 ||
-        talk.hello.hello.protocol != kProtocol) {
-      return refuse(talk, "it speaks another version of the rendezvous protocol");
+    if (!TcpChannel::read_into(message, &talk.greeting) || !speaks_our_protocol(talk.greeting)) {
+      return refuse_stranger(
+          talk, concat("it does not speak version ", kProtocol, " of the rendezvous protocol"));
     }
-    if (std::memcmp(talk.hello.job, hello_.job, sizeof(hello_.job)) != 0) {
-      return refuse(talk, "it belongs to another job (TRIREME_JOB)");
+    if (talk.greeting.job != own_greeting_.job) {
+      return refuse_stranger(talk, "it belongs to another job (TRIREME_JOB)");
     }
-    if (talk.hello.world > hello_.world) {
+    if (talk.greeting.world > own_greeting_.world) {
       return false;  // it is ahead, and comes again
     }
-    talk.challenge = make_challenge(hello_.hello, talk.hello.hello, options_.identity.token);
+    talk.challenge = make_challenge(talk.greeting, options_.identity.token);
     talk.challenged = true;
     return talk.channel.send(TcpChannel::bytes_of(talk.challenge), soon());
   }
 
   bool judge(Conversation& talk, const std::string& message) {
-    NetProof proof{};
-    const Hello& hello = talk.hello.hello;
-    if (!TcpChannel::read_into(message, &proof) ||
-        !proof_is_genuine(proof.proof, talk.challenge, hello, options_.identity.token)) {
-      return refuse(talk, "it does not know the token of this job (TRIREME_TOKEN)");
+    Introduction<NetHello> introduction{};
+    if (!TcpChannel::read_into(message, &introduction) ||
+        !introduction_is_genuine(
+            introduction, talk.greeting, talk.challenge, options_.identity.token)) {
+      return refuse_stranger(talk, "it does not know the token of this job (TRIREME_TOKEN)");
     }
+    const Hello& hello = introduction.said.hello;
     if (const auto reason = objection(hello_.hello, hello)) {
-      return refuse(talk, *reason);
+      return refuse_rank(talk, hello, *reason);
     }
     if (links_[index(hello.rank)].valid()) {
-      return refuse(talk,
-                    concat("rank ",
-                           hello.rank,
-                           " is already taken by pid ",
-                           members_[index(hello.rank)].pid,
-                           " on ",
-                           members_[index(hello.rank)].host,
-                           ": start every rank once"));
+      return refuse_rank(talk,
+                         hello,
+                         concat("rank ",
+                                hello.rank,
+                                " is already taken by pid ",
+                                members_[index(hello.rank)].pid,
+                                " on ",
+                                members_[index(hello.rank)].host,
+                                ": start every rank once"));
     }
     const Verdict admitted{1, {}};
     if (!talk.channel.send(TcpChannel::bytes_of(admitted), soon())) {
       return false;
     }
-    members_[index(hello.rank)] = member_of(hello, proof);
+    talk.channel.set_longest(TcpChannel::kLongestFromMember);
+    members_[index(hello.rank)] = member_of(introduction.said);
     links_[index(hello.rank)] = std::move(talk.channel);
     ++admitted_;
     return false;
   }
 
-  bool refuse(Conversation& talk, const std::string& why) {
-    const std::string who = talk.challenged
-                                ? concat(name_of(talk.hello.hello), " at ", talk.channel.peer())
-                                : concat("a process at ", talk.channel.peer());
-    const std::string message = concat(
-        "rank 0 of ", hello_.hello.size, " (pid ", hello_.hello.pid, ") refused ", who, ": ", why);
-    log(LogLevel::kWarning, message);
-    remarks_.push_back(message);
-    Verdict verdict{};
-    message.copy(verdict.message, sizeof(verdict.message) - 1);
-    if (!talk.challenged) {
-      // The other side expects a challenge first: one that it cannot answer brings it to the
-      // verdict.
-      talk.challenge = make_challenge(hello_.hello, talk.hello.hello, "");
-      talk.channel.send(TcpChannel::bytes_of(talk.challenge), soon());
-    }
-    talk.channel.send(TcpChannel::bytes_of(verdict), soon());
+  std::string own_name() const {
+    return concat("rank 0 of ", hello_.hello.size, " (pid ", hello_.hello.pid, ")");
+  }
+
+  // Who has not proven the token is told why, and nothing about this process; nor is anything that
+  // it said repeated here.
+  bool refuse_stranger(Conversation& talk, const std::string& why) {
+    warn(concat(own_name(), " refused a process at ", talk.channel.peer(), ": ", why));
+    talk.channel.send(TcpChannel::bytes_of(refusal(why)), soon());
+    return false;
+  }
+
+  bool refuse_rank(Conversation& talk, const Hello& hello, const std::string& why) {
+    const std::string message =
+        concat(own_name(), " refused ", name_of(hello), " at ", talk.channel.peer(), ": ", why);
+    warn(message);
+    talk.channel.send(TcpChannel::bytes_of(refusal(message)), soon());
     return false;
   }
 
@@ -235,14 +275,32 @@ class NetHost {
 
   const NetMeetingOptions& options_;
   const Deadline& deadline_;
+  Greeting own_greeting_;
   NetHello hello_;
-  FileDescriptor own_;             // listens
+  FileDescriptor own_;  // listens
+  AcceptPause pause_;
   std::vector<TcpChannel> links_;  // by rank; [0] stays empty
   std::vector<Member> members_;
   std::vector<Conversation> talks_;
   std::vector<std::string> remarks_;
   int admitted_ = 0;
 };
+
+// The refusal of somebody who has not proven to be rank 0: his words, and whose they are.
+CommError refused_by_a_stranger(const std::string& self,
+                                const std::string& place,
+                                const Verdict& verdict) {
+  return {
+      CommError::Reason::kRefused,
+      0,
+      concat(self,
+             " was refused by what listens at ",
+             place,
+             ": ",
+             refusal_text(verdict),
+             "; give the same TRIREME_JOB and TRIREME_TOKEN, and the same version of Trireme, to "
+             "every rank")};
+}
 
 }  // namespace
 
@@ -271,8 +329,9 @@ void NetMeeting::host(const NetMeetingOptions& options) {
 
 void NetMeeting::join(const NetMeetingOptions& options) {
   const MeetingPlace place = parse_meeting_place(options.place, options.where);
-  const NetHello hello = make_net_hello(options.identity, options.world, options.job);
+  const NetHello hello = make_net_hello(options.identity, options.local_rank, options.local_size);
   const std::string self = name_of(hello.hello);
+  const std::string& token = options.identity.token;
   std::string why = "nobody listens there";
   for (;;) {
     if (deadline_.passed()) {
@@ -294,13 +353,18 @@ void NetMeeting::join(const NetMeetingOptions& options) {
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }
+    const Greeting greeting = make_greeting(options.world, options.job);
     std::string message;
-    Challenge challenge{};
-    if (!channel->send(TcpChannel::bytes_of(hello), deadline_) ||
+    if (!channel->send(TcpChannel::bytes_of(greeting), deadline_) ||
         !channel->receive(&message, deadline_)) {
       why = "it closed the connection without a word";
       std::this_thread::sleep_for(kNetRetryPause);
       continue;  // rank 0 may still be busy with an earlier world
+    }
+    Challenge challenge{};
+    Verdict verdict{};
+    if (TcpChannel::read_into(message, &verdict)) {  // refused without being asked
+      throw refused_by_a_stranger(self, options.place, verdict);
     }
     if (!TcpChannel::read_into(message, &challenge)) {
       throw CommError(CommError::Reason::kRefused,
@@ -310,22 +374,25 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              options.place,
                              " is no rank 0 of this version of Trireme"));
     }
-    NetProof proof = make_net_proof(options.local_rank, options.local_size);
-    proof.proof = make_proof(challenge, hello.hello, options.identity.token);
-    Verdict verdict{};
-    if (!channel->send(TcpChannel::bytes_of(proof), deadline_) ||
+    // One that has not proven itself learns nothing about this process, and gets no proof to take
+    // elsewhere. It still gets an answer: the real rank 0 of another token says then that it
+    // refuses this one, and both sides know.
+    const bool is_rank_0 = challenge_is_genuine(challenge, greeting, token);
+    const Introduction<NetHello> introduction =
+        is_rank_0 ? introduce(greeting, challenge, hello, token) : Introduction<NetHello>{};
+    if (!channel->send(TcpChannel::bytes_of(introduction), deadline_) ||
         !channel->receive(&message, deadline_) || !TcpChannel::read_into(message, &verdict)) {
       why = "it broke off while this rank was being admitted";
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }
-    if (verdict.admitted == 0) {
-      throw CommError(
-          CommError::Reason::kRefused,
-          0,
-          std::string(verdict.message, strnlen(verdict.message, sizeof(verdict.message))));
+    if (!is_rank_0 && verdict.admitted == 0) {
+      throw refused_by_a_stranger(self, options.place, verdict);
     }
-    if (!challenge_is_genuine(challenge, hello.hello, options.identity.token)) {
+    if (verdict.admitted == 0) {
+      throw CommError(CommError::Reason::kRefused, 0, refusal_text(verdict));
+    }
+    if (!is_rank_0) {
       throw CommError(CommError::Reason::kRefused,
                       0,
                       concat(self,
@@ -333,6 +400,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              options.place,
                              " as rank 0: it does not know the token of this job (TRIREME_TOKEN)"));
     }
+    channel->set_longest(TcpChannel::kLongestFromMember);
     std::string everyone;
     if (!channel->receive(&everyone, deadline_)) {
       if (deadline_.passed()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct NetMeetingOptions {
   int listener = -1;  // rank 0: a descriptor that listens there already
   Milliseconds timeout{0};
 };
+
+// That rank 0 talks to at once before it knows whether they belong to the job; more wait in the
+// kernel's queue.
+inline constexpr std::size_t kMostStrangers = 64;
 
 // Where the ranks of several machines find and admit each other: rank 0 listens at a TCP port, the
 // others come to it (the conversation of admission.h). Then small things can be exchanged through

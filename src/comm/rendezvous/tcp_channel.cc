@@ -14,7 +14,6 @@
 namespace trireme::detail {
 namespace {
 
-constexpr std::uint32_t kMostBytes = 64 << 20;
 constexpr Milliseconds kConnectPatience{3000};
 
 }  // namespace
@@ -50,19 +49,24 @@ bool TcpChannel::send(const std::string& message, const Deadline& deadline) {
 TcpChannel::State TcpChannel::try_receive(std::string* message) {
   for (;;) {
     std::uint32_t length = 0;
+    std::size_t whole = sizeof(length);
     if (received_.size() >= sizeof(length)) {
       std::memcpy(&length, received_.data(), sizeof(length));
-      if (length > kMostBytes) {
+      if (length > longest_) {
+        received_ = {};
         return State::kClosed;  // not one of ours
       }
-      if (received_.size() >= sizeof(length) + length) {
-        *message = received_.substr(sizeof(length), length);
-        received_.erase(0, sizeof(length) + length);
+      whole += length;
+      if (received_.size() == whole) {
+        *message = received_.substr(sizeof(length));
+        received_.clear();
         return State::kMessage;
       }
     }
+    // No more than this message: what else is sent stays with the kernel, which knows when to stop.
     char buffer[16 << 10];
-    const ssize_t got = recv(fd_.get(), buffer, sizeof(buffer), 0);
+    const ssize_t got =
+        recv(fd_.get(), buffer, std::min(sizeof(buffer), whole - received_.size()), 0);
     if (got > 0) {
       received_.append(buffer, static_cast<std::size_t>(got));
     } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {

@@ -9,7 +9,8 @@
 
 namespace trireme::detail {
 
-// A TCP connection that carries whole messages: their length, then their bytes.
+// A TCP connection that carries whole messages: their length, then their bytes. A length is
+// believed only up to a limit: whoever has not been admitted must not make this side keep much.
 class TcpChannel {
  public:
   TcpChannel() = default;
@@ -19,6 +20,11 @@ class TcpChannel {
   int fd() const { return fd_.get(); }
   // "10.0.0.2:40312"; for messages.
   std::string peer() const;
+
+  // The longest message that is taken; whoever sends a longer one is hung up on.
+  static constexpr std::size_t kLongestFromStranger = 4096;
+  static constexpr std::size_t kLongestFromMember = 64 << 20;
+  void set_longest(std::size_t bytes) { longest_ = bytes; }
 
   // False when the connection is gone or the deadline has passed.
   bool send(const std::string& message, const Deadline& deadline);
@@ -45,6 +51,7 @@ class TcpChannel {
 
  private:
   FileDescriptor fd_;
+  std::size_t longest_ = kLongestFromStranger;
   std::string received_;  // not yet a whole message
 };
 

@@ -1,6 +1,5 @@
 #include "comm/rendezvous/transport_meeting.h"
 
-#include <cstring>
 #include <optional>
 
 #include "comm/rendezvous/tcp_channel.h"
@@ -67,63 +66,57 @@ class Pipe {
 std::vector<Member> meet_through(Transport& transport, const TransportMeetingOptions& options) {
   const Deadline deadline(options.timeout);
   Pipe pipe(transport, deadline);
-  const NetHello mine = make_net_hello(options.identity, 0, "");
+  const std::string& token = options.identity.token;
+  const NetHello mine = make_net_hello(options.identity, options.local_rank, options.local_size);
   std::vector<Member> members(index(transport.size()));
-  members[index(transport.rank())] =
-      member_of(mine.hello, make_net_proof(options.local_rank, options.local_size));
+  members[index(transport.rank())] = member_of(mine);
   if (transport.rank() != 0) {
-    pipe.send(0, TcpChannel::bytes_of(mine));
+    const Greeting greeting = make_greeting(0, "");
+    pipe.send(0, TcpChannel::bytes_of(greeting));
     Challenge challenge{};
     TcpChannel::read_into(pipe.receive(0, sizeof(challenge)), &challenge);
-    NetProof proof = make_net_proof(options.local_rank, options.local_size);
-    proof.proof = make_proof(challenge, mine.hello, options.identity.token);
-    pipe.send(0, TcpChannel::bytes_of(proof));
+    pipe.send(0, TcpChannel::bytes_of(introduce(greeting, challenge, mine, token)));
     Verdict verdict{};
     TcpChannel::read_into(pipe.receive(0, sizeof(verdict)), &verdict);
     if (verdict.admitted == 0) {
-      throw CommError(
-          CommError::Reason::kRefused,
-          0,
-          std::string(verdict.message, strnlen(verdict.message, sizeof(verdict.message))));
+      throw CommError(CommError::Reason::kRefused, 0, refusal_text(verdict));
     }
     members = unpack_members(pipe.receive(0, packed_members_bytes(members.size())));
   } else {
-    std::string refusal;
-    std::vector<Verdict> verdicts(members.size());
+    std::string reason;
     for (int rank = 1; rank < transport.size(); ++rank) {
-      NetHello hello{};
-      TcpChannel::read_into(pipe.receive(rank, sizeof(hello)), &hello);
-      const Challenge challenge = make_challenge(mine.hello, hello.hello, options.identity.token);
+      Greeting greeting{};
+      TcpChannel::read_into(pipe.receive(rank, sizeof(greeting)), &greeting);
+      const Challenge challenge = make_challenge(greeting, token);
       pipe.send(rank, TcpChannel::bytes_of(challenge));
-      NetProof proof{};
-      TcpChannel::read_into(pipe.receive(rank, sizeof(proof)), &proof);
-      std::optional<std::string> why = objection(mine.hello, hello.hello);
-      if (!proof_is_genuine(proof.proof, challenge, hello.hello, options.identity.token)) {
+      Introduction<NetHello> introduction{};
+      TcpChannel::read_into(pipe.receive(rank, sizeof(introduction)), &introduction);
+      const Hello& hello = introduction.said.hello;
+      std::optional<std::string> why = objection(mine.hello, hello);
+      if (!introduction_is_genuine(introduction, greeting, challenge, token)) {
         why = "it does not know the token of this job (TRIREME_TOKEN)";
       }
-      members[index(rank)] = member_of(hello.hello, proof);
+      members[index(rank)] = member_of(introduction.said);
       if (why) {
-        refusal = concat("rank 0 of ",
-                         transport.size(),
-                         " refused ",
-                         name_of(hello.hello),
-                         " on ",
-                         members[index(rank)].host,
-                         ": ",
-                         *why);
+        reason = concat("rank 0 of ",
+                        transport.size(),
+                        " refused ",
+                        name_of(hello),
+                        " on ",
+                        members[index(rank)].host,
+                        ": ",
+                        *why);
       }
     }
     for (int rank = 1; rank < transport.size(); ++rank) {
-      Verdict verdict{};
-      verdict.admitted = refusal.empty() ? 1 : 0;
-      refusal.copy(verdict.message, sizeof(verdict.message) - 1);
+      const Verdict verdict = reason.empty() ? Verdict{1, {}} : refusal(reason);
       pipe.send(rank, TcpChannel::bytes_of(verdict));
-      if (refusal.empty()) {
+      if (reason.empty()) {
         pipe.send(rank, pack_members(members));
       }
     }
-    if (!refusal.empty()) {
-      throw CommError(CommError::Reason::kRefused, -1, refusal);
+    if (!reason.empty()) {
+      throw CommError(CommError::Reason::kRefused, -1, reason);
     }
   }
   number_machines(members);

@@ -1,0 +1,471 @@
+// What a stranger who reaches rank 0's TCP port can do, and what it learns.
+
+#include "comm/rendezvous/net_meeting.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "comm/rendezvous/accept_pause.h"
+#include "comm/rendezvous/net_socket.h"
+#include "comm/rendezvous/tcp_channel.h"
+#include "support/ranks.h"
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+using detail::Challenge;
+using detail::Greeting;
+using detail::NetHello;
+using detail::NetMeeting;
+using detail::NetMeetingOptions;
+using detail::TcpChannel;
+using detail::Verdict;
+using testing::fork_rank;
+using testing::message_of;
+using testing::wait_for;
+
+constexpr char kTheToken[] = "the token of this test";
+constexpr char kTheJob[] = "a job of this test";
+
+// Rank 0 of two, which waits in a process of its own at a port of this machine.
+class Waiting {
+ public:
+  Waiting() {
+    const detail::MeetingPlace any{"127.0.0.1", 0};
+    listener_ = detail::listen_at(detail::resolve(any), any);
+    place_ = detail::MeetingPlace{"127.0.0.1", detail::port_of(listener_)};
+    pid_ = fork_rank(0, [&](int) {
+      NetMeetingOptions options = options_of(0);
+      options.listener = listener_.get();
+      const NetMeeting meeting(options);
+      EXPECT_EQ(meeting.members().size(), 2U);
+    });
+  }
+  ~Waiting() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      testing::wait_for(pid_);
+    }
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  NetMeetingOptions options_of(int rank) const {
+    NetMeetingOptions options;
+    options.identity.rank = rank;
+    options.identity.size = 2;
+    options.identity.token = kTheToken;
+    options.local_rank = rank;
+    options.local_size = 2;
+    options.job = kTheJob;
+    options.place = place_.text();
+    options.where = "this test";
+    options.timeout = std::chrono::seconds(60);
+    return options;
+  }
+
+  TcpChannel connect() const {
+    std::string why;
+    auto channel = detail::try_connect(place_, soon(), &why);
+    EXPECT_TRUE(channel) << why;
+    return std::move(*channel);
+  }
+
+  // The real rank 1 is still let in, and rank 0 has its world.
+  void expect_complete() {
+    EXPECT_EQ(testing::wait_for(fork_rank(1, [&](int) { NetMeeting{options_of(1)}; })), 0);
+    EXPECT_EQ(testing::wait_for(pid_), 0);
+    pid_ = -1;
+  }
+
+  static Deadline soon() { return Deadline(std::chrono::seconds(30)); }
+
+ private:
+  FileDescriptor listener_;
+  detail::MeetingPlace place_;
+  pid_t pid_ = -1;
+};
+
+template <class T>
+T answer_of(TcpChannel& channel) {
+  std::string message;
+  EXPECT_TRUE(channel.receive(&message, Waiting::soon()));
+  T value{};
+  EXPECT_TRUE(TcpChannel::read_into(message, &value)) << message.size();
+  return value;
+}
+
+// What the real rank 1 says.
+NetHello rank_1() {
+  detail::Identity identity;
+  identity.rank = 1;
+  identity.size = 2;
+  return detail::make_net_hello(identity, 1, 2);
+}
+
+// Everything that comes until the other side hangs up.
+std::string rest_of(TcpChannel& channel) {
+  std::string all;
+  char buffer[4096];
+  for (pollfd entry{channel.fd(), POLLIN, 0}; poll(&entry, 1, 30'000) > 0;) {
+    const ssize_t got = recv(channel.fd(), buffer, sizeof(buffer), 0);
+    if (got <= 0) {
+      break;
+    }
+    all.append(buffer, static_cast<std::size_t>(got));
+  }
+  return all;
+}
+
+// --- what a stranger learns
+
+TEST(NetMeeting, AStrangerLearnsNothingAboutTheProgram) {
+  Waiting host;
+  TcpChannel stranger = host.connect();
+  const Greeting greeting = detail::make_greeting(0, kTheJob);
+  ASSERT_TRUE(stranger.send(TcpChannel::bytes_of(greeting), Waiting::soon()));
+  const auto challenge = answer_of<Challenge>(stranger);
+  const NetHello said{};
+  ASSERT_TRUE(
+      stranger.send(TcpChannel::bytes_of(detail::introduce(greeting, challenge, said, "a guess")),
+                    Waiting::soon()));
+  const std::string heard = TcpChannel::bytes_of(challenge) + rest_of(stranger);
+  // It is this program that rank 0 runs.
+  const std::string secrets[] = {detail::executable_build_id(),
+                                 std::filesystem::read_symlink("/proc/self/exe").string(),
+                                 detail::concat("pid ", host.pid()),
+                                 "of 2",
+                                 kTheToken};
+  for (const std::string& secret : secrets) {
+    EXPECT_TRUE(secret.empty() || heard.find(secret) == std::string::npos) << secret;
+  }
+  EXPECT_NE(heard.find("does not know the token"), std::string::npos);
+  // A magic word, the version of the protocol, a number, a proof: nothing else fits.
+  EXPECT_EQ(sizeof(Challenge), 8U + 4U + 32U + 32U);
+  host.expect_complete();
+}
+
+// The other way round: what listens in the place of rank 0 and does not know the token.
+TEST(NetMeeting, WhoPlaysRankZeroLearnsNothingAboutTheProgram) {
+  const detail::MeetingPlace any{"127.0.0.1", 0};
+  const FileDescriptor listener = detail::listen_at(detail::resolve(any), any);
+  const detail::MeetingPlace place{"127.0.0.1", detail::port_of(listener)};
+  const pid_t joiner = fork_rank(1, [&](int) {
+    NetMeetingOptions options;
+    options.identity.rank = 1;
+    options.identity.size = 2;
+    options.identity.token = kTheToken;
+    options.job = kTheJob;
+    options.place = place.text();
+    options.timeout = std::chrono::seconds(60);
+    const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+    // Its words are shown without what a terminal would obey.
+    EXPECT_NE(message.find("was refused by what listens at " + place.text()), std::string::npos)
+        << message;
+    EXPECT_NE(message.find("\\x1b[2J\\x0aforged"), std::string::npos) << message;
+    EXPECT_EQ(message.find('\x1b'), std::string::npos);
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  });
+  pollfd entry{listener.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&entry, 1, 30'000), 1);
+  TcpChannel channel(detail::accept_from(listener));
+  std::string heard;
+  ASSERT_TRUE(channel.receive(&heard, Waiting::soon()));
+  EXPECT_EQ(heard.size(), sizeof(Greeting));
+  Greeting greeting{};
+  ASSERT_TRUE(TcpChannel::read_into(heard, &greeting));
+  const Challenge challenge = detail::make_challenge(greeting, "a guess");
+  ASSERT_TRUE(channel.send(TcpChannel::bytes_of(challenge), Waiting::soon()));
+  std::string more;
+  ASSERT_TRUE(channel.receive(&more, Waiting::soon()));
+  heard += more;
+  // Nor a proof, which the real rank 0 would take.
+  EXPECT_EQ(more, std::string(sizeof(detail::Introduction<NetHello>), '\0'));
+  for (const std::string& secret :
+       {detail::executable_build_id(),
+        std::filesystem::read_symlink("/proc/self/exe").filename().string()}) {
+    EXPECT_TRUE(secret.empty() || heard.find(secret) == std::string::npos) << secret;
+  }
+  ASSERT_TRUE(channel.send(TcpChannel::bytes_of(detail::refusal("\x1b[2J\nforged: a line")),
+                           Waiting::soon()));
+  EXPECT_EQ(wait_for(joiner), 0);
+}
+
+TEST(NetMeeting, RefusesAWrongToken) {
+  Waiting host;
+  NetMeetingOptions options = host.options_of(1);
+  options.identity.token = "a guess";
+  const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+  EXPECT_NE(message.find("rank 1 of 2"), std::string::npos) << message;
+  EXPECT_NE(message.find("it does not know the token of this job (TRIREME_TOKEN)"),
+            std::string::npos)
+      << message;
+  host.expect_complete();
+}
+
+TEST(NetMeeting, NamesBothSidesToARankThatKnowsTheToken) {
+  Waiting host;
+  NetMeetingOptions options = host.options_of(1);
+  options.identity.program_version = "2.0-other";
+  const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+  for (const std::string& part : {detail::concat("rank 0 of 2 (pid ", host.pid(), ")"),
+                                  detail::concat("refused rank 1 of 2 (pid ", getpid()),
+                                  std::string("it runs program version \"2.0-other\"")}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  host.expect_complete();
+}
+
+TEST(NetMeeting, TellsAnotherVersionAndAnotherJob) {
+  Waiting host;
+  struct Case {
+    std::function<void(Greeting&)> change;
+    std::string why;
+  };
+  const std::vector<Case> cases = {
+      {[](Greeting& greeting) { greeting.protocol += 1; },
+       detail::concat("version ", detail::kProtocol)},
+      {[](Greeting& greeting) { greeting.magic[0] = 'X'; }, "rendezvous protocol"},
+      {[](Greeting& greeting) { greeting.job[0] ^= 1; }, "another job (TRIREME_JOB)"}};
+  for (const Case& item : cases) {
+    TcpChannel channel = host.connect();
+    Greeting greeting = detail::make_greeting(0, kTheJob);
+    item.change(greeting);
+    ASSERT_TRUE(channel.send(TcpChannel::bytes_of(greeting), Waiting::soon()));
+    const auto verdict = answer_of<Verdict>(channel);
+    EXPECT_EQ(verdict.admitted, 0U);
+    EXPECT_NE(detail::refusal_text(verdict).find(item.why), std::string::npos)
+        << detail::refusal_text(verdict);
+  }
+  host.expect_complete();
+}
+
+// --- what the proof is of
+
+TEST(NetMeeting, TheProofCoversWhoComesFromWhereAndForWhat) {
+  const Greeting greeting = detail::make_greeting(3, kTheJob);
+  const Challenge challenge = detail::make_challenge(greeting, kTheToken);
+  const NetHello said = rank_1();
+  const auto introduction = detail::introduce(greeting, challenge, said, kTheToken);
+  ASSERT_TRUE(challenge_is_genuine(challenge, greeting, kTheToken));
+  ASSERT_TRUE(introduction_is_genuine(introduction, greeting, challenge, kTheToken));
+  EXPECT_FALSE(introduction_is_genuine(introduction, greeting, challenge, "a guess"));
+  EXPECT_FALSE(introduction_is_genuine(
+      introduction, greeting, detail::make_challenge(greeting, kTheToken), kTheToken));
+
+  // No bit of what was said can be changed on the way.
+  for (std::size_t bit = 0; bit < 8 * sizeof(introduction); bit += 5) {
+    auto changed = introduction;
+    reinterpret_cast<std::uint8_t*>(&changed)[bit / 8] ^=
+        static_cast<std::uint8_t>(1U << (bit % 8));
+    EXPECT_FALSE(introduction_is_genuine(changed, greeting, challenge, kTheToken)) << bit;
+  }
+  auto elsewhere = introduction;
+  elsewhere.said.local_rank = 0;
+  EXPECT_FALSE(introduction_is_genuine(elsewhere, greeting, challenge, kTheToken));
+  Greeting other = greeting;
+  other.world = 4;
+  EXPECT_FALSE(challenge_is_genuine(challenge, other, kTheToken));
+  EXPECT_FALSE(introduction_is_genuine(introduction, other, challenge, kTheToken));
+  other = greeting;
+  other.job[31] ^= 1;
+  EXPECT_FALSE(challenge_is_genuine(challenge, other, kTheToken));
+  EXPECT_FALSE(introduction_is_genuine(introduction, other, challenge, kTheToken));
+}
+
+// Over the wire: what somebody on the way has changed is refused.
+TEST(NetMeeting, RefusesAnIntroductionThatWasChangedOnTheWay) {
+  Waiting host;
+  const std::vector<std::function<void(NetHello&)>> changes = {
+      [](NetHello& said) { said.local_rank = 0; },
+      [](NetHello& said) { said.local_size = 1; },
+      [](NetHello& said) { said.network[0] ^= 1; },
+  };
+  for (const auto& change : changes) {
+    TcpChannel channel = host.connect();
+    const Greeting greeting = detail::make_greeting(0, kTheJob);
+    ASSERT_TRUE(channel.send(TcpChannel::bytes_of(greeting), Waiting::soon()));
+    const auto challenge = answer_of<Challenge>(channel);
+    const NetHello said = rank_1();
+    auto introduction = detail::introduce(greeting, challenge, said, kTheToken);
+    change(introduction.said);
+    ASSERT_TRUE(channel.send(TcpChannel::bytes_of(introduction), Waiting::soon()));
+    EXPECT_EQ(answer_of<Verdict>(channel).admitted, 0U);
+  }
+  host.expect_complete();
+}
+
+// --- what strangers cost
+
+// The most memory that a process has had so far, by the kernel.
+std::int64_t peak_bytes(pid_t pid) {
+  std::ifstream file(detail::concat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmHWM:")) {
+      std::istringstream fields(line.substr(6));
+      std::int64_t kibibytes = 0;
+      fields >> kibibytes;
+      return kibibytes << 10;
+    }
+  }
+  return 0;
+}
+
+TEST(NetMeeting, ALengthIsNotBelievedBeforeAdmission) {
+  Waiting host;
+  host.connect();  // and hangs up: rank 0 is at work
+  const std::int64_t before = peak_bytes(host.pid());
+  constexpr std::size_t kEach = 48 << 20;
+  const std::string piece(1 << 20, 'x');
+  for (int i = 0; i < 4; ++i) {
+    const TcpChannel stranger = host.connect();
+    const std::string length = TcpChannel::bytes_of(std::uint32_t{64 << 20});
+    ASSERT_EQ(send(stranger.fd(), length.data(), length.size(), MSG_NOSIGNAL), 4);
+    std::size_t taken = 0;
+    bool is_open = true;
+    while (is_open && taken < kEach) {
+      const ssize_t more = send(stranger.fd(), piece.data(), piece.size(), MSG_NOSIGNAL);
+      if (more > 0) {
+        taken += static_cast<std::size_t>(more);
+      } else if (errno == EAGAIN) {
+        is_open = detail::wait_for(stranger.fd(), POLLOUT, Waiting::soon());
+      } else {
+        is_open = false;
+      }
+    }
+    EXPECT_LT(taken, kEach) << "rank 0 has read all of it";
+  }
+  EXPECT_LT(peak_bytes(host.pid()) - before, static_cast<std::int64_t>(kEach));
+  host.expect_complete();
+}
+
+std::size_t sockets_of(pid_t pid) {
+  std::size_t count = 0;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(detail::concat("/proc/", pid, "/fd"), error)) {
+    count += std::filesystem::read_symlink(entry.path(), error).string().starts_with("socket:");
+  }
+  return count;
+}
+
+// Silent strangers fill the places that there are for them, no more, and lose them again.
+TEST(NetMeeting, TalksToFewStrangersAtOnceAndStillFindsItsRanks) {
+  Waiting host;
+  const std::size_t before = sockets_of(host.pid());
+  std::vector<TcpChannel> strangers;
+  for (std::size_t i = 0; i < 2 * detail::kMostStrangers; ++i) {
+    strangers.push_back(host.connect());
+  }
+  std::size_t most = 0;
+  for (int i = 0; i < 3000 && most < detail::kMostStrangers; ++i) {
+    most = std::max(most, sockets_of(host.pid()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  for (int i = 0; i < 20; ++i) {
+    most = std::max(most, sockets_of(host.pid()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_GE(most, detail::kMostStrangers);
+  EXPECT_LE(most, before + detail::kMostStrangers + 2);  // its own copy of the listener
+  host.expect_complete();
+}
+
+TEST(AcceptPause, RestsOnlyWhenThereIsNoDescriptorLeft) {
+  detail::AcceptPause pause;
+  EXPECT_TRUE(pause.over());
+  EXPECT_FALSE(pause.failed(EAGAIN));
+  EXPECT_TRUE(pause.over());
+  EXPECT_TRUE(pause.failed(EMFILE));
+  EXPECT_FALSE(pause.over());
+  EXPECT_FALSE(pause.failed(ENFILE)) << "it is said once";
+  EXPECT_FALSE(pause.over());
+}
+
+// A connection that cannot be accepted stays in the queue and keeps the listener ready. Whoever
+// sleeps between two looks gives the processor away, which the kernel counts.
+TEST(NetMeeting, DoesNotSpinWhenNoDescriptorIsLeft) {
+  const detail::MeetingPlace any{"127.0.0.1", 0};
+  const FileDescriptor listener = detail::listen_at(detail::resolve(any), any);
+  const detail::MeetingPlace place{"127.0.0.1", detail::port_of(listener)};
+  std::string why;
+  const auto stranger = detail::try_connect(place, Waiting::soon(), &why);
+  ASSERT_TRUE(stranger) << why;
+  constexpr int kSeconds = 2;
+  const pid_t host = fork_rank(0, [&](int) {
+    NetMeetingOptions options;
+    options.identity.size = 2;
+    options.identity.token = kTheToken;
+    options.job = kTheJob;
+    options.place = place.text();
+    options.listener = listener.get();
+    options.timeout = std::chrono::seconds(kSeconds);
+    // Room for rank 0's own copy of the listener, and for nothing else.
+    const int next = dup(listener.get());
+    ASSERT_GE(next, 0);
+    close(next);
+    rlimit limit{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = static_cast<rlim_t>(next) + 1;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    rusage before{};
+    getrusage(RUSAGE_THREAD, &before);
+    const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+    rusage after{};
+    getrusage(RUSAGE_THREAD, &after);
+    EXPECT_NE(message.find("no open file left"), std::string::npos) << message;
+    EXPECT_NE(message.find("ulimit -n"), std::string::npos) << message;
+    // A look lasts 0.2 s at most: ten of them, and fewer where the machine is busy.
+    EXPECT_GT(after.ru_nvcsw - before.ru_nvcsw, kSeconds);
+  });
+  EXPECT_EQ(wait_for(host), 0);
+}
+
+// --- without a token
+
+TEST(NetMeeting, NoneIsATokenThatEveryoneKnows) {
+  const std::string job = testing::unique_job();
+  const detail::MeetingPlace any{"127.0.0.1", 0};
+  const int port = detail::port_of(detail::listen_at(detail::resolve(any), any));
+  testing::fork_ranks(2, [&](int rank) {
+    InitOptions options = testing::options_for(job, rank, 2);
+    options.backend = "ucx";
+    options.rendezvous = detail::MeetingPlace{"127.0.0.1", port}.text();
+    options.token = "none";
+    EXPECT_EQ(init(options)->size(), 2);
+  });
+}
+
+TEST(NetMeeting, RanksWithoutATokenDoNotMeetAtAPort) {
+  unsetenv("TRIREME_TOKEN");
+  InitOptions options = testing::options_for("a job", 1, 2);
+  options.backend = "ucx";
+  options.rendezvous = "127.0.0.1:1";
+  options.token = "";
+  const std::string message = message_of<ConfigError>([&] { init(options); });
+  for (const char* part : {"127.0.0.1:1",
+                           "InitOptions::rendezvous",
+                           "TRIREME_TOKEN empty",
+                           "export TRIREME_TOKEN=$(openssl rand -hex 16)",
+                           "TRIREME_TOKEN=none"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace trireme
