@@ -49,6 +49,10 @@ function(trireme_transport_modules)
   else()
     message(WARNING "UCX was not found: Trireme will work on one machine, or through MPI; run scripts/setup, or install libucx-dev")
   endif()
+  # The wrappers of this machine know nothing of another kind.
+  if(CMAKE_CROSSCOMPILING)
+    return()
+  endif()
   # Debian has the wrappers of both; elsewhere there is mpicc.
   set(found FALSE)
   foreach(kind IN ITEMS openmpi mpich)

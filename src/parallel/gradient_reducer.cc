@@ -152,7 +152,12 @@ void GradientReducer::set_rounds(std::int64_t rounds) {
   }
 }
 
+// In the middle of a step its operations go on: the others may need them, and they keep the memory
+// that they use.
 GradientReducer::~GradientReducer() {
+  for (Flight& flight : in_flight_) {
+    flight.work.forget();
+  }
   released_.forget();  // nobody will write to these sums again
 }
 

@@ -33,6 +33,9 @@ enum class GradientState : std::uint8_t { kAbsent = 0, kPresent = 1, kNotFinite 
 class RoundRecords {
  public:
   RoundRecords(std::size_t parameters, Communicator& ranks);
+  RoundRecords(const RoundRecords&) = delete;
+  RoundRecords& operator=(const RoundRecords&) = delete;
+  ~RoundRecords() { telling_.forget(); }
 
   // --- this rank's own, of the rounds since it last told
 
