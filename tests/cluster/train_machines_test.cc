@@ -119,11 +119,16 @@ TEST_F(TrainMachines, WhatRank0WasToldCounts) {
   EXPECT_TRUE(weights("two") == weights("one"));
 }
 
-TEST_F(TrainMachines, NeedAFolderThatIsNamed) {
-  const Finished end = alone(
-      with(kTraining, {"--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:29599"}));
+TEST_F(TrainMachines, NeedAFolderAndANumberOfRanksThatAreNamed) {
+  const std::vector<std::string> machines = {
+      "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:29599"};
+  Finished end = alone(with(with(kTraining, machines), {"-n", "1"}));
   EXPECT_EQ(end.code, 2);
   EXPECT_NE(end.err.find("--run FOLDER"), std::string::npos) << end.err;
+  // Machines may have different numbers of processors.
+  end = alone(with(with(kTraining, machines), {"--run", folder("two")}));
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(end.err.find("expected -n N"), std::string::npos) << end.err;
 }
 
 }  // namespace
