@@ -438,7 +438,7 @@ TEST(NetMeeting, DoesNotSpinWhenNoDescriptorIsLeft) {
 
 // --- without a token
 
-TEST(NetMeeting, NoneIsATokenThatEveryoneKnows) {
+TEST(NetMeeting, NoneIsATokenThatEveryoneKnowsOverTheNetwork) {
   const std::string job = testing::unique_job();
   const detail::MeetingPlace any{"127.0.0.1", 0};
   const int port = detail::port_of(detail::listen_at(detail::resolve(any), any));
