@@ -1,7 +1,6 @@
 #include "parallel/engine_core.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <set>
 
@@ -63,20 +62,21 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
   };
 }
 
-// Engines whose backward runs, of all threads.
-std::atomic<int> g_in_backward{0};
+// Engines whose backward this thread runs; hooks on CPU tensors are called by the same one. Another
+// thread's is none of its business: there, a gradient outside of backward stays a mistake.
+thread_local int engines_in_backward = 0;
 
 class InBackward {
  public:
   explicit InBackward(bool& here) : here_(here) {
     here_ = true;
-    ++g_in_backward;
+    ++engines_in_backward;
   }
   InBackward(const InBackward&) = delete;
   InBackward& operator=(const InBackward&) = delete;
   ~InBackward() {
     here_ = false;
-    --g_in_backward;
+    --engines_in_backward;
   }
 
  private:
@@ -234,7 +234,7 @@ void EngineCore::check_shard_group() {
 }
 
 void EngineCore::receive(std::size_t parameter, const at::Tensor& gradient) {
-  if (!in_backward_ && g_in_backward > 0) {
+  if (!in_backward_ && engines_in_backward > 0) {
     // Another engine's loss leads through this one's model, as a generator's does through its
     // discriminator: that gradient is nobody's.
     return;
