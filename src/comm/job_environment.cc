@@ -277,3 +277,15 @@ JobEnvironment read_job_environment() {
 }
 
 }  // namespace trireme::detail
+
+namespace trireme {
+
+std::optional<ForeignRank> foreign_rank() {
+  if (env_string(kEnvRank)) {
+    return std::nullopt;
+  }
+  const detail::JobEnvironment job = detail::read_job_environment();
+  return job.size > 1 ? std::optional(ForeignRank{job.launcher, job.rank, job.size}) : std::nullopt;
+}
+
+}  // namespace trireme

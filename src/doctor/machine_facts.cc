@@ -5,6 +5,7 @@
 #include <fstream>
 #include <locale>
 #include <sstream>
+#include <utility>
 
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -51,6 +52,34 @@ std::uint64_t kibibytes(const std::string& text) {
   std::uint64_t count = 0;
   in >> count;
   return count << 10;
+}
+
+// Where there is no name (arm64), the numbers of maker and part, with a name for the usual ones.
+std::string processor_name(const std::string& cpuinfo) {
+  if (std::string name = field(cpuinfo, "model name"); !name.empty()) {
+    return name;
+  }
+  const std::string maker = field(cpuinfo, "CPU implementer");
+  const std::string part = field(cpuinfo, "CPU part");
+  if (maker.empty() || part.empty()) {
+    return "";
+  }
+  constexpr std::pair<const char*, const char*> kArmParts[] = {
+      {"0xd08", "Cortex-A72"},
+      {"0xd0b", "Cortex-A76"},
+      {"0xd0c", "Neoverse-N1"},
+      {"0xd40", "Neoverse-V1"},
+      {"0xd49", "Neoverse-N2"},
+      {"0xd4f", "Neoverse-V2"},
+      {"0xd84", "Neoverse-V3"},
+      {"0xd8e", "Neoverse-N3"},
+  };
+  for (const auto& [number, name] : kArmParts) {
+    if (maker == "0x41" && part == number) {
+      return concat("Arm ", name);
+    }
+  }
+  return concat("implementer ", maker, ", part ", part);
 }
 
 // "always within_size advise [never] deny force": the word in brackets.
@@ -148,7 +177,7 @@ MachineFacts read_machine(const std::string& root) {
   const std::string cpus = root + "/sys/devices/system/cpu";
   facts.host = first_line(root + "/proc/sys/kernel/hostname");
   facts.kernel = first_line(root + "/proc/sys/kernel/osrelease");
-  facts.processor = field(root + "/proc/cpuinfo", "model name");
+  facts.processor = processor_name(root + "/proc/cpuinfo");
   facts.online_cpus = static_cast<int>(parse_cpu_list(first_line(cpus + "/online")).size());
   facts.allowed_cpus = parse_cpu_list(field(root + "/proc/self/status", "Cpus_allowed_list"));
   facts.cpu_quota = cpu_quota(root);

@@ -112,6 +112,16 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
                                    concat(kEnvJob, "=", identity.job),
                                    concat(kEnvToken, "=", identity.token),
                                    concat(kEnvReport, "=", identity.report_place)};
+  // For programs that were written for torchrun.
+  ours.push_back(concat("RANK=", rank));
+  ours.push_back(concat("WORLD_SIZE=", identity.world_size));
+  ours.push_back(concat("LOCAL_RANK=", local_rank));
+  ours.push_back(concat("LOCAL_WORLD_SIZE=", options.ranks));
+  ours.push_back(concat("GROUP_RANK=", options.node_rank));
+  if (identity.master_port > 0) {
+    ours.push_back(concat("MASTER_ADDR=", identity.master_host));
+    ours.push_back(concat("MASTER_PORT=", identity.master_port));
+  }
   if (!identity.rendezvous.empty()) {
     ours.push_back(concat(kEnvNodeRank, "=", options.node_rank));
     ours.push_back(concat(kEnvNodes, "=", options.nodes));

@@ -19,6 +19,10 @@ struct JobIdentity {
   int world_size = 1;
   std::string rendezvous;   // "HOST:PORT"; empty where all ranks are on one machine
   int rank0_listener = -1;  // a descriptor, on rank 0's machine
+  // Where a program that was written for torchrun has its rank 0 listen (MASTER_ADDR, MASTER_PORT);
+  // port 0: this machine has no network at all, not even with itself.
+  std::string master_host;
+  int master_port = 0;
 };
 
 // A fresh name for a job, and a fresh token: not to be guessed.

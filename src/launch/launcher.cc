@@ -78,8 +78,20 @@ class Job {
  private:
   // --- beginning
 
+  // A port that is free now. Nobody holds it: the program that wants it opens it itself.
+  void find_master_port() {
+    const detail::MeetingPlace here{"127.0.0.1", 0};
+    try {
+      identity_.master_port = detail::port_of(detail::listen_at(detail::resolve(here), here));
+      identity_.master_host = here.host;
+    } catch (const Error&) {
+      identity_.master_port = 0;  // only programs of torchrun's would have wanted it
+    }
+  }
+
   void meet_the_others() {
     if (!meeting_) {
+      find_master_port();
       identity_.job = detail::random_job_name();
       identity_.token = detail::random_token();
       identity_.world_size = options_.ranks;
@@ -105,6 +117,9 @@ class Job {
     identity_.world_size = roster.world_size();
     identity_.rendezvous = roster.rendezvous;
     rank0_listener_ = std::move(roster.rank0_listener);
+    const detail::MeetingPlace rank0 = detail::parse_meeting_place(roster.rendezvous);
+    identity_.master_host = rank0.host;
+    identity_.master_port = rank0.port + 1;  // as torchrun's MASTER_PORT + 1 is ours
     fleet_.emplace(
         std::move(roster), meeting_->timeout, kTimeToNotice + 2 * time_to_end() + kTimeForOthers);
   }
@@ -252,7 +267,8 @@ class Job {
   void flush_output() {
     output_.flush();
     errors_.flush();
-    if ((output_.lost() || errors_.lost()) && !output_lost_) {
+    // A rank that speaks for the job sees itself that nobody listens, and knows what to do.
+    if ((output_.lost() || errors_.lost()) && !output_lost_ && !options_.rank0_speaks) {
       output_lost_ = true;  // as with any program whose reader goes away
       take_note(trouble("has nobody any more who reads its output"));
       begin_ending(SIGTERM);

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "trireme/settings/settings_table.h"
 
@@ -24,9 +26,19 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
-}  // namespace
+// What other programs call it.
+constexpr std::array<std::pair<const char*, const char*>, 8> kOtherNames = {{
+    {"learning_rate", "lr"},
+    {"batch_size", "batch"},
+    {"micro_batch_size", "micro_batch"},
+    {"num_layers", "layers"},
+    {"num_heads", "heads"},
+    {"hidden_size", "width"},
+    {"max_steps", "steps"},
+    {"output_dir", "run"},
+}};
 
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
+std::string nearest_of(const std::string& name, const std::vector<std::string>& candidates) {
   std::string best;
   std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
@@ -35,6 +47,39 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
       least = changes;
       best = candidate;
     }
+  }
+  return best;
+}
+
+// "lr" for "lerning_rate", "--lr" for "--lerning-rate"; empty where that is no candidate.
+std::string by_another_name(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string dashes = name.starts_with("--") ? "--" : "";
+  std::string word = name.substr(dashes.size());
+  std::replace(word.begin(), word.end(), '-', '_');
+  std::vector<std::string> others;
+  for (const auto& [theirs, ours] : kOtherNames) {
+    others.emplace_back(theirs);
+  }
+  const std::string near = nearest_of(word, others);
+  for (const auto& [theirs, ours] : kOtherNames) {
+    std::string candidate = dashes + ours;
+    if (!dashes.empty()) {
+      std::replace(candidate.begin() + 2, candidate.end(), '_', '-');
+    }
+    if (near == theirs &&
+        std::find(candidates.begin(), candidates.end(), candidate) != candidates.end()) {
+      return candidate;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
+  std::string best = nearest_of(name, candidates);
+  if (best.empty()) {
+    best = by_another_name(name, candidates);
   }
   if (best.empty()) {  // "learning_rate_schedule" is not near "schedule", but contains it
     for (const std::string& candidate : candidates) {

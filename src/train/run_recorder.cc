@@ -152,11 +152,23 @@ void RunRecorder::step(const StepReport& report) {
                           .seconds_left = report.seconds_left,
                           .note = progress_.live() ? note_ : ""};
   progress_.show(progress);
+  note_lost_reader();
   if (line) {
     log_->add(progress_text(progress));
     seconds_ = 0;
     units_ = 0;
   }
+}
+
+void RunRecorder::note_lost_reader() {
+  if (!progress_.lost() || reader_lost_) {
+    return;
+  }
+  reader_lost_ = true;
+  const std::string text = detail::concat(
+      "standard output can no longer be written: the training continues; see ", file("train.log"));
+  log_->add(text);
+  std::fprintf(stderr, "trireme: %s\n", text.c_str());
 }
 
 void RunRecorder::write_waiting() {

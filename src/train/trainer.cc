@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "train/averaged_weights.h"
+#include "train/half_speed.h"
 #include "train/run_checkpoints.h"
 #include "train/starting_weights.h"
 #include "train/step_runner.h"
@@ -427,6 +428,13 @@ TrainResult train(const TrainSettings& settings,
   };
   TrainSettings here = settings;
   here.ranks = world->size();  // whoever has started them
+  if (observer != nullptr) {
+    const std::string warning =
+        detail::slow_precision_warning(here.precision, detail::slowdown_of_precision(here));
+    if (!warning.empty()) {
+      say(warning);
+    }
+  }
   RunCheckpoints kept(here, checkpoints, *model.module, world, observer, say);
   if (!here.weights_from.empty() && !kept.resumed_step()) {
     detail::begin_with_weights(here, *model.module, say);

@@ -62,7 +62,9 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   add_line(table,
            "ranks",
            concat(settings.ranks,
-                  settings.zero == 0 ? ", DDP" : concat(", ZeRO-", settings.zero),
+                  settings.zero > 0    ? concat(", ZeRO-", settings.zero)
+                  : settings.ranks > 1 ? ", DDP"
+                                       : "",
                   ", ",
                   settings.precision));
   add_line(table,
@@ -113,8 +115,10 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
     add_line(table,
              "memory of a rank",
              concat(megabytes_text(most->model_bytes()),
-                    " for the model; DDP would take ",
-                    megabytes_text(result.memory.ddp_bytes)));
+                    " for the model",
+                    settings.ranks > 1
+                        ? concat("; DDP would take ", megabytes_text(result.memory.ddp_bytes))
+                        : ""));
     for (int category = 0; category < kMemoryCategories; ++category) {
       const auto which = static_cast<MemoryCategory>(category);
       if (most->of(which) > 0) {

@@ -20,6 +20,18 @@ TEST(CpuList, NamesSingleProcessorsAndRanges) {
   EXPECT_TRUE(parse_cpu_list("all").empty());
 }
 
+TEST(MachineFacts, NamesProcessorsThatOnlyHaveNumbers) {
+  const MadeUpMachine machine;
+  const auto processor = [&](const std::string& maker, const std::string& part) {
+    machine.write("/proc/cpuinfo",
+                  "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: " + maker +
+                      "\nCPU architecture: 8\nCPU part\t: " + part + "\n");
+    return read_machine(machine.root()).processor;
+  };
+  EXPECT_EQ(processor("0x41", "0xd0c"), "Arm Neoverse-N1");
+  EXPECT_EQ(processor("0x61", "0x022"), "implementer 0x61, part 0x022");
+}
+
 TEST(MachineFacts, ReadsProcessors) {
   const MadeUpMachine machine;
   machine.write("/proc/sys/kernel/hostname", "galley\n");

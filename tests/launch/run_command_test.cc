@@ -55,6 +55,23 @@ TEST(RunCommand, RanksOfOneMachineCanGoOverTheNetwork) {
   }
 }
 
+TEST(RunCommand, TellsProgramsWrittenForTorchrunTheirPlace) {
+  const Finished result = run_script(2,
+                                     "echo $RANK of $WORLD_SIZE, local $LOCAL_RANK of "
+                                     "$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT");
+  EXPECT_EQ(result.code, 0) << result.err;
+  expect_parts(
+      result.out,
+      {"[0] 0 of 2, local 0 of 2 at 127.0.0.1:", "[1] 1 of 2, local 1 of 2 at 127.0.0.1:"});
+  // One port for all, which a program can open.
+  const auto port_of = [&](const std::string& rank) {
+    const std::string after = result.out.substr(result.out.find(rank));
+    return after.substr(0, after.find('\n')).substr(after.find("127.0.0.1:") + 10);
+  };
+  EXPECT_EQ(port_of("[0]"), port_of("[1]"));
+  EXPECT_GT(std::stoi(port_of("[0]")), 1023);
+}
+
 TEST(RunCommand, PassesArgumentsAsTheyAre) {
   const Finished result =
       run({"-n", "1", "--", "printf", "%s|", "-n", "9", "--", "--help", "a b", ""});

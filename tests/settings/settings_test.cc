@@ -284,11 +284,13 @@ TEST(Differences, AreAllRefusedUnlessTheyAreAllowed) {
 }
 
 TEST(NearestName, ForgivesFewLettersAndFindsWhatIsContained) {
-  const std::vector<std::string> names = {"batch", "micro_batch", "schedule", "steps"};
+  const std::vector<std::string> names = {"batch", "lr", "micro_batch", "schedule", "steps"};
   EXPECT_EQ(nearest_name("bacth", names), "batch");
   EXPECT_EQ(nearest_name("microbatch", names), "micro_batch");
   EXPECT_EQ(nearest_name("step", names), "steps");
   EXPECT_EQ(nearest_name("learning_rate_schedule", names), "schedule");
+  EXPECT_EQ(nearest_name("lerning_rate", names), "lr") << "what others call it";
+  EXPECT_EQ(nearest_name("--lerning-rate", {"--zero", "--lr"}), "--lr");
   EXPECT_EQ(nearest_name("xyzzyxyzzy", names), "");
   EXPECT_EQ(nearest_name("anything", {}), "");
 }

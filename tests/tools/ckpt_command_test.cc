@@ -186,7 +186,7 @@ TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
   expect({"import", out, path("new")}, 2, {"exists already"});
   expect({"import", out, run(), "--step", "20"}, 0, {"run/checkpoints/step-00000020"});
   expect({"import", path("missing"), run()}, 2, {"nothing"});
-  expect({"import", run(), run()}, 2, {"a folder"});
+  expect({"import", run(), run()}, 2, {"model.safetensors"});
   std::ofstream(path("broken")) << "not a file of weights";
   expect({"import", path("broken"), path("new"), "--step", "1"}, 1, {path("broken"), "byte 0"});
   expect({"import", out, path("new"), "--format", "gpt2", "--step", "1"}, 2, {"wte.weight"});
@@ -210,6 +210,9 @@ TEST_F(CkptCommand, FindsTheHeadsOfAGptInItsRun) {
   EXPECT_FALSE(fs::exists(path("unknown")));
   expect({"export", run(), path("given"), "--format", "gpt2", "--heads", "3"}, 0);
   EXPECT_EQ(heads("given"), 3);
+  // What was exported as a folder can be imported as one.
+  expect({"import", path("given"), path("back")}, 0, {"back/step-00000000"});
+  expect({"diff", path("back"), run()}, 0, {"are equal"});
   expect({"export", run(), path("wrong"), "--format", "gpt2", "--heads", "5"}, 2, {"multiple"});
   std::ofstream(run() + "/config.json") << R"({"model":"gpt","size":"small"})";
   expect({"export", run(), path("by_size"), "--format", "gpt2"}, 0);

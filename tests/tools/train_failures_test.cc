@@ -161,9 +161,11 @@ TEST_F(TrainFailures, NameTheFileThatCouldNotBeWritten) {
 
 TEST_F(TrainFailures, NameDataThatIsNotThere) {
   const std::string nothing = path("nothing.txt");
-  expect_failure(gpt() + "--steps 1 --data " + nothing, 3, {nothing});
-  expect_failure(gpt() + "--steps 1 -n 3 --data " + nothing, 3, {nothing});
-  expect_failure(gpt() + "--steps 1 --eval-data " + nothing, 3, {nothing});
+  for (const std::string& data :
+       {"--data " + nothing, "-n 3 --data " + nothing, "--eval-data " + nothing}) {
+    expect_failure(gpt() + "--steps 1 " + data, 2, {nothing, "data: expected a file or folder"});
+    EXPECT_FALSE(fs::exists(path("run-" + std::to_string(runs_)))) << "a folder for nothing";
+  }
 }
 
 TEST_F(TrainFailures, NameTheByteAtWhichDataIsBroken) {

@@ -186,13 +186,18 @@ int export_weights(const ExportOptions& options) {
   return kExitOk;
 }
 
-int import_file(const ImportOptions& options) {
-  TRIREME_CHECK(is_weights_file(options.file),
-                "expected a file of weights, found ",
-                fs::is_directory(options.file) ? "a folder" : "nothing",
-                " at \"",
-                options.file,
-                "\"");
+int import_file(const ImportOptions& given) {
+  ImportOptions options = given;
+  std::error_code error;
+  if (fs::is_directory(options.file,
+                       error)) {  // as `export --format gpt2` and Hugging Face make it
+    options.file = (fs::path(options.file) / "model.safetensors").string();
+  }
+  TRIREME_CHECK(
+      is_weights_file(options.file),
+      "expected a file of weights, or a folder with model.safetensors in it, found nothing at \"",
+      options.file,
+      "\"");
   const fs::path inside = fs::path(options.folder) / "checkpoints";
   const std::string folder = fs::is_directory(inside) ? inside.string() : options.folder;
   if (options.format == "torch" || (options.format == "auto" && is_zip(options.file))) {

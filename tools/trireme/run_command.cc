@@ -9,7 +9,6 @@
 #include "trireme/launch/launcher.h"
 
 namespace trireme::tools {
-namespace {}  // namespace
 
 std::vector<std::string> split_off_command(std::vector<std::string>& words) {
   std::vector<std::string> command;
@@ -38,6 +37,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       program.add_subcommand("run",
                              "Start a program as several ranks, on this machine or on "
                              "several: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]");
+  run->usage("Usage: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]");
   run->footer(
       "Each line of output is printed with its rank in front. When a rank fails, the others are "
       "ended.\n"
@@ -59,7 +59,10 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
                        "--timeout",
                        options->timeout_seconds,
                        "Seconds after which any wait in the job gives up (default: 300)");
-  run->add_flag("!--no-bind", options->bind, "Do not give each rank processors of its own");
+  run->add_flag_callback(
+      "--no-bind",
+      [options] { options->bind = false; },
+      "Do not give each rank processors of its own");
   run->callback([&action, options, &command] {
     options->command = command;
     TRIREME_CHECK(options->ranks > 0, "run: expected -n N, the number of ranks, found none");

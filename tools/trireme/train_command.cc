@@ -13,7 +13,9 @@
 #include "sibling.h"
 #include "train_resume.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/core/error.h"
+#include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/settings_table.h"
@@ -128,6 +130,48 @@ std::string help_text() {
          "folder is valid).\n";
 }
 
+// Found before a folder is made for the run.
+void check_data(const TrainSettings& settings) {
+  const auto check = [](const char* flag, const std::string& path) {
+    TRIREME_CHECK(
+        path.empty() || data_is_there(path),
+        flag,
+        ": expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing of "
+        "the name \"",
+        path,
+        "\"");
+  };
+  check("--data", settings.data);
+  check("--eval-data", settings.eval_data);
+}
+
+// The number of ranks under mpirun, srun or torchrun is theirs.
+void take_ranks(TrainSettings& settings, const TrainSettings& given, const ForeignRank& foreign) {
+  TRIREME_CHECK(given.ranks == 0 || given.ranks == foreign.size,
+                "-n: expected ",
+                foreign.size,
+                ", the number of ranks that ",
+                foreign.launcher,
+                " has started, or no -n, found ",
+                given.ranks);
+  settings.ranks = foreign.size;
+}
+
+// Becomes one rank of the job that another launcher has started.
+int train_as_rank(const TrainSettings& settings, const std::optional<std::int64_t>& step) {
+  setenv(kEnvTrainSettings, to_json(settings).c_str(), 1);
+  const std::string threads = std::to_string(settings.threads);
+  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
+    setenv(name, threads.c_str(), 1);
+  }
+  setenv(kEnvTimeout, concat(settings.timeout).c_str(), 1);
+  std::vector<std::string> words = {"train", settings.run};
+  if (step) {
+    words.push_back(std::to_string(*step));
+  }
+  return run_sibling("trireme-worker", std::move(words));
+}
+
 int run_training(const TrainCommand& command) {
   if (command.help) {
     std::cout << help_text();
@@ -138,13 +182,27 @@ int run_training(const TrainCommand& command) {
     return kExitOk;
   }
   const TrainSettings given = given_over({}, command);
+  const std::optional<ForeignRank> foreign = foreign_rank();
+  if (foreign && foreign->rank > 0) {
+    return train_as_rank(given, std::nullopt);  // rank 0 tells it everything
+  }
+  TRIREME_CHECK(!foreign || command.machines.nodes == 1,
+                "--nnodes: ",
+                foreign->launcher,
+                " has already started the ranks of this job: leave --nnodes away, or start one "
+                "trireme train per machine without ",
+                foreign->launcher);
   const std::string run = named_run(command, given);
   const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
   TRIREME_CHECK(command.machines.nodes == 1 || given.ranks > 0 || step,
                 "--nnodes ",
                 command.machines.nodes,
                 ": expected -n N, the ranks of each machine, the same everywhere, found none");
-  TrainSettings settings = resolve(step ? continued(run, *step, given, command) : given);
+  TrainSettings wanted = step ? continued(run, *step, given, command) : given;
+  if (foreign) {
+    take_ranks(wanted, given, *foreign);
+  }
+  TrainSettings settings = resolve(wanted);
   settings.run = run;
   if (step) {
     check_settings(run, *step, settings);
@@ -157,6 +215,7 @@ int run_training(const TrainCommand& command) {
                 "--nnodes ",
                 command.machines.nodes,
                 ": expected --run FOLDER, a folder that all machines share, found none");
+  check_data(settings);
   if (settings.run.empty()) {
     settings.run = dated_folder(settings.model);
   }
@@ -176,6 +235,9 @@ int run_training(const TrainCommand& command) {
     write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
   }
 
+  if (foreign) {
+    return train_as_rank(settings, step);
+  }
   LaunchOptions options = command.machines;
   options.command = {sibling_path("trireme-worker"), "train", settings.run};
   if (step) {
@@ -189,7 +251,12 @@ int run_training(const TrainCommand& command) {
   options.rank0_speaks = true;
   options.end_seconds = kTimeToEnd;
   options.name = "trireme train";
-  return launch(options);
+  const int code = launch(options);
+  if (const std::string advice = leads && code > kExitUsage ? how_to_resume(settings.run) : "";
+      !advice.empty()) {
+    std::cerr << "trireme train: " << advice << "\n";
+  }
+  return code;
 }
 
 }  // namespace

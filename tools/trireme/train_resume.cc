@@ -129,15 +129,37 @@ void forget_run(const std::string& run) {
   }
 }
 
+std::string how_to_resume(const std::string& run) {
+  std::error_code error;
+  const std::string checkpoints = checkpoints_of(run);
+  if (fs::is_directory(checkpoints, error) && CheckpointFolder(checkpoints).newest()) {
+    return concat("to resume it: trireme train --resume ", run);
+  }
+  if (fs::exists(fs::path(run) / "model.safetensors", error)) {
+    return concat(
+        "it has saved no checkpoint (--save-every N does); to start a new run from its "
+        "weights: trireme train --weights-from ",
+        run,
+        " with the settings of ",
+        run,
+        "/config.json (--config)");
+  }
+  return "";
+}
+
 void make_run_folder(const std::string& run) {
   std::error_code error;
   const auto refuse_where = [&](bool holds, const std::string& what) {
-    TRIREME_CHECK(!holds,
-                  "--run: \"",
-                  run,
-                  "\" already holds a run (",
-                  what,
-                  "): choose another folder, or remove it");
+    if (holds) {
+      const std::string advice = how_to_resume(run);
+      throw ConfigError(concat("--run: \"",
+                               run,
+                               "\" already holds a run (",
+                               what,
+                               "): choose another folder, or remove it",
+                               advice.empty() ? "" : "; ",
+                               advice));
+    }
   };
   // What every run leaves that got as far as its first step; one that did not can be repeated.
   for (const char* name : {"metrics.jsonl", "summary.json", "fold-1"}) {

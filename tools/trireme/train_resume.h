@@ -36,6 +36,10 @@ bool ended_before_a_checkpoint(const TrainSettings& settings);
 // Removes what such a run has recorded; training anew gives the same.
 void forget_run(const std::string& run);
 
+// What can be done with a run that has ended before its last step: "trireme train --resume RUN", or
+// a new run from its weights. Empty where it has left neither.
+std::string how_to_resume(const std::string& run);
+
 // Makes the folder of a new run. Throws ConfigError where it holds one.
 void make_run_folder(const std::string& run);
 

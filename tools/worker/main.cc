@@ -14,6 +14,9 @@
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "train") {
+    std::signal(SIGPIPE, SIG_IGN);  // `trireme train | head` is no reason to lose a training
+  }
   try {
     if (words.size() >= 2 && words.size() <= 3 && words[0] == "train") {
       return trireme::worker::train_in(words[1], words.size() == 3 ? words[2] : "");

@@ -121,8 +121,8 @@ class Job {
  private:
   bool leads() const { return world_->rank() == 0; }
 
-  // Other machines' commands may have looked at the run a moment earlier, or have other flags: what
-  // rank 0 was told counts for all.
+  // Other machines' commands may have looked at the run a moment earlier, or have other flags, and
+  // under another launcher only rank 0 knows the folder: what rank 0 was told applies to all.
   void follow_the_lead() {
     std::string text = to_json(settings_);
     std::vector<std::int64_t> told = {static_cast<std::int64_t>(text.size()), step_.value_or(-1)};
@@ -133,6 +133,10 @@ class Job {
       settings_ = {};
       apply_json(settings_, text, "the settings of rank 0");
       step_ = told[1] >= 0 ? std::optional(told[1]) : std::nullopt;
+      run_ = settings_.run;
+    }
+    if (at::get_num_threads() != settings_.threads) {  // a launcher that was not told
+      at::set_num_threads(static_cast<int>(settings_.threads));
     }
   }
   static bool wants_stop() { return g_stop != 0; }
@@ -158,8 +162,9 @@ class Job {
                  " parameters, ",
                  settings_.ranks,
                  settings_.ranks == 1 ? " rank, " : " ranks, ",
-                 settings_.zero == 0 ? "DDP" : concat("ZeRO-", settings_.zero),
-                 ", ",
+                 settings_.zero > 0    ? concat("ZeRO-", settings_.zero, ", ")
+                 : settings_.ranks > 1 ? "DDP, "
+                                       : "",
                  at::get_num_threads(),
                  at::get_num_threads() == 1 ? " thread" : " threads",
                  " each; run folder ",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 // What `trireme run` and the ranks it starts agree on. Other launchers may set the variables too.
@@ -31,6 +32,17 @@ inline constexpr char kEnvSumGroup[] = "TRIREME_SUM_GROUP";
 inline constexpr char kEnvProgramVersion[] = "TRIREME_PROGRAM_VERSION";
 // "FD:INODE" of a pipe on which a failing rank writes one FailureReport line.
 inline constexpr char kEnvReport[] = "TRIREME_REPORT";
+
+// A process that mpirun, srun or torchrun has started as one of several ranks.
+struct ForeignRank {
+  std::string launcher;  // "srun"
+  int rank = 0;
+  int size = 1;
+};
+
+// What this process is to another launcher than Trireme's; nothing where it was started alone, or
+// by Trireme's. Throws ConfigError for variables that make no sense.
+std::optional<ForeignRank> foreign_rank();
 
 // Why a rank failed, in its own words.
 struct FailureReport {

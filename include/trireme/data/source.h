@@ -32,6 +32,9 @@ struct OpenedData {
   std::string description;  // "fashion-mnist: 60000 images of 28x28, 10 classes; 10000 to evaluate"
 };
 
+// Whether there is something of this name: a file, a folder, or what is known by name.
+bool data_is_there(const std::string& path);
+
 // Throws DataError or ConfigError with what was expected and what was found.
 OpenedData open_data(const DataSource& source);
 

@@ -38,6 +38,8 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   bool live() const { return live_; }
+  // Something could not be written: most often, nobody reads it any more (`| head`).
+  bool lost() const { return std::ferror(out_) != 0; }
   void show(const Progress& progress);
   void message(const std::string& line);
   void finish();  // the last state stays on the screen

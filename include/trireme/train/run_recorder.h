@@ -61,6 +61,7 @@ class RunRecorder final : public TrainObserver {
   void continue_files(const TrainBeginning& beginning);
   void write(const StepReport& report);
   void write_waiting();
+  void note_lost_reader();
   void flush();
 
   std::string file(const std::string& name) const { return folder_ + "/" + name; }
@@ -80,6 +81,7 @@ class RunRecorder final : public TrainObserver {
   std::vector<StepReport> waiting_;
   std::chrono::steady_clock::time_point written_ = std::chrono::steady_clock::now();
   std::string note_;  // the last evaluation, for the live line
+  bool reader_lost_ = false;
   // Since the last line: a step alone says little about speed.
   double seconds_ = 0;
   std::int64_t units_ = 0;

@@ -1,0 +1,54 @@
+#include "train/half_speed.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr double kFairPrice = 3;
+constexpr std::int64_t kRows = 64;
+constexpr std::int64_t kWidth = 256;
+
+// The shortest of a few: what else the machine does only makes it longer.
+double seconds_of_product(at::ScalarType type) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor a = at::ones({kRows, kWidth}, at::TensorOptions().dtype(type));
+  const at::Tensor b = at::ones({kWidth, kWidth}, at::TensorOptions().dtype(type));
+  double least = INFINITY;
+  for (int i = 0; i < 4; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor product = at::mm(a, b);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    least = std::min(least, taken.count());
+  }
+  return least;
+}
+
+}  // namespace
+
+double slowdown_of_precision(const TrainSettings& settings) {
+  if (settings.precision == "float32") {
+    return 1;
+  }
+  const at::ScalarType type = settings.precision == "float16" ? at::kHalf : at::kBFloat16;
+  return seconds_of_product(type) / seconds_of_product(at::kFloat);
+}
+
+std::string slow_precision_warning(const std::string& precision, double slowdown) {
+  if (!(slowdown > kFairPrice)) {
+    return "";
+  }
+  return concat("warning: on this processor a matrix product takes ",
+                std::llround(slowdown),
+                " times as long in ",
+                precision == "autocast" ? "bfloat16 (--precision autocast)" : precision,
+                " as in float32: --precision float32 trains faster here");
+}
+
+}  // namespace trireme::detail
