@@ -1,0 +1,137 @@
+"""The commands that the documents show, run as they are written: commands_test.py TRIREME SOURCE.
+
+Every document has a folder of its own, in which its commands run in their order, on small data and for
+a few steps. Several machines are several commands on this one. What cannot be run here is on a list,
+with the reason; a command that is neither run nor listed is a failure, and so is a line of the list that
+no document has any more.
+"""
+
+import os
+import pathlib
+import random
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+
+TRIREME, SOURCE = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+PROGRAMS = ("trireme", "mpirun", "srun", "torchrun", "podman", "make", "cmake")
+MOST_STEPS = 60
+
+NOT_RUN = {
+    "make demo": "installs packages; another test runs what it calls",
+    "trireme run -n 3 --log-dir logs -- build/release/tests/worker loop &": "a failure, shown by fault tests",
+    "trireme ckpt verify broken": "a damaged copy, made by the tests of ckpt",
+    "trireme bench collectives --nnodes 2": "minutes; a test of its own runs it on two machines",
+    "srun --distribution=block ./app": "no Slurm here; srun's variables have tests of their own",
+    "mpirun -H node-a:4,node-b:4": "two hosts; mpirun on one has a test of its own",
+    "torchrun --nnodes 2": "two hosts; torchrun on one has a test of its own",
+    "podman ": "no container engine here",
+}
+
+
+def commands_of(text):
+    """Commands in fenced blocks, without prompts, comments and line breaks."""
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M):
+        for line in block.replace("\\\n", " ").split("\n"):
+            line = re.sub(r"\s+#\s.*", "", line.strip().removeprefix("$ ")).strip()
+            words = line.split()
+            if words and words[0] in PROGRAMS and not line.startswith("trireme run:"):
+                yield " ".join(words)
+
+
+def listed(command):
+    return next((start for start in NOT_RUN if command.startswith(start)), None)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def write_data(folder):
+    generator = random.Random(1)
+    (folder / "book.txt").write_text("".join(generator.choice("abcd efgh\n") for _ in range(40000)))
+    images = folder / "images"
+    images.mkdir()
+    for name, count in (("train", 160), ("t10k", 40)):
+        pixels = bytes(generator.randrange(256) for _ in range(count * 28 * 28))
+        (images / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, count, 28, 28) + pixels)
+        labels = bytes(i % 10 for i in range(count))
+        (images / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, count) + labels)
+    app = folder / "app"
+    app.write_text("#!/bin/sh\necho \"rank $TRIREME_RANK of $TRIREME_WORLD_SIZE\"\n")
+    app.chmod(0o755)
+
+
+def shortened(command, folder):
+    """The same command on small data and for a few steps."""
+    command = command.replace("/shared/", f"{folder}/shared/").replace(" -n 4", " -n 2")
+    if " train " in command:
+        steps = re.search(r"--steps (\d+)", command)
+        if steps and int(steps[1]) > MOST_STEPS:
+            command = command.replace(steps[0], "--steps 6")
+            command = re.sub(r"--save-every \d+", "--save-every 2", command)
+        elif not steps and "--resume" not in command:
+            command += " --steps 6"
+            command = re.sub(r"--save-every \d+", "--save-every 2", command)
+        if "--model mlp" in command or "--model convnet" in command:
+            command += " --data images --batch 16"
+        command = command.replace(" ...", " --data book.txt")
+    newest = sorted((folder / "runs").glob("*_gpt*"))
+    return command.replace("runs/...", str(newest[-1]) if newest else "runs/none")
+
+
+def as_processes(command):
+    """One command, or one for each machine."""
+    if command.startswith("srun"):
+        command = re.sub(r"^srun \S+", "mpirun --allow-run-as-root --oversubscribe -n 2", command)
+    if "--nnodes 2" not in command:
+        return [command]
+    here = re.sub(r"--rendezvous \S+", f"--rendezvous 127.0.0.1:{free_port()}", command)
+    return [re.sub(r"--node-rank \d", f"--node-rank {machine}", here) for machine in (0, 1)]
+
+
+def run(command, folder, environment):
+    processes = [
+        subprocess.Popen(
+            ["bash", "-c", each], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for each in as_processes(shortened(command, folder))
+    ]
+    failed = False
+    for process in processes:
+        output, _ = process.communicate(timeout=300)
+        if process.returncode != 0:
+            failed = True
+            print(f"  exit code {process.returncode} of {process.args[2]}\n{output}")
+    return not failed
+
+
+def main():
+    failures, found, count = 0, set(), 0
+    for document in [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="trireme-docs-"))
+        write_data(folder)
+        environment = dict(os.environ, PATH=f"{TRIREME.parent}:{os.environ['PATH']}", TRIREME_TOKEN="0123456789abcdef")
+        for command in commands_of(document.read_text()):
+            start = listed(command)
+            if start:
+                found.add(start)
+                continue
+            print(f"{document.name}: {command}", flush=True)
+            count += 1
+            failures += not run(command, folder, environment)
+        shutil.rmtree(folder)
+    for stale in sorted(set(NOT_RUN) - found):
+        failures += 1
+        print(f"no document has \"{stale}\" any more: take it off the list")
+    print(f"{count} commands, {failures} failures")
+    return 1 if failures or count < 20 else 0
+
+
+sys.exit(main())
