@@ -23,6 +23,9 @@ MOST_STEPS = 60
 
 NOT_RUN = {
     "make demo": "installs packages; another test runs what it calls",
+    "make build": "this test is part of such a build",
+    "cmake --install build/release": "the test of the installation does it",
+    "cmake -S . -B build": "the test of the installation does it",
     "trireme run -n 3 --log-dir logs -- build/release/tests/worker loop &": "a failure, shown by fault tests",
     "trireme ckpt verify broken": "a damaged copy, made by the tests of ckpt",
     "trireme bench collectives --nnodes 2": "minutes; a test of its own runs it on two machines",
