@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "data/batch_layout.h"
+#include "data/contiguous.h"
 #include "data/data_failure.h"
 #include "data/mapped_file.h"
 #include "trireme/data/readers.h"
@@ -79,22 +80,79 @@ std::vector<Section> map_sections(const std::vector<std::string>& files, TokenTy
   return sections;
 }
 
-class TokenDataset final : public Dataset {
+// A run of tokens that belongs to the dataset.
+struct Stretch {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// Tokens [from, to) of those in `stretches`, counted through all of them.
+std::vector<Stretch> cut(const std::vector<Stretch>& stretches,
+                         std::int64_t from,
+                         std::int64_t to) {
+  std::vector<Stretch> result;
+  std::int64_t before = 0;
+  for (const Stretch& stretch : stretches) {
+    const std::int64_t begin = std::max(stretch.begin, stretch.begin + from - before);
+    const std::int64_t end = std::min(stretch.end, stretch.begin + to - before);
+    if (begin < end) {
+      result.push_back({begin, end});
+    }
+    before += stretch.end - stretch.begin;
+  }
+  return result;
+}
+
+class TokenDataset final : public detail::ContiguousDataset {
  public:
   TokenDataset(const std::vector<std::string>& files, const TokenOptions& options)
       : type_(options.type),
         stride_(options.stride > 0 ? options.stride : options.sequence),
-        sections_(map_sections(files, options.type)) {
+        sections_(std::make_shared<const std::vector<Section>>(map_sections(files, options.type))) {
     shape_.kind = SampleKind::kTokens;
     shape_.length = options.sequence + 1;
     shape_.classes = options.vocabulary > 0 ? options.vocabulary : find_vocabulary();
-    for (const Section& section : sections_) {
+    for (const Section& section : *sections_) {
       section.file->advise_random_reads();
     }
     choose_part(options);
   }
 
   std::int64_t size() const override { return size_; }
+
+  Parts hold_out_stretch(double begin, double end) const override {
+    std::int64_t total = 0;
+    for (const Stretch& stretch : stretches_) {
+      total += stretch.end - stretch.begin;
+    }
+    const std::int64_t from = std::llround(static_cast<double>(total) * begin);
+    const std::int64_t to = std::llround(static_cast<double>(total) * end);
+    const std::int64_t gap = shape_.length - 1;
+    auto held_out = std::make_shared<TokenDataset>(*this);
+    held_out->stride_ = gap;
+    held_out->take(cut(stretches_, from, to));
+    auto train = std::make_shared<TokenDataset>(*this);
+    std::vector<Stretch> rest = cut(stretches_, 0, from - gap);
+    const std::vector<Stretch> after = cut(stretches_, to + gap, total);
+    rest.insert(rest.end(), after.begin(), after.end());
+    train->take(rest);
+    for (const auto& [part, name] :
+         {std::pair(train, "train on"), std::pair(held_out, "evaluate on")}) {
+      if (part->size_ == 0) {
+        throw_too_short(detail::concat("none left to ",
+                                       name,
+                                       " when tokens ",
+                                       from,
+                                       " to ",
+                                       to,
+                                       " of ",
+                                       total,
+                                       " are held out"));
+      }
+    }
+    return {std::move(train), std::move(held_out)};
+  }
+
   const SampleShape& shape() const override { return shape_; }
 
   std::int64_t label(std::int64_t) const override {
@@ -105,7 +163,7 @@ class TokenDataset final : public Dataset {
     detail::lay_out(batch, shape_, samples, size());
     std::int64_t* out = batch.tokens.data();
     for (const std::int64_t sample : samples) {
-      copy(first_ + sample * stride_, shape_.length, out);
+      copy(first_token(sample), shape_.length, out);
       out += shape_.length;
     }
   }
@@ -117,7 +175,7 @@ class TokenDataset final : public Dataset {
     }
     std::int64_t largest = 0;
     std::vector<std::int64_t> scratch(1 << 14);
-    for (const Section& section : sections_) {
+    for (const Section& section : *sections_) {
       section.file->advise_one_pass();
       const auto step = static_cast<std::int64_t>(scratch.size());
       for (std::int64_t at = section.begin; at < section.end; at += step) {
@@ -131,36 +189,64 @@ class TokenDataset final : public Dataset {
     return largest + 1;
   }
 
-  // Samples follow each other at the stride from the start of the part. A tail shorter than one
-  // sample is left out, so that all samples have one length; with stride == sequence every token of
-  // the part but the first, and but that tail, is predicted exactly once.
   void choose_part(const TokenOptions& options) {
-    const auto total = static_cast<double>(sections_.back().end);
+    const auto total = static_cast<double>(sections_->back().end);
     // The same rounding for `begin` and `end`: parts that meet at a fraction meet at a token.
-    first_ = std::llround(total * options.begin);
-    const std::int64_t tokens = std::llround(total * options.end) - first_;
-    if (tokens < shape_.length) {
-      const Section& section = sections_.back();
-      detail::throw_data_error(
-          section.file->path(),
-          section.file->size(),
-          "expected at least ",
-          shape_.length,
-          " tokens (one sample: a sequence of ",
-          shape_.length - 1,
-          " and the token after it), found ",
-          tokens,
-          options.begin > 0 || options.end < 1 ? " in this part of the data" : "",
-          sections_.size() > 1 ? detail::concat(" (", sections_.size(), " files together)") : "",
-          ": use a shorter sequence or more data");
+    const std::int64_t begin = std::llround(total * options.begin);
+    const std::int64_t end = std::llround(total * options.end);
+    take({{begin, end}});
+    if (size_ == 0) {
+      throw_too_short(detail::concat(
+          end - begin, options.begin > 0 || options.end < 1 ? " in this part of the data" : ""));
     }
-    size_ = (tokens - shape_.length) / stride_ + 1;
+  }
+
+  // Samples follow each other at the stride from the start of each stretch. A tail shorter than one
+  // sample is left out, so that all samples have one length; with stride == sequence every token of
+  // a stretch but the first, and but that tail, is predicted exactly once.
+  void take(const std::vector<Stretch>& stretches) {
+    stretches_.clear();
+    size_ = 0;
+    for (const Stretch& stretch : stretches) {
+      const std::int64_t tokens = stretch.end - stretch.begin;
+      if (tokens >= shape_.length) {
+        stretches_.push_back(stretch);
+        size_ += samples_in(stretch);
+      }
+    }
+  }
+
+  std::int64_t samples_in(const Stretch& stretch) const {
+    return (stretch.end - stretch.begin - shape_.length) / stride_ + 1;
+  }
+
+  std::int64_t first_token(std::int64_t sample) const {
+    auto stretch = stretches_.begin();
+    while (sample >= samples_in(*stretch)) {  // they are few
+      sample -= samples_in(*stretch++);
+    }
+    return stretch->begin + sample * stride_;
+  }
+
+  [[noreturn]] void throw_too_short(const std::string& found) const {
+    const Section& section = sections_->back();
+    detail::throw_data_error(
+        section.file->path(),
+        section.file->size(),
+        "expected at least ",
+        shape_.length,
+        " tokens (one sample: a sequence of ",
+        shape_.length - 1,
+        " and the token after it), found ",
+        found,
+        sections_->size() > 1 ? detail::concat(" (", sections_->size(), " files together)") : "",
+        ": use a shorter sequence or more data");
   }
 
   // A sample may begin in one file and end in another.
   void copy(std::int64_t first, std::int64_t count, std::int64_t* out) const {
     auto section = std::upper_bound(
-        sections_.begin(), sections_.end(), first, [](std::int64_t token, const Section& s) {
+        sections_->begin(), sections_->end(), first, [](std::int64_t token, const Section& s) {
           return token < s.end;
         });
     while (count > 0) {
@@ -195,9 +281,9 @@ class TokenDataset final : public Dataset {
 
   TokenType type_;
   std::int64_t stride_;
-  std::vector<Section> sections_;
+  std::shared_ptr<const std::vector<Section>> sections_;
   SampleShape shape_{};
-  std::int64_t first_ = 0;  // token at which sample 0 begins
+  std::vector<Stretch> stretches_;  // each holds one sample at least
   std::int64_t size_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "data/batch_layout.h"
+#include "data/contiguous.h"
 #include "data/permutation.h"
 #include "trireme/core/error.h"
 
@@ -64,6 +65,9 @@ Parts hold_out(std::shared_ptr<const Dataset> all, double fraction, std::uint64_
   TRIREME_CHECK(fraction > 0 && fraction < 1,
                 "the fraction held out must be above 0 and below 1, found ",
                 fraction);
+  if (const auto* text = dynamic_cast<const detail::ContiguousDataset*>(all.get())) {
+    return text->hold_out_stretch(1 - fraction, 1);
+  }
   const std::int64_t n = all->size();
   TRIREME_CHECK(n >= 2, "holding out a part needs at least 2 samples, found ", n);
   const std::int64_t held =
@@ -80,6 +84,10 @@ Parts fold_of(std::shared_ptr<const Dataset> all, int fold, int folds, std::uint
                 folds);
   TRIREME_CHECK(
       fold >= 0 && fold < folds, "the fold must be from 0 to ", folds - 1, ", found ", fold);
+  if (const auto* text = dynamic_cast<const detail::ContiguousDataset*>(all.get())) {
+    const double count = folds;
+    return text->hold_out_stretch(fold / count, (fold + 1) / count);
+  }
   return divide(std::move(all), n * fold / folds, n * (fold + 1) / folds, seed);
 }
 

@@ -1,18 +1,24 @@
 #include "trireme/data/views.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include <gtest/gtest.h>
 
+#include "data/data_files.h"
 #include "data/formula_dataset.h"
 #include "data/permutation.h"
 #include "trireme/core/error.h"
+#include "trireme/data/readers.h"
 
 namespace trireme {
 namespace {
 
+using testing::DataFolder;
 using testing::FormulaDataset;
+using testing::token_bytes;
 
 std::shared_ptr<const Dataset> counted(std::int64_t size) {
   return std::make_shared<FormulaDataset>(
@@ -153,6 +159,89 @@ TEST(Folds, HoldEverySampleOutOnce) {
   }
   EXPECT_THROW(fold_of(counted(9), 3, 3, 0), ConfigError);
   EXPECT_THROW(fold_of(counted(9), 0, 1, 0), ConfigError);
+}
+
+// A text whose tokens are their own places in it.
+std::shared_ptr<Dataset> counting_text(const DataFolder& folder,
+                                       std::int64_t length,
+                                       const TokenOptions& options) {
+  std::vector<std::uint16_t> tokens(static_cast<std::size_t>(length));
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  TokenOptions wide = options;
+  wide.type = TokenType::kUint16;
+  return open_tokens({folder.write("text.u16", token_bytes(tokens))}, wide);
+}
+
+std::vector<std::int64_t> tokens_of(const Dataset& part) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(part.size()));
+  std::iota(samples.begin(), samples.end(), 0);
+  Batch batch;
+  part.read(samples, batch);
+  return batch.tokens;
+}
+
+// No token of training within a sequence of one that is held out.
+void expect_apart(const Parts& parts, std::int64_t sequence) {
+  const std::vector<std::int64_t> held = tokens_of(*parts.held_out);
+  const auto [first, last] = std::minmax_element(held.begin(), held.end());
+  for (const std::int64_t token : tokens_of(*parts.train)) {
+    EXPECT_TRUE(token < *first - sequence || token > *last + sequence)
+        << token << " beside " << *first << " to " << *last;
+  }
+}
+
+TEST(Folds, OfATextAreStretchesOfItThatTrainingKeepsAwayFrom) {
+  const DataFolder folder;
+  constexpr std::int64_t kSequence = 8;
+  constexpr std::int64_t kLength = 701;
+  for (const std::int64_t stride : {1, 3, 8, 11}) {
+    const auto all = counting_text(folder, kLength, {.sequence = kSequence, .stride = stride});
+    for (const int folds : {2, 4, 5}) {
+      std::vector<int> predicted(kLength, 0);
+      for (int fold = 0; fold < folds; ++fold) {
+        SCOPED_TRACE("stride " + std::to_string(stride) + " fold " + std::to_string(fold));
+        const Parts parts = fold_of(all, fold, folds, 9);
+        EXPECT_EQ(parts.train->shape(), all->shape());
+        expect_apart(parts, kSequence);
+        const std::vector<std::int64_t> held = tokens_of(*parts.held_out);
+        for (std::size_t i = 0; i < held.size(); ++i) {
+          EXPECT_EQ(held[i] - held[0],
+                    static_cast<std::int64_t>(i) - static_cast<std::int64_t>(i) / (kSequence + 1));
+          predicted[static_cast<std::size_t>(held[i])] += i % (kSequence + 1) > 0 ? 1 : 0;
+        }
+        // All of the text but the fold, one sequence on each side, and less than a stride at each
+        // end, is trained on.
+        const std::vector<std::int64_t> trained = tokens_of(*parts.train);
+        const std::set<std::int64_t> seen(trained.begin(), trained.end());
+        if (stride <= kSequence) {
+          EXPECT_GE(static_cast<std::int64_t>(seen.size()),
+                    kLength - kLength / folds - 1 - 2 * kSequence - 2 * kSequence);
+        }
+      }
+      // Each stretch loses its first token, and a tail that is shorter than a sample.
+      EXPECT_EQ(std::count(predicted.begin(), predicted.end(), 0) +
+                    std::count(predicted.begin(), predicted.end(), 1),
+                kLength);
+      EXPECT_LE(std::count(predicted.begin(), predicted.end(), 0), folds * kSequence);
+    }
+  }
+  const auto all = counting_text(folder, 40, {.sequence = 16, .stride = 1});
+  EXPECT_THROW(fold_of(all, 0, 5, 0), DataError);  // 8 tokens are no sample
+}
+
+TEST(HoldOut, OfATextIsItsEnd) {
+  const DataFolder folder;
+  const auto all = counting_text(folder, 500, {.sequence = 10, .stride = 1});
+  const Parts parts = hold_out(all, 0.2, 4);
+  expect_apart(parts, 10);
+  const std::vector<std::int64_t> held = tokens_of(*parts.held_out);
+  EXPECT_EQ(held.front(), 400);
+  EXPECT_EQ(parts.held_out->size(), 9);  // 99 tokens to predict, 10 at a time
+  // Of a part, whose text has a hole, as of a whole.
+  const Parts fold = fold_of(all, 1, 4, 0);
+  const Parts inner = hold_out(fold.train, 0.5, 0);
+  expect_apart(inner, 10);
+  EXPECT_GT(tokens_of(*inner.held_out).front(), 250);
 }
 
 // A large mean and a small spread, which naive sums of squares would lose; one column is constant.

@@ -15,11 +15,14 @@ struct Parts {
 };
 
 // A random part of the samples (`fraction` of them, at least one, chosen by `seed`) held out. Takes
-// no memory per sample.
+// no memory per sample. Of tokens, whose samples overlap or stand side by side in one text, it is
+// the end of the text, each token of it predicted once, and one sequence before it is left out.
 Parts hold_out(std::shared_ptr<const Dataset> all, double fraction, std::uint64_t seed);
 
 // k-fold cross-validation: fold `fold` of `folds` held out. Every sample is held out by exactly one
-// fold; sizes differ by at most one. Takes no memory per sample.
+// fold; sizes differ by at most one. Takes no memory per sample. Of tokens, a fold is a stretch of
+// the text, whatever the seed: each of its tokens is predicted once, and training keeps one
+// sequence away from it on both sides.
 Parts fold_of(std::shared_ptr<const Dataset> all, int fold, int folds, std::uint64_t seed);
 
 // Mean and standard deviation of each feature of a dense dataset (of each channel, for images).
