@@ -1,9 +1,44 @@
 #include "trireme/data/dataset.h"
 
+#include <bit>
+
 #include "data/batch_layout.h"
 #include "trireme/core/error.h"
+#include "trireme/core/random.h"
 
 namespace trireme {
+namespace {
+
+std::uint64_t word_of(std::int64_t value) {
+  return static_cast<std::uint64_t>(value);
+}
+std::uint64_t word_of(float value) {
+  return std::bit_cast<std::uint32_t>(value);
+}
+
+template <class T>
+std::uint64_t mixed(std::uint64_t state, const std::vector<T>& values) {
+  state = mix(state, values.size());
+  for (const T value : values) {
+    state = mix(state, word_of(value));
+  }
+  return state;
+}
+
+}  // namespace
+
+std::uint64_t Dataset::fingerprint(std::int64_t sample) const {
+  Batch batch;
+  read({&sample, 1}, batch);
+  std::uint64_t state = 0;
+  for (const auto* values : {&batch.tokens, &batch.indices, &batch.labels}) {
+    state = mixed(state, *values);
+  }
+  for (const auto* values : {&batch.dense, &batch.values, &batch.targets}) {
+    state = mixed(state, *values);
+  }
+  return state;
+}
 
 std::int64_t SampleShape::dense_numel() const {
   std::int64_t numel = dense.empty() ? 0 : 1;

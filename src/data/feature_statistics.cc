@@ -66,6 +66,9 @@ class StandardisedView final : public Dataset {
   std::int64_t size() const override { return data_->size(); }
   const SampleShape& shape() const override { return data_->shape(); }
   std::int64_t label(std::int64_t sample) const override { return data_->label(sample); }
+  std::uint64_t fingerprint(std::int64_t sample) const override {
+    return data_->fingerprint(sample);
+  }
 
   void read(std::span<const std::int64_t> samples, Batch& batch) const override {
     data_->read(samples, batch);

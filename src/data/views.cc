@@ -26,6 +26,10 @@ class PartView final : public Dataset {
   const SampleShape& shape() const override { return all_->shape(); }
   std::int64_t label(std::int64_t sample) const override { return all_->label(original(sample)); }
 
+  std::uint64_t fingerprint(std::int64_t sample) const override {
+    return all_->fingerprint(original(sample));
+  }
+
   void read(std::span<const std::int64_t> samples, Batch& batch) const override {
     std::vector<std::int64_t> originals;
     originals.reserve(samples.size());

@@ -6,6 +6,7 @@
 
 #include "train/out_of_memory.h"
 #include "trireme/core/error.h"
+#include "trireme/core/random.h"
 
 namespace trireme {
 namespace {
@@ -46,6 +47,7 @@ struct Tally {
   std::vector<std::int64_t> correct{0};
   std::optional<ConfusionMatrix> confusion;
   std::vector<double> samples;  // three for each sample
+  std::vector<std::int64_t> fingerprints;
 };
 
 void count(const Task& task,
@@ -99,6 +101,12 @@ class Evaluator {
       const Task::Judged judged = task_.judge(model_.scores(tensors), tensors);
       MemoryLimit::check();
       count(task_, judged, first, batch, tally_);
+      if (!tally_.fingerprints.empty()) {
+        for (const std::int64_t sample : ids_) {
+          tally_.fingerprints[static_cast<std::size_t>(sample)] =
+              static_cast<std::int64_t>(data_.fingerprint(sample));
+        }
+      }
     } catch (const std::exception& error) {
       if (!detail::ran_out_of_memory(error) || last - first == 1) {
         throw;
@@ -142,6 +150,7 @@ Evaluation evaluate(const Trainable& model,
   }
   if (options.keep_samples) {
     tally.samples.resize(3 * static_cast<std::size_t>(total));
+    tally.fingerprints.resize(static_cast<std::size_t>(total));
   }
   Evaluator evaluator(model, task, data, tally);
   for (std::int64_t b = ranks.rank(); b < batches; b += ranks.size()) {
@@ -155,6 +164,7 @@ Evaluation evaluate(const Trainable& model,
   }
   if (options.keep_samples) {
     ranks.all_reduce(tally.samples).wait();
+    ranks.all_reduce(tally.fingerprints).wait();
   }
 
   Evaluation result;
@@ -178,6 +188,9 @@ Evaluation evaluate(const Trainable& model,
   result.confusion = std::move(tally.confusion);
   for (std::size_t i = 0; i < tally.samples.size(); i += 3) {
     result.samples.push_back({tally.samples[i], tally.samples[i + 1], tally.samples[i + 2]});
+  }
+  for (const std::int64_t fingerprint : tally.fingerprints) {
+    result.fingerprint = mix(result.fingerprint, fingerprint);
   }
   return result;
 }

@@ -141,6 +141,14 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
   json["seconds"] = result.seconds;
   json["training_loss"] = result.loss;
   json["metrics"] = result.evaluation.metrics;
+  if (!result.evaluation.samples.empty()) {
+    char digits[24];
+    std::snprintf(digits,
+                  sizeof(digits),
+                  "%016llx",
+                  static_cast<unsigned long long>(result.evaluation.fingerprint));
+    json["evaluation_fingerprint"] = digits;
+  }
   if (!result.best.empty()) {
     json["best"] = {{"step", result.best_step}, {"metrics", result.best}};
   }

@@ -244,6 +244,34 @@ TEST(HoldOut, OfATextIsItsEnd) {
   EXPECT_GT(tokens_of(*inner.held_out).front(), 250);
 }
 
+// By what a sample holds, and by nothing else.
+TEST(Fingerprints, AreThoseOfTheContentInEveryView) {
+  const auto data = counted(50);
+  std::set<std::uint64_t> different;
+  for (std::int64_t i = 0; i < data->size(); ++i) {
+    different.insert(data->fingerprint(i));
+  }
+  EXPECT_EQ(different.size(), 50U);
+  const auto part = fold_of(data, 1, 5, 3).held_out;
+  const std::vector<std::int64_t> seen = shown_by(*part);
+  const auto view = standardised(part, statistics_of(*data, {feature_sums(*data, 0, 1)}));
+  for (std::int64_t i = 0; i < part->size(); ++i) {
+    EXPECT_EQ(part->fingerprint(i), data->fingerprint(seen[static_cast<std::size_t>(i)]));
+    EXPECT_EQ(view->fingerprint(i), part->fingerprint(i));
+  }
+  // The same numbers with another label are another sample.
+  const FormulaDataset other(50, {2}, 3, [](std::int64_t sample) { return (sample + 1) % 3; });
+  EXPECT_NE(other.fingerprint(7), data->fingerprint(7));
+  // Texts of one length.
+  const DataFolder folder;
+  const auto fingerprint_of = [&](const std::string& text) {
+    return open_tokens({folder.write("text.txt", text)}, {.sequence = 4})->fingerprint(0);
+  };
+  EXPECT_EQ(fingerprint_of("abcdef"), fingerprint_of("abcdeX"));  // the last is in no sample
+  EXPECT_NE(fingerprint_of("abcdef"), fingerprint_of("abcdXf"));
+  EXPECT_NE(fingerprint_of("abcdef"), fingerprint_of("bacdef"));
+}
+
 // A large mean and a small spread, which naive sums of squares would lose; one column is constant.
 float uneven(std::int64_t sample, std::int64_t place) {
   return place % 4 == 3 ? 7.25F

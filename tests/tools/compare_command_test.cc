@@ -189,14 +189,30 @@ TEST_F(CompareCommand, FoldsAreComparedInPairs) {
   write_evaluation(a() + "/fold-1", {{0, 0, 0.5}, {1, 1, 0.5}});
   write_evaluation(b() + "/fold-1", {{1, 0, 0.5}, {1, 1, 0.5}});
   compare();
-  EXPECT_NEAR(metric("accuracy").at("p_value"), welch_t_test(of_a, of_b).p_value, 1e-12);
+  const double unpaired = welch_t_test(of_a, of_b).p_value;
+  EXPECT_NEAR(metric("accuracy").at("p_value"), unpaired, 1e-12);
   EXPECT_EQ(json_.at("notes").size(), 1u);
+  // The same targets, of other samples.
+  write_evaluation(b() + "/fold-1", {{0, 0, 0.5}, {1, 1, 0.5}});
+  compare();
+  EXPECT_NEAR(metric("accuracy").at("p_value"), expected.p_value, 1e-12);
+  write_file(a() + "/fold-1/summary.json", R"({"evaluation_fingerprint":"00ab"})");
+  write_file(b() + "/fold-1/summary.json", R"({"evaluation_fingerprint":"00ac"})");
+  compare();
+  EXPECT_NEAR(metric("accuracy").at("p_value"), unpaired, 1e-12);
+  // Nothing is known of the samples, but that they were chosen with another seed.
+  std::filesystem::remove_all(a() + "/fold-1");
+  write_run(a(), kClassMetrics, R"("folds":5,"seed":1)", folds_of(of_a));
+  write_run(b(), kClassMetrics, R"("folds":5,"seed":2)", folds_of(of_b));
+  compare();
+  EXPECT_NEAR(metric("accuracy").at("p_value"), unpaired, 1e-12);
 }
 
 TEST_F(CompareCommand, TextIsComparedWindowByWindow) {
   const auto metrics = R"("loss":1.5,"accuracy":0.5,"perplexity":4.5)";
-  write_run(a(), metrics);
-  write_run(b(), metrics);
+  const char* settings = R"("model":"gpt","data":"poems")";
+  write_run(a(), metrics, settings, R"(,"evaluation_fingerprint":"00ab")");
+  write_run(b(), metrics, settings, R"(,"evaluation_fingerprint":"00ab")");
   RandomStream random(4);
   std::vector<SampleRow> rows_a;
   std::vector<SampleRow> rows_b;
@@ -231,6 +247,44 @@ TEST_F(CompareCommand, TextIsComparedWindowByWindow) {
               1e-8);
   EXPECT_EQ(metric("perplexity").at("better"), "b");
   EXPECT_TRUE(has(done.out, "200 windows of text")) << done.out;
+}
+
+// Windows of any two texts are alike in number and length.
+TEST_F(CompareCommand, WindowsOfDifferentTextsAreNoPairs) {
+  const char* metrics = R"("loss":1.5,"accuracy":0.5,"perplexity":4.5)";
+  const char* settings = R"("model":"gpt","data":"poems")";
+  std::vector<SampleRow> rows;
+  for (int i = 0; i < 50; ++i) {
+    rows.push_back({64, 32, 1 + 0.01 * i});
+  }
+  write_run(a(), metrics, settings, R"(,"evaluation_fingerprint":"00ab")");
+  write_evaluation(a(), rows, false, "sample,tokens,correct,loss");
+  for (SampleRow& row : rows) {
+    row.loss += 0.5;
+  }
+  write_evaluation(b(), rows, false, "sample,tokens,correct,loss");
+  write_run(b(), metrics, settings, R"(,"evaluation_fingerprint":"00ac")");
+  Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(json_.at("basis"), "one number");
+  EXPECT_TRUE(has(done.out, "windows of another text")) << done.out;
+  EXPECT_FALSE(has(done.out, "is better")) << done.out;
+  write_run(b(), metrics, settings);
+  done = compare();
+  EXPECT_EQ(json_.at("basis"), "one number");
+  EXPECT_TRUE(has(done.out, "older version")) << done.out;
+}
+
+TEST_F(CompareCommand, SaysWhenSamplesHaveTheSameTargetsOnly) {
+  const char* settings = R"("model":"mlp","data":"digits")";
+  write_evaluation(a(), rows_with(0.80, 2));
+  write_evaluation(b(), rows_with(0.85, 3));
+  write_run(a(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ab")");
+  write_run(b(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ab")");
+  EXPECT_FALSE(has(compare().out, "same targets in A and B"));
+  write_run(b(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ac")");
+  EXPECT_TRUE(has(compare().out, "same targets in A and B, but do not hold the same"));
+  EXPECT_EQ(json_.at("basis"), "samples");
 }
 
 TEST_F(CompareCommand, SaysWhenNothingCanBeSaid) {

@@ -301,6 +301,26 @@ TEST_F(TrainCommand, ValidatesWithEveryFoldOnce) {
   }
 }
 
+// --- which samples
+
+TEST_F(TrainCommand, TextsOfOneSizeAreNotTheSame) {
+  const std::string settings = gpt() + "--steps 2 ";
+  const std::string text = testing::read_file(path("text.txt"));
+  const std::string one = data_.write("one.txt", text.substr(0, 500));
+  const std::string other = data_.write("other.txt", text.substr(1000, 500));
+  train_well("a", settings + "--eval-data " + one);
+  train_well("b", settings + "--lr 1e-2 --eval-data " + one);
+  train_well("c", settings + "--eval-data " + other);
+  const auto basis = [&](const std::string& x, const std::string& y) {
+    const Finished finished = run_program(
+        {trireme_binary(), "compare", path(x), path(y), "--json", path("compared.json")});
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return read_json(path("compared.json")).value("basis", "");
+  };
+  EXPECT_EQ(basis("a", "b"), "samples");
+  EXPECT_EQ(basis("a", "c"), "one number");
+}
+
 // --- memory
 
 TEST_F(TrainCommand, GoesOnWithSmallerMicroBatchesWhereMemoryEnds) {

@@ -103,6 +103,7 @@ void expect_same_bits(const Evaluation& a, const Evaluation& b) {
   for (std::size_t i = 0; i < a.samples.size(); ++i) {
     EXPECT_EQ(std::memcmp(&a.samples[i], &b.samples[i], sizeof(SampleResult)), 0) << i;
   }
+  EXPECT_EQ(a.fingerprint, b.fingerprint);
 }
 
 TEST(Evaluate, IsTheSameForAnyNumberOfRanks) {

@@ -1,6 +1,7 @@
 #include "comparison.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -63,25 +64,39 @@ std::vector<std::string> common_names(
   return names;
 }
 
-// Whether fold k is of the same samples in both, as far as their evaluations tell: runs with other
-// seeds cut the data elsewhere, and their folds are no pairs.
-bool same_folds(const Run& a, const Run& b) {
-  for (std::size_t fold = 1; fold <= a.folds.size(); ++fold) {
+// Whether both runs were told to cut the same data in the same way.
+bool same_cut(const Comparison& comparison) {
+  constexpr std::array<std::string_view, 9> kWhatCuts = {
+      "data", "format", "folds", "seed", "sequence", "stride", "target", "header", "separator"};
+  return std::none_of(comparison.settings.begin(),
+                      comparison.settings.end(),
+                      [&](const ComparedSetting& differing) {
+                        return std::find(kWhatCuts.begin(), kWhatCuts.end(), differing.name) !=
+                               kWhatCuts.end();
+                      });
+}
+
+// Whether fold k is of the same samples in both: runs with other seeds cut the data elsewhere, and
+// their folds are no pairs. Where the evaluations do not tell, the settings have to.
+bool same_folds(const Comparison& comparison) {
+  bool told = true;
+  for (std::size_t fold = 1; fold <= comparison.a.folds.size(); ++fold) {
     const std::string name = "/fold-" + std::to_string(fold);
-    const auto of_a = read_evaluation(a.folder + name);
-    const auto of_b = read_evaluation(b.folder + name);
-    if (of_a && of_b && !same_samples(*of_a, *of_b)) {
+    const auto of_a = read_evaluation(comparison.a.folder + name);
+    const auto of_b = read_evaluation(comparison.b.folder + name);
+    if (of_a && of_b && !(same_samples(*of_a, *of_b) && may_be_the_same(*of_a, *of_b))) {
       return false;
     }
+    told = told && of_a && of_b && !of_a->fingerprint.empty() && !of_b->fingerprint.empty();
   }
-  return true;
+  return told || same_cut(comparison);
 }
 
 void compare_folds(Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
   comparison.basis = Basis::kFolds;
-  const bool paired = same_folds(a, b);
+  const bool paired = same_folds(comparison);
   comparison.basis_text =
       detail::concat(a.folds.size(),
                      paired ? " folds, the same in both" : " folds, of different samples",
@@ -161,6 +176,11 @@ void compare_metrics(Comparison& comparison) {
     comparison.basis_text = detail::concat(of_a->samples.size(),
                                            of_a->text ? " windows of text" : " evaluated samples",
                                            ", the same in both");
+    if (!may_be_the_same(*of_a, *of_b)) {
+      comparison.notes.emplace_back(
+          "the samples have the same targets in A and B, but do not hold the same: they are pairs "
+          "only if they are the same things, described in another way (other columns)");
+    }
     compare_numbers(comparison, std::pair(*of_a, *of_b));
     return;
   }
@@ -170,7 +190,11 @@ void compare_metrics(Comparison& comparison) {
         of_a->samples.size(),
         ", B on ",
         of_b->samples.size(),
-        of_a->samples == of_b->samples ? ", with other targets" : ", with other sample numbers"));
+        of_a->samples != of_b->samples                               ? ", with other sample numbers"
+        : of_a->targets != of_b->targets || of_a->text != of_b->text ? ", with other targets"
+        : may_be_the_same(*of_a, *of_b) ? " windows of a text that one of them did not record; it "
+                                          "was trained by an older version"
+                                        : " windows of another text"));
   }
   comparison.basis_text = kHowToKnowMore;
   compare_numbers(comparison, std::nullopt);

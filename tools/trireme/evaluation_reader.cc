@@ -5,8 +5,11 @@
 #include <numeric>
 #include <string_view>
 
+#include <nlohmann/json.hpp>
+
 #include "run_reader.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 
 namespace trireme::tools {
 namespace {
@@ -43,6 +46,17 @@ std::vector<T> in_order(const std::vector<T>& values, const std::vector<std::siz
     result.push_back(values[i]);
   }
   return result;
+}
+
+std::string fingerprint_in(const std::string& folder) {
+  std::ifstream file(folder + "/summary.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto summary = json_too_deep_at(text)
+                           ? nlohmann::json()
+                           : nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto found = summary.is_object() ? summary.value("evaluation_fingerprint", nlohmann::json())
+                                         : nlohmann::json();
+  return found.is_string() ? found.get<std::string>() : "";
 }
 
 }  // namespace
@@ -104,7 +118,8 @@ std::optional<Evaluation> read_evaluation(const std::string& folder) {
                     in_order(read.samples, order),
                     in_order(read.targets, order),
                     in_order(read.predictions, order),
-                    in_order(read.losses, order)};
+                    in_order(read.losses, order),
+                    fingerprint_in(folder)};
 }
 
 }  // namespace trireme::tools

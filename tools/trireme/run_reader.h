@@ -34,6 +34,8 @@ struct Evaluation {
   std::vector<double> targets;      // of text: tokens in the window
   std::vector<double> predictions;  // of text: tokens that were right
   std::vector<double> losses;
+  // Of what the samples hold, from summary.json; empty where it is not known, as of older runs.
+  std::string fingerprint;
 };
 // Nothing where the run has not written one.
 std::optional<Evaluation> read_evaluation(const std::string& folder);

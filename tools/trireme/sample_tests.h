@@ -16,8 +16,11 @@ struct MeasuredDifference {
   Difference difference;
 };
 
-// True when both have the same samples with the same targets: only then are they pairs.
+// True when both have the same samples with the same targets: only then are they pairs. Of text,
+// whose windows are alike in number and length, only the fingerprints tell.
 bool same_samples(const Evaluation& a, const Evaluation& b);
+// False where the samples are known to hold different things.
+bool may_be_the_same(const Evaluation& a, const Evaluation& b);
 
 // The metric in both, and how sure its difference is; nothing for a metric that does not follow
 // from the samples. `classes` says that targets and predictions are classes, not quantities.

@@ -55,6 +55,10 @@ class Dataset {
   virtual std::int64_t label(std::int64_t sample) const = 0;
   // Replaces what `batch` holds by these samples, in this order.
   virtual void read(std::span<const std::int64_t> samples, Batch& batch) const = 0;
+  // A number that follows from what a sample holds, targets included, as its file has it: the same
+  // in every part of the data and however it is normalised. Tells whether two runs were evaluated
+  // on the same samples.
+  virtual std::uint64_t fingerprint(std::int64_t sample) const;
 };
 
 }  // namespace trireme

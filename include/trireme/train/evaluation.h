@@ -25,6 +25,7 @@ struct Evaluation {
   std::map<std::string, double> metrics;
   std::optional<ConfusionMatrix> confusion;  // of up to kMostClasses classes
   std::vector<SampleResult> samples;         // where asked for, in the order of the dataset
+  std::uint64_t fingerprint = 0;             // of those samples, by what they hold
   std::int64_t evaluated = 0;
 
   // "loss 0.3012, accuracy 89.31 %"
