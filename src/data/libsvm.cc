@@ -29,15 +29,15 @@ std::string_view without_comment(std::string_view line) {
 
 class LibsvmDataset final : public Dataset {
  public:
-  LibsvmDataset(const std::string& path, std::int64_t features, const LibsvmDataset* train)
-      : file_(path) {
+  LibsvmDataset(const std::string& path, const LibsvmOptions& options, const LibsvmDataset* train)
+      : file_(path), regression_(options.regression) {
     shape_.kind = SampleKind::kSparse;
-    shape_.features = features;
+    shape_.features = options.features;
     if (train != nullptr) {
       names_ = train->names_;
     }
     index();
-    shape_.classes = names_->size();
+    shape_.classes = regression_ ? 0 : names_->size();
     file_.advise_random_reads();
   }
 
@@ -45,6 +45,7 @@ class LibsvmDataset final : public Dataset {
   const SampleShape& shape() const override { return shape_; }
 
   std::int64_t label(std::int64_t sample) const override {
+    TRIREME_CHECK(!regression_, "the samples have numbers to predict, not classes");
     detail::check_sample(sample, size());
     return labels_[static_cast<std::size_t>(sample)];
   }
@@ -54,7 +55,11 @@ class LibsvmDataset final : public Dataset {
     batch.offsets[0] = 0;
     for (std::size_t row = 0; row < samples.size(); ++row) {
       const auto sample = static_cast<std::size_t>(samples[row]);
-      batch.labels[row] = labels_[sample];
+      if (regression_) {
+        batch.targets[row] = targets_[sample];
+      } else {
+        batch.labels[row] = labels_[sample];
+      }
       read_line(detail::line_at(file_, file_.begin() + offsets_[sample]), batch);
       batch.offsets[row + 1] = static_cast<std::int64_t>(batch.indices.size());
     }
@@ -64,7 +69,7 @@ class LibsvmDataset final : public Dataset {
   // One pass over the lines: where each begins, its label, and its last index, the largest.
   void index() {
     file_.advise_one_pass();
-    const bool find_names = names_ == nullptr;
+    const bool find_names = !regression_ && names_ == nullptr;
     auto names = std::make_shared<detail::ClassNames>();
     std::int64_t largest = 0;
     const char* from = detail::text_begin(file_);
@@ -75,8 +80,12 @@ class LibsvmDataset final : public Dataset {
         continue;  // a comment alone
       }
       offsets_.push_back(file_.offset_of(line->data()));
-      check_label(label);
-      labels_.push_back(find_names ? names->add(label) : known_class(label));
+      const double number = number_in(label);
+      if (regression_) {
+        targets_.push_back(static_cast<float>(number));
+      } else {
+        labels_.push_back(find_names ? names->add(label) : known_class(label));
+      }
       const std::size_t colon = rest.rfind(':');
       if (colon != std::string_view::npos) {
         const std::size_t blank = rest.find_last_of(" \t", colon);
@@ -101,7 +110,7 @@ class LibsvmDataset final : public Dataset {
     }
   }
 
-  void check_label(std::string_view label) const {
+  double number_in(std::string_view label) const {
     if (label.find(':') != std::string_view::npos) {
       throw_text_error(file_,
                        label.data(),
@@ -109,10 +118,16 @@ class LibsvmDataset final : public Dataset {
                               shown(label),
                               ": it is missing"));
     }
-    if (!detail::parse_number(label)) {
-      throw_text_error(
-          file_, label.data(), concat("expected a number as label, found ", shown(label)));
+    const auto number = detail::parse_number(label);
+    if (!number || (regression_ && std::abs(*number) > std::numeric_limits<float>::max())) {
+      throw_text_error(file_,
+                       label.data(),
+                       concat("expected a ",
+                              regression_ ? "finite number to predict" : "number as label",
+                              ", found ",
+                              shown(label)));
     }
+    return *number;
   }
 
   std::int32_t known_class(std::string_view label) const {
@@ -181,20 +196,22 @@ class LibsvmDataset final : public Dataset {
   detail::MappedFile file_;
   SampleShape shape_{};
   std::vector<std::int64_t> offsets_;  // of lines
-  std::vector<std::int32_t> labels_;
+  bool regression_;
+  std::vector<std::int32_t> labels_;  // of classes
+  std::vector<float> targets_;        // of numbers to predict
   std::shared_ptr<const detail::ClassNames> names_;
 };
 
 }  // namespace
 
-std::shared_ptr<Dataset> open_libsvm(const std::string& file, std::int64_t features) {
-  TRIREME_CHECK(features >= 0, "features cannot be negative, found ", features);
-  return std::make_shared<LibsvmDataset>(file, features, nullptr);
+std::shared_ptr<Dataset> open_libsvm(const std::string& file, const LibsvmOptions& options) {
+  TRIREME_CHECK(options.features >= 0, "features cannot be negative, found ", options.features);
+  return std::make_shared<LibsvmDataset>(file, options, nullptr);
 }
 
 std::shared_ptr<Dataset> detail::open_libsvm_like(const Dataset& train, const std::string& file) {
-  return std::make_shared<LibsvmDataset>(
-      file, train.shape().features, &dynamic_cast<const LibsvmDataset&>(train));
+  const LibsvmOptions options{train.shape().features, train.shape().classes == 0};
+  return std::make_shared<LibsvmDataset>(file, options, &dynamic_cast<const LibsvmDataset&>(train));
 }
 
 }  // namespace trireme

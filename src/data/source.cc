@@ -136,6 +136,7 @@ Parts open_token_parts(const DataSource& source,
 Parts open_csv_parts(const DataSource& source, const std::string& path) {
   const auto options_for = [&](const std::string& file) {
     CsvOptions options = source.csv;
+    options.regression = source.regression;
     if (fs::path(file).extension() == ".tsv" && options.separator == CsvOptions{}.separator) {
       options.separator = '\t';
     }
@@ -149,11 +150,15 @@ Parts open_csv_parts(const DataSource& source, const std::string& path) {
 }
 
 Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
-  const std::shared_ptr<Dataset> train = open_libsvm(path);
+  const std::shared_ptr<Dataset> train = open_libsvm(path, {.regression = source.regression});
   if (source.evaluation.empty()) {
     return divided(train, source);
   }
   return {train, detail::open_libsvm_like(*train, source.evaluation)};
+}
+
+std::string predicted(const SampleShape& shape) {
+  return shape.classes > 0 ? concat(shape.classes, " classes") : "a number to predict";
 }
 
 std::string described(const SampleShape& shape, const std::string& format) {
@@ -165,15 +170,14 @@ std::string described(const SampleShape& shape, const std::string& format) {
                     ", vocabulary ",
                     shape.classes);
     case SampleKind::kSparse:
-      return concat("sparse rows of ", shape.features, " features, ", shape.classes, " classes");
+      return concat("sparse rows of ", shape.features, " features, ", predicted(shape));
     case SampleKind::kDense:
       break;
   }
   const std::string what = shape.dense.size() == 3
                                ? concat("images of ", shape.dense[1], "x", shape.dense[2])
                                : concat("rows of ", shape.dense[0], " columns");
-  return shape.classes > 0 ? concat(what, ", ", shape.classes, " classes")
-                           : concat(what, ", a number to predict");
+  return concat(what, ", ", predicted(shape));
 }
 
 std::string folder_of(const DataSource& source) {
@@ -200,6 +204,12 @@ OpenedData open_data(const DataSource& source) {
   const std::string path = folder_of(source);
   OpenedData opened;
   opened.format = format_of(source, path);
+  TRIREME_CHECK(!source.regression || opened.format == "csv" || opened.format == "libsvm",
+                "regression: numbers are predicted from csv and libsvm files, found ",
+                source.path,
+                " in the format ",
+                opened.format,
+                ": leave it out");
   if (opened.format == "idx") {
     opened.parts = open_idx_parts(source, path);
   } else if (opened.format == "csv") {

@@ -85,7 +85,9 @@ std::vector<Setting> data_settings() {
           "target",
           &S::target,
           "The column of a CSV file that is predicted, by name or number from 0; empty: the last."),
-      field("regression", &S::regression, "The target of a CSV file is a number, not a class."),
+      field("regression",
+            &S::regression,
+            "The target of a CSV or libsvm file is a number, not a class."),
       field("normalise",
             &S::normalise,
             "standard: subtract the mean and divide by the standard deviation of each feature (of "

@@ -443,7 +443,25 @@ TEST(Libsvm, ReadsSparseRowsInAnyOrder) {
   EXPECT_EQ(batch.indices, (std::vector<std::int64_t>{1, 6, 0, 6, 2}));
   EXPECT_EQ(batch.values, (std::vector<float>{0, 1, 0.5F, -20, 1}));
   EXPECT_EQ(batch.labels, (std::vector<std::int64_t>{0, 1, 1, 0}));
-  EXPECT_EQ(open_libsvm(path, 100)->shape().features, 100);
+  EXPECT_EQ(open_libsvm(path, {.features = 100})->shape().features, 100);
+}
+
+TEST(Libsvm, ReadsNumbersToPredict) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.svm", "0.5 1:1\n-7.25 2:3\n+3e2 1:2\n0.5 2:1\n");
+  const auto data = open_libsvm(path, {.regression = true});
+  EXPECT_EQ(data->size(), 4);
+  EXPECT_EQ(data->shape().classes, 0);
+  EXPECT_EQ(data->shape().features, 2);
+  const Batch batch = read_all(*data);
+  EXPECT_EQ(batch.targets, (std::vector<float>{0.5F, -7.25F, 300, 0.5F}));
+  EXPECT_TRUE(batch.labels.empty());
+  EXPECT_THROW(data->label(0), ConfigError);
+  const std::string large = folder.write("b.svm", "1 1:1\n1e39 1:1\n");
+  expect_data_error([&] { open_libsvm(large, {.regression = true}); },
+                    large,
+                    6,
+                    {"line 2, column 1", "finite number", "1e39"});
 }
 
 TEST(Libsvm, ThatIsNotWhatItShouldBeSaysWhere) {
@@ -453,7 +471,8 @@ TEST(Libsvm, ThatIsNotWhatItShouldBeSaysWhere) {
                            const std::vector<std::string>& words,
                            std::int64_t features = 0) {
     const std::string path = folder.write("bad.svm", "1 1:1 2:2\n" + line + "\n1 1:1 9:1\n");
-    expect_data_error([&] { read_all(*open_libsvm(path, features)); }, path, 10 + offset, words);
+    expect_data_error(
+        [&] { read_all(*open_libsvm(path, {.features = features})); }, path, 10 + offset, words);
   };
   refused("1 0:1 2:1", 2, {"line 2, column 3", "from 1", "\"0\"", "add 1"});
   refused("1 2:1 2:1", 6, {"above 2", "found 2"});

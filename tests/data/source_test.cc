@@ -245,5 +245,28 @@ TEST(Source, KeepsFeaturesAndLabelsOfSparseTraining) {
                     {"at most 5", "found 6"});
 }
 
+TEST(Source, PredictsNumbersWhereItIsAskedTo) {
+  const DataFolder folder;
+  const std::string sparse = folder.write("a.svm", "0.5 1:1\n1.5 2:1\n2.5 1:1\n3.5 2:1\n");
+  const std::string other = folder.write("b.svm", "9.75 1:1\n");
+  const OpenedData opened = open_data({.path = sparse, .evaluation = other, .regression = true});
+  EXPECT_EQ(read_all(*opened.parts.train).targets, (std::vector<float>{0.5F, 1.5F, 2.5F, 3.5F}));
+  EXPECT_EQ(read_all(*opened.parts.held_out).targets, (std::vector<float>{9.75F}));
+  EXPECT_NE(opened.description.find("a number to predict"), std::string::npos)
+      << opened.description;
+  const std::string columns = folder.write("a.csv", "x,y\n1,0.5\n2,1.5\n");
+  EXPECT_EQ(
+      read_all(
+          *open_data({.path = columns, .evaluation_fraction = 0, .regression = true}).parts.train)
+          .targets,
+      (std::vector<float>{0.5F, 1.5F}));
+  // Never ignored.
+  const std::string text = folder.write("a.txt", std::string(200, 'x'));
+  write_mnist(folder, {0, 2, 1, 0}, {1, 0});
+  for (const std::string& path : {text, folder.path()}) {
+    EXPECT_THROW(open_data({.path = path, .sequence = 9, .regression = true}), ConfigError);
+  }
+}
+
 }  // namespace
 }  // namespace trireme

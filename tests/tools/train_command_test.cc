@@ -301,6 +301,28 @@ TEST_F(TrainCommand, ValidatesWithEveryFoldOnce) {
   }
 }
 
+// --- numbers to predict
+
+TEST_F(TrainCommand, PredictsNumbersOfSparseRows) {
+  std::string text;
+  for (int row = 0; row < 120; ++row) {
+    const int feature = 1 + row % 7;
+    text += std::to_string(feature * 2.5 + row % 3) + " " + std::to_string(feature) + ":1 " +
+            std::to_string(8 + row % 3) + ":1\n";
+  }
+  const std::string rows = data_.write("numbers.libsvm", text);
+  train_well(
+      "run",
+      "--model wide --regression --epochs 40 --batch 12 --optimizer sgd --lr 0.05 -n 2 --data " +
+          rows);
+  EXPECT_FALSE(summary("run").at("metrics").contains("accuracy"));
+  // The targets are a sum of what the features say: their variance is 25, and none of it is left.
+  EXPECT_LT(metric("run", "loss").get<double>(), 1);
+  for (const auto& row : testing::read_rows(path("run") + "/evaluation.csv")) {
+    EXPECT_NEAR(row[3], (row[1] - row[2]) * (row[1] - row[2]), 1e-4);
+  }
+}
+
 // --- which samples
 
 TEST_F(TrainCommand, TextsOfOneSizeAreNotTheSame) {

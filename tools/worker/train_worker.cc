@@ -62,7 +62,7 @@ DataSource source_of(const TrainSettings& s) {
   source.stride = s.stride;
   source.vocabulary = s.vocabulary;
   source.csv.target = s.target;
-  source.csv.regression = s.regression;
+  source.regression = s.regression;
   return source;
 }
 

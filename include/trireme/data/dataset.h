@@ -10,7 +10,7 @@ namespace trireme {
 enum class SampleKind {
   kDense,   // numbers of one shape, and a class or a number to predict
   kTokens,  // a run of tokens, each to be predicted from those before it
-  kSparse,  // (index, value) pairs, and a class to predict
+  kSparse,  // (index, value) pairs, and a class or a number to predict
 };
 
 // What the samples of a dataset look like.
@@ -19,7 +19,7 @@ struct SampleShape {
   std::vector<std::int64_t> dense{};  // kDense: {1, 28, 28} (channels, rows, columns) or {columns}
   std::int64_t length = 0;            // kTokens: tokens of a sample, the last one only as a target
   std::int64_t features = 0;          // kSparse: indices are below this
-  // Labels (or tokens) are 0 ... classes - 1. 0: targets are numbers (regression; kDense only).
+  // Labels (or tokens) are 0 ... classes - 1. 0: targets are numbers (regression; not of tokens).
   std::int64_t classes = 0;
 
   std::int64_t dense_numel() const;

@@ -49,8 +49,13 @@ struct CsvOptions {
 // that cells are numbers when they are read.
 std::shared_ptr<Dataset> open_csv(const std::string& file, const CsvOptions& options = {});
 
+struct LibsvmOptions {
+  std::int64_t features = 0;  // 0: the largest index of the file
+  bool regression = false;    // labels are numbers to predict, not classes
+};
+
 // "label index:value index:value ..." with indices from 1, rising. Labels are numbered in rising
-// order (-1, +1 become 0, 1). `features`: 0 for the largest index of the file.
-std::shared_ptr<Dataset> open_libsvm(const std::string& file, std::int64_t features = 0);
+// order (-1, +1 become 0, 1).
+std::shared_ptr<Dataset> open_libsvm(const std::string& file, const LibsvmOptions& options = {});
 
 }  // namespace trireme

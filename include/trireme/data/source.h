@@ -23,7 +23,8 @@ struct DataSource {
   std::int64_t sequence = 64;        // of tokens
   std::int64_t stride = 0;           // of training samples; evaluation uses every token once
   std::int64_t vocabulary = 0;
-  CsvOptions csv{};
+  bool regression = false;  // targets of csv and libsvm files are numbers, not classes
+  CsvOptions csv{};         // but for its `regression`, which is the one above
 };
 
 struct OpenedData {
