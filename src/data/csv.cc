@@ -1,8 +1,10 @@
+#include <filesystem>
 #include <limits>
 
 #include "data/batch_layout.h"
 #include "data/class_names.h"
 #include "data/csv_cells.h"
+#include "data/csv_header.h"
 #include "data/evaluation.h"
 #include "data/text_lines.h"
 #include "trireme/data/readers.h"
@@ -18,18 +20,27 @@ using detail::throw_text_error;
 // More different words than this are no classes but numbers, or names.
 constexpr std::int64_t kMostClasses = 1 << 20;
 
+char separator_for(const std::string& path, const CsvOptions& options) {
+  const bool tabs = std::filesystem::path(path).extension() == ".tsv";
+  return options.separator != 0 ? options.separator : tabs ? '\t' : ',';
+}
+
 class CsvDataset final : public Dataset {
  public:
   CsvDataset(const std::string& path, const CsvOptions& options, const CsvDataset* train)
-      : file_(path), separator_(options.separator) {
+      : file_(path), separator_(separator_for(path, options)) {
     const char* from = detail::text_begin(file_);
     read_first_line(options, from);
-    target_ = find_target(options.target);
+    target_ = find_target(options);
     if (train != nullptr) {
       compare_columns(*train);
       names_ = train->names_;
     }
     index(options.regression, from);
+    if (options.header == CsvOptions::Header::kAutomatic && names_of_columns_.empty() &&
+        train == nullptr && detail::may_be_names(labels_)) {
+      refuse_unclear_header();
+    }
     shape_.dense = {columns_ - 1};
     shape_.classes = options.regression ? 0 : names_->size();
     file_.advise_random_reads();
@@ -66,10 +77,8 @@ class CsvDataset final : public Dataset {
     if (!line) {
       throw_text_error(file_, begin, "expected lines of cells, found only blanks");
     }
-    bool header = true;
     CsvCells cells(file_, *line, separator_);
     while (cells.next()) {
-      header = header && !detail::parse_number(cells.text());
       names_of_columns_.emplace_back(cells.text());
     }
     columns_ = static_cast<std::int64_t>(names_of_columns_.size());
@@ -80,30 +89,42 @@ class CsvDataset final : public Dataset {
                               separator_,
                               "' between them (values and a target), found ",
                               shown(*line),
-                              ": is the separator another one?"));
+                              ": is the separator another one (--separator)?"));
     }
-    if (options.header != CsvOptions::Header::kAutomatic) {
-      header = options.header == CsvOptions::Header::kYes;
-    }
+    const bool header = options.header == CsvOptions::Header::kAutomatic
+                            ? detail::looks_like_names(
+                                  names_of_columns_, numbered_target(options), options.regression)
+                            : options.header == CsvOptions::Header::kYes;
     if (!header) {
       names_of_columns_.clear();
       from = begin;
     }
   }
 
-  std::int64_t find_target(const std::string& target) const {
-    if (target.empty()) {
+  // The target's column by its number, which may be one that the file does not have; -1 where it is
+  // asked for by a name.
+  std::int64_t numbered_target(const CsvOptions& options) const {
+    if (options.target.empty()) {
       return columns_ - 1;
     }
+    const auto number = detail::parse_number(options.target);
+    if (!number) {
+      return -1;
+    }
+    const bool there =
+        *number >= 0 && *number < static_cast<double>(columns_) && *number == std::floor(*number);
+    return there ? static_cast<std::int64_t>(*number) : columns_;
+  }
+
+  std::int64_t find_target(const CsvOptions& options) const {
+    const std::string& target = options.target;
     for (std::size_t column = 0; column < names_of_columns_.size(); ++column) {
-      if (names_of_columns_[column] == target) {
+      if (!target.empty() && names_of_columns_[column] == target) {
         return static_cast<std::int64_t>(column);
       }
     }
-    const auto number = detail::parse_number(target);
-    if (number && *number >= 0 && *number < static_cast<double>(columns_) &&
-        *number == std::floor(*number)) {
-      return static_cast<std::int64_t>(*number);
+    if (const std::int64_t number = numbered_target(options); number >= 0 && number < columns_) {
+      return number;
     }
     std::string existing = concat("numbers 0 to ", columns_ - 1);
     for (std::size_t i = 0; i < names_of_columns_.size(); ++i) {
@@ -231,6 +252,18 @@ class CsvDataset final : public Dataset {
                               cells.text().empty() ? "an empty cell" : shown(cells.text())));
     }
     return static_cast<float>(*value);
+  }
+
+  [[noreturn]] void refuse_unclear_header() const {
+    const char* const begin = detail::text_begin(file_);
+    const char* from = begin;
+    throw_text_error(
+        file_,
+        begin,
+        concat("expected names of columns or a sample in the first line, found ",
+               shown(detail::next_line(file_, from).value_or("")),
+               ", which may be either: its class occurs nowhere else in the file, and every other "
+               "one does; say which with --header yes or --header no"));
   }
 
   [[noreturn]] void refuse_empty(const CsvCells& cells) const {

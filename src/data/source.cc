@@ -134,19 +134,13 @@ Parts open_token_parts(const DataSource& source,
 }
 
 Parts open_csv_parts(const DataSource& source, const std::string& path) {
-  const auto options_for = [&](const std::string& file) {
-    CsvOptions options = source.csv;
-    options.regression = source.regression;
-    if (fs::path(file).extension() == ".tsv" && options.separator == CsvOptions{}.separator) {
-      options.separator = '\t';
-    }
-    return options;
-  };
-  const std::shared_ptr<Dataset> train = open_csv(path, options_for(path));
+  CsvOptions options = source.csv;
+  options.regression = source.regression;
+  const std::shared_ptr<Dataset> train = open_csv(path, options);
   if (source.evaluation.empty()) {
     return divided(train, source);
   }
-  return {train, detail::open_csv_like(*train, source.evaluation, options_for(source.evaluation))};
+  return {train, detail::open_csv_like(*train, source.evaluation, options)};
 }
 
 Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
@@ -210,6 +204,13 @@ OpenedData open_data(const DataSource& source) {
                 " in the format ",
                 opened.format,
                 ": leave it out");
+  TRIREME_CHECK(opened.format == "csv" || (source.csv.header == CsvOptions::Header::kAutomatic &&
+                                           source.csv.separator == 0),
+                "header, separator: they are about csv files, found ",
+                source.path,
+                " in the format ",
+                opened.format,
+                ": leave them out");
   if (opened.format == "idx") {
     opened.parts = open_idx_parts(source, path);
   } else if (opened.format == "csv") {

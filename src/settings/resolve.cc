@@ -244,6 +244,7 @@ void check_ranks(const TrainSettings& s) {
                 s.sampling);
   memory_limit_bytes(s.memory_limit);
   goal_of(s);
+  separator_of(s);
 }
 
 void check_checkpoints(const TrainSettings& s) {
@@ -265,6 +266,25 @@ std::optional<std::uint64_t> memory_limit_bytes(const std::string& text) {
 
 std::optional<std::uint64_t> snapshot_limit_bytes(const std::string& text) {
   return bytes_of("snapshot_limit", text);
+}
+
+char separator_of(const TrainSettings& settings) {
+  static const std::pair<const char*, char> names[] = {
+      {"auto", '\0'}, {"tab", '\t'}, {"comma", ','}, {"semicolon", ';'}, {"space", ' '}};
+  for (const auto& [name, character] : names) {
+    if (settings.separator == name) {
+      return character;
+    }
+  }
+  const bool one = settings.separator.size() == 1;
+  const char character = one ? settings.separator[0] : '\0';
+  const bool usable = static_cast<unsigned char>(character) > 0x20 && character != '"';
+  TRIREME_CHECK(usable || character == '\t' || character == ' ',
+                "separator: expected one character (not a quote), tab, comma, semicolon, space or "
+                "auto, found \"",
+                settings.separator,
+                "\"");
+  return character;
 }
 
 std::vector<BatchChange> batch_changes(const TrainSettings& settings) {

@@ -387,6 +387,50 @@ TEST(Csv, TakesTheFirstLineForNamesWhenNoneIsANumber) {
       {"line 1, column 3", "column number 1", "\"b\""});
 }
 
+// Names that look like numbers, and values that look like words.
+TEST(Csv, DoesNotTakeNamesForASample) {
+  const DataFolder folder;
+  std::string rows;
+  for (int i = 0; i < 200; ++i) {
+    rows += std::to_string(i) + "," + std::to_string(i * i) + "," + (i % 2 == 0 ? "a" : "b") + "\n";
+  }
+  const auto opened = [&](const std::string& header, const CsvOptions& options = {}) {
+    return open_csv(folder.write("a.csv", header + rows), options);
+  };
+  const CsvOptions yes{.header = CsvOptions::Header::kYes};
+  const CsvOptions no{.header = CsvOptions::Header::kNo};
+  EXPECT_EQ(opened("width,2019,kind\n")->size(), 200);
+  EXPECT_EQ(opened("width,2019,kind\n")->shape().classes, 2);
+  EXPECT_EQ(opened("2019,width,kind\n", {.target = "kind"})->size(), 200);
+  EXPECT_EQ(opened("2019,2020,kind\n", {.target = "kind"})->shape().classes, 2);
+  EXPECT_EQ(opened("2019,2020,kind\n", yes)->shape().classes, 2);
+  EXPECT_EQ(opened("2019,2020,kind\n", no)->size(), 201);
+  EXPECT_EQ(opened("2019,2020,a\n")->size(), 201);  // a class that is there
+  for (const std::string unclear : {"2019,2020,kind\n", "0,1,2\n"}) {
+    const std::string path = folder.write("a.csv", unclear + rows);
+    expect_data_error([&] { open_csv(path); }, path, 0, {"line 1", "--header yes", "--header no"});
+  }
+  // A sample that is not what it should be is no line of names.
+  for (const std::string broken : {"?,1,a\n", ",1,a\n", "NA,1,a\n", "nan,1,a\n", "1.5x,1,a\n"}) {
+    const std::string path = folder.write("a.csv", broken + rows);
+    expect_data_error([&] { read_all(*open_csv(path)); }, path, 0, {"line 1", "finite number"});
+  }
+  const CsvOptions numbers{.target = "1", .regression = true};
+  EXPECT_EQ(open_csv(folder.write("n.csv", "5,price\n1,2\n3,4\n"), numbers)->size(), 2);
+}
+
+TEST(Csv, KnowsItsSeparatorOrIsToldIt) {
+  const DataFolder folder;
+  EXPECT_EQ(open_csv(folder.write("a.tsv", "1,5\ta\n2\tb\n"), {.header = CsvOptions::Header::kNo})
+                ->shape()
+                .dense,
+            (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(open_csv(folder.write("b.tsv", "1,2,a\n3,4,b\n"), {.separator = ','})->shape().dense,
+            (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(open_csv(folder.write("c.csv", "1;2;a\n3;4;b\n"), {.separator = ';'})->shape().dense,
+            (std::vector<std::int64_t>{2}));
+}
+
 TEST(Csv, ReadsNumbersToPredict) {
   const DataFolder folder;
   const std::string path = folder.write("a.tsv", "y\tx\n0.5\t1\n-7\t2\n");

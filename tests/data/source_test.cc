@@ -245,6 +245,19 @@ TEST(Source, KeepsFeaturesAndLabelsOfSparseTraining) {
                     {"at most 5", "found 6"});
 }
 
+TEST(Source, TakesHeaderAndSeparatorForCsvOnly) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv", "1;2;x\n3;4;y\n5;6;x\n7;8;y\n");
+  const CsvOptions options{.separator = ';', .header = CsvOptions::Header::kYes};
+  EXPECT_EQ(open_data({.path = path, .evaluation_fraction = 0, .csv = options}).parts.train->size(),
+            3);
+  const std::string text = folder.write("a.txt", std::string(200, 'x'));
+  for (const CsvOptions& each :
+       {CsvOptions{.separator = ';'}, CsvOptions{.header = CsvOptions::Header::kNo}}) {
+    EXPECT_THROW(open_data({.path = text, .sequence = 9, .csv = each}), ConfigError);
+  }
+}
+
 TEST(Source, PredictsNumbersWhereItIsAskedTo) {
   const DataFolder folder;
   const std::string sparse = folder.write("a.svm", "0.5 1:1\n1.5 2:1\n2.5 1:1\n3.5 2:1\n");

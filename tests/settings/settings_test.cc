@@ -758,6 +758,21 @@ TEST(Resolve, ReadsMemoryLimits) {
   }
 }
 
+TEST(Resolve, ReadsSeparators) {
+  const std::vector<std::pair<std::string, char>> cases = {
+      {"auto", '\0'}, {"tab", '\t'}, {"\t", '\t'}, {"space", ' '}, {";", ';'}, {"comma", ','}};
+  for (const auto& [text, expected] : cases) {
+    TrainSettings settings;
+    settings.separator = text;
+    EXPECT_EQ(separator_of(settings), expected) << text;
+  }
+  for (const char* text : {"", "\"", "\n", "ab", "\r"}) {
+    TrainSettings settings;
+    settings.separator = text;
+    expect_parts(refusal_of(settings), {"separator", "expected one character"});
+  }
+}
+
 TEST(Resolve, ReadsTheScheduleOfBatches) {
   TrainSettings settings = with({8, "4", 0, 2});
   settings.batch_schedule = {"10:16", "20:32"};

@@ -20,6 +20,7 @@
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/settings/values.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/training_report.h"
 #include "worker.h"
@@ -62,6 +63,10 @@ DataSource source_of(const TrainSettings& s) {
   source.stride = s.stride;
   source.vocabulary = s.vocabulary;
   source.csv.target = s.target;
+  source.csv.header = s.header == "yes"  ? CsvOptions::Header::kYes
+                      : s.header == "no" ? CsvOptions::Header::kNo
+                                         : CsvOptions::Header::kAutomatic;
+  source.csv.separator = separator_of(s);
   source.regression = s.regression;
   return source;
 }

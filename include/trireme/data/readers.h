@@ -36,8 +36,10 @@ std::shared_ptr<Dataset> open_tokens(const std::vector<std::string>& files,
                                      const TokenOptions& options);
 
 struct CsvOptions {
-  char separator = ',';
-  // The first line has names. kAutomatic: when none of its cells is a number.
+  char separator = 0;  // 0: a tab where the file's name ends with .tsv, a comma otherwise
+  // The first line has names. kAutomatic: when none of its cells is a number, or one in a column of
+  // values is a word. A first line whose values are all numbers is a sample; where its class is the
+  // only one in the file that occurs once, it may well be names, and is refused.
   enum class Header { kAutomatic, kYes, kNo } header = Header::kAutomatic;
   std::string target{};     // column by name or by number from 0; empty: the last
   bool regression = false;  // the target is a number, not a class

@@ -33,6 +33,8 @@ struct TrainSettings {
   std::int64_t stride = 0;
   std::int64_t vocabulary = 0;
   std::string target;
+  std::string header = "auto";
+  std::string separator = "auto";
   bool regression = false;
   std::string normalise = "none";
   std::string sampling = "shuffled";

@@ -16,6 +16,10 @@ namespace trireme {
 std::optional<std::uint64_t> memory_limit_bytes(const std::string& text);
 std::optional<std::uint64_t> snapshot_limit_bytes(const std::string& text);
 
+// Between the cells of a CSV file: a character, or its name; 0 for "auto". Throws ConfigError for
+// anything else.
+char separator_of(const TrainSettings& settings);
+
 // From step `step` on (counted from 0), updates are made of `batch` samples.
 struct BatchChange {
   std::int64_t step = 0;
