@@ -18,15 +18,21 @@ bool contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+struct Target {
+  TrainSettings& settings;
+  DeepspeedNotes& notes;
+};
+
 // Sets one of our settings, with DeepSpeed's name in what it says.
-void set(TrainSettings& settings, const char* ours, const std::string& theirs, const Json& value) {
+void set(const Target& target, const char* ours, const std::string& theirs, const Json& value) {
   if (value == "auto") {
     return;  // Hugging Face's word for: as elsewhere
   }
+  target.notes.set_by[ours] = theirs;
   for (const Setting& setting : settings_table()) {
     if (setting.name == ours) {
       try {
-        setting.set_json(settings, value.dump());
+        setting.set_json(target.settings, value.dump());
       } catch (const ConfigError& error) {
         throw ConfigError(concat(theirs, " (DeepSpeed's name of ", error.what(), ")"));
       }
@@ -49,7 +55,7 @@ void require_object(const std::string& name, const Json& value) {
                            near.empty() ? "" : concat("; did you mean \"", near, "\"?")));
 }
 
-void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_effect) {
+void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
   require_object("optimizer", value);
   static const std::map<std::string, std::string> rules = {{"adam", "adamw"},
                                                            {"adamw", "adamw"},
@@ -72,6 +78,7 @@ void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_
                     "optimizer.type: expected Adam, AdamW, SGD, Lamb, Lion or Adagrad, found ",
                     item.dump());
       settings.optimizer = rule->second;
+      notes.set_by["optimizer"] = "optimizer.type";
     } else if (name == "params") {
       require_object("optimizer.params", item);
     } else {
@@ -89,8 +96,8 @@ void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_
                     whole,
                     ": expected two numbers, found ",
                     item.dump());
-      set(settings, "beta1", whole, item[0]);
-      set(settings, "beta2", whole, item[1]);
+      set({settings, notes}, "beta1", whole, item[0]);
+      set({settings, notes}, "beta2", whole, item[1]);
     } else if (name == "adam_w_mode") {
       // DeepSpeed's Adam decouples the decay unless this is false.
       TRIREME_CHECK(item.is_boolean(), whole, ": expected true or false, found ", item.dump());
@@ -99,22 +106,23 @@ void apply_optimizer(TrainSettings& settings, const Json& value, Names& without_
                     ": it is about Adam, found the optimizer ",
                     settings.optimizer);
       settings.optimizer = item.get<bool>() ? "adamw" : "adam";
+      notes.set_by["optimizer"] = whole;
     } else if (contains(known_params, name)) {
-      set(settings, name.c_str(), whole, item);
+      set({settings, notes}, name.c_str(), whole, item);
     } else if (name == "bias_correction") {
       TRIREME_CHECK(item == Json(true),
                     whole,
                     ": expected true, which it always is here, found ",
                     item.dump());
     } else if (contains(tuning, name)) {
-      without_effect.push_back(whole);
+      notes.without_effect.push_back(whole);
     } else {
       refuse_unknown("optimizer.params", name, known_params);
     }
   }
 }
 
-void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_effect) {
+void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
   require_object("scheduler", value);
   const Json params = value.value("params", Json::object());
   require_object("scheduler.params", params);
@@ -125,6 +133,7 @@ void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_
   }
   const Json named = value.value("type", Json());
   const std::string type = named.is_string() ? named.get<std::string>() : "";
+  notes.set_by["schedule"] = "scheduler.type";
   const auto number = [&](const char* name, double otherwise) {
     const Json item = params.value(name, Json(otherwise));
     TRIREME_CHECK(
@@ -146,7 +155,7 @@ void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_
              "cos_min_ratio",
              "warmup_type",
              "last_batch_iteration"};
-    set(settings,
+    set({settings, notes},
         "final_factor",
         "scheduler.params.cos_min_ratio",
         Json(number("cos_min_ratio", 0.0001)));
@@ -161,12 +170,17 @@ void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_
     TRIREME_CHECK(number("cycle_max_lr", 0) > 0 && first >= 1 && second >= 1,
                   "scheduler OneCycle: expected cycle_max_lr and step sizes above 0");
     settings.lr = number("cycle_max_lr", 0);
-    set(settings,
+    notes.set_by["lr"] = "scheduler.params.cycle_max_lr";
+    set({settings, notes},
         "start_factor",
         "scheduler.params.cycle_min_lr",
         Json(number("cycle_min_lr", 0) / settings.lr));
     settings.rise = first / (first + second);
-    set(settings, "schedule_steps", "scheduler.params.cycle_first_step_size", Json(first + second));
+    notes.set_by["rise"] = "scheduler.params.cycle_first_step_size";
+    set({settings, notes},
+        "schedule_steps",
+        "scheduler.params.cycle_first_step_size",
+        Json(first + second));
   } else {
     throw ConfigError(concat(
         "scheduler.type: expected WarmupLR, WarmupDecayLR, WarmupCosineLR or OneCycle, found ",
@@ -179,11 +193,11 @@ void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_
       refuse_unknown("scheduler.params", name, known);
     }
     if (name == "warmup_num_steps") {
-      set(settings, "warm_up", whole, item);
+      set({settings, notes}, "warm_up", whole, item);
     } else if (name == "total_num_steps") {
-      set(settings, "schedule_steps", whole, item);
+      set({settings, notes}, "schedule_steps", whole, item);
     } else if (name == "warmup_max_lr") {
-      set(settings, "lr", whole, item);
+      set({settings, notes}, "lr", whole, item);
     } else if (name == "warmup_min_lr") {
       TRIREME_CHECK(item == Json(0) || item == Json(0.0) || item == Json("auto"),
                     whole,
@@ -195,20 +209,22 @@ void apply_scheduler(TrainSettings& settings, const Json& value, Names& without_
                     ": Trireme warms up along a line (\"linear\"), found ",
                     item.dump());
     } else if (name == "last_batch_iteration") {
-      without_effect.push_back(whole);
+      notes.without_effect.push_back(whole);
     }
   }
   const bool warms_up = type != "OneCycle";
   if (warms_up && !params.contains("warmup_type")) {
-    without_effect.push_back(
+    notes.without_effect.push_back(
         "scheduler.params.warmup_type (DeepSpeed's default is log, here it is linear)");
   }
   if (warms_up && !params.contains("warmup_num_steps")) {
     settings.warm_up = 1000;  // DeepSpeed's default
+    notes.set_by["warm_up"] =
+        "scheduler.type (whose warmup_num_steps is 1000 where it is not given)";
   }
 }
 
-void apply_zero(TrainSettings& settings, const Json& value, Names& without_effect) {
+void apply_zero(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
   require_object("zero_optimization", value);
   // They tune how DeepSpeed moves data; what is computed does not depend on them.
   static const Names tuning = {"allgather_partitions",
@@ -230,11 +246,11 @@ void apply_zero(TrainSettings& settings, const Json& value, Names& without_effec
   for (const auto& [name, item] : value.items()) {
     const std::string whole = "zero_optimization." + name;
     if (name == "stage") {
-      set(settings, "zero", whole, item);
+      set({settings, notes}, "zero", whole, item);
     } else if (name == "reduce_bucket_size") {
       if (item != Json("auto")) {
         TRIREME_CHECK(item.is_number(), whole, ": expected elements, found ", item.dump());
-        set(settings, "bucket_bytes", whole, Json(4 * item.get<double>()));
+        set({settings, notes}, "bucket_bytes", whole, Json(4 * item.get<double>()));
       }
     } else if (name == "offload_optimizer" || name == "offload_param") {
       const bool off = item.is_null() ||
@@ -242,7 +258,7 @@ void apply_zero(TrainSettings& settings, const Json& value, Names& without_effec
       TRIREME_CHECK(
           off, whole, ": Trireme does not offload; leave it out, or set its device to \"none\"");
     } else if (contains(tuning, name)) {
-      without_effect.push_back(whole);
+      notes.without_effect.push_back(whole);
     } else {
       Names known = tuning;
       known.insert(known.end(), {"stage", "reduce_bucket_size"});
@@ -254,7 +270,7 @@ void apply_zero(TrainSettings& settings, const Json& value, Names& without_effec
 void apply_half(TrainSettings& settings,
                 const std::string& which,
                 const Json& value,
-                Names& without_effect) {
+                DeepspeedNotes& notes) {
   require_object(which, value);
   const bool enabled = value.value("enabled", Json(false)) == Json(true);
   if (enabled) {
@@ -262,6 +278,7 @@ void apply_half(TrainSettings& settings,
     TRIREME_CHECK(settings.precision == "float32" || settings.precision == precision,
                   "bf16 and fp16 are both enabled: choose one");
     settings.precision = precision;
+    notes.set_by["precision"] = which + ".enabled";
   }
   for (const auto& [name, item] : value.items()) {
     const std::string whole = concat(which, ".", name);
@@ -272,16 +289,16 @@ void apply_half(TrainSettings& settings,
                     item.dump());
     } else if (which == "fp16" && name == "initial_scale_power") {
       TRIREME_CHECK(item.is_number(), whole, ": expected a number, found ", item.dump());
-      set(settings, "loss_scale_initial", whole, Json(std::exp2(item.get<double>())));
+      set({settings, notes}, "loss_scale_initial", whole, Json(std::exp2(item.get<double>())));
     } else if (which == "fp16" && name == "loss_scale_window") {
-      set(settings, "loss_scale_window", whole, item);
+      set({settings, notes}, "loss_scale_window", whole, item);
     } else if (which == "fp16" && name == "loss_scale") {
       TRIREME_CHECK(item == Json(0) || item == Json(0.0),
                     whole,
                     ": only a dynamic loss scale (0), found ",
                     item.dump());
     } else if (which == "fp16" && (name == "hysteresis" || name == "min_loss_scale")) {
-      without_effect.push_back(whole);
+      notes.without_effect.push_back(whole);
     } else {
       refuse_unknown(
           which, name, {"enabled", "initial_scale_power", "loss_scale_window", "loss_scale"});
@@ -289,22 +306,22 @@ void apply_half(TrainSettings& settings,
   }
 }
 
-using Apply = std::function<void(TrainSettings&, const Json&, Names&)>;
+using Apply = std::function<void(TrainSettings&, const Json&, DeepspeedNotes&)>;
 
 const std::map<std::string, Apply>& handlers() {
   const auto same = [](const char* ours, const char* theirs) {
-    return [=](TrainSettings& settings, const Json& value, Names&) {
-      set(settings, ours, theirs, value);
+    return [=](TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
+      set({settings, notes}, ours, theirs, value);
     };
   };
   const auto tuning = [](const char* theirs) {
-    return [=](TrainSettings&, const Json&, Names& without_effect) {
-      without_effect.push_back(theirs);
+    return [=](TrainSettings&, const Json&, DeepspeedNotes& notes) {
+      notes.without_effect.push_back(theirs);
     };
   };
   const auto half = [](const char* which) {
-    return [=](TrainSettings& settings, const Json& value, Names& without_effect) {
-      apply_half(settings, which, value, without_effect);
+    return [=](TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
+      apply_half(settings, which, value, notes);
     };
   };
   static const std::map<std::string, Apply> handlers_by_name = {
@@ -319,12 +336,15 @@ const std::map<std::string, Apply>& handlers() {
       {"bf16", half("bf16")},
       {"fp16", half("fp16")},
       {"tensorboard",
-       [](TrainSettings& settings, const Json& value, Names& without_effect) {
+       [](TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
          require_object("tensorboard", value);
-         set(settings, "tensorboard", "tensorboard.enabled", value.value("enabled", Json(false)));
+         set({settings, notes},
+             "tensorboard",
+             "tensorboard.enabled",
+             value.value("enabled", Json(false)));
          for (const auto& [name, item] : value.items()) {
            if (name == "output_path" || name == "job_name") {
-             without_effect.push_back(
+             notes.without_effect.push_back(
                  concat("tensorboard.", name, " (the run folder has the file)"));
            } else if (name != "enabled") {
              refuse_unknown("tensorboard", name, {"enabled", "output_path", "job_name"});
@@ -344,12 +364,12 @@ const std::map<std::string, Apply>& handlers() {
 bool apply_deepspeed(TrainSettings& settings,
                      const std::string& name,
                      const Json& value,
-                     Names& without_effect) {
+                     DeepspeedNotes& notes) {
   const auto found = handlers().find(name);
   if (found == handlers().end()) {
     return false;
   }
-  found->second(settings, value, without_effect);
+  found->second(settings, value, notes);
   return true;
 }
 

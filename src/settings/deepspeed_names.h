@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,14 +10,20 @@
 
 namespace trireme::detail {
 
+// What a configuration of DeepSpeed has said besides values.
+struct DeepspeedNotes {
+  std::vector<std::string> without_effect;
+  std::map<std::string, std::string> set_by;  // the names of our settings, and theirs
+};
+
 // A top-level name of DeepSpeed's configuration that Trireme's has not. False where it is none; the
 // settings that correspond to it are set otherwise. Names that tune DeepSpeed's own machinery and
-// cannot change a result are collected in `without_effect`; what would change it and has no
+// cannot change a result are collected in `notes`; what would change it and has no
 // counterpart is refused (ConfigError).
 bool apply_deepspeed(TrainSettings& settings,
                      const std::string& name,
                      const nlohmann::json& value,
-                     std::vector<std::string>& without_effect);
+                     DeepspeedNotes& notes);
 
 // The names it knows, for suggestions.
 std::vector<std::string> deepspeed_names();

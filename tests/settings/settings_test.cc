@@ -333,6 +333,48 @@ TEST(Configuration, RefusesJsonThatIsNestedWithoutEnd) {
   EXPECT_THROW(differences_of_result("{\"batch\": " + deep + "}", {}), ConfigError);
 }
 
+TEST(Configuration, RefusesANameThatIsThereTwice) {
+  expect_parts(refusal_of_json(R"({"batch": 64, "lr": 1, "batch": 32})"),
+               {"a.json", "\"batch\"", "twice"});
+  expect_parts(
+      refusal_of_json(R"({"optimizer": {"type": "SGD", "params": {"lr": 1, "eps": 1, "lr": 2}}})"),
+      {"a.json", "\"lr\"", "twice"});
+  // Objects side by side may have a name in common.
+  EXPECT_EQ(refusal_of_json(R"({"bf16": {"enabled": false}, "fp16": {"enabled": true}})"), "");
+}
+
+TEST(Configuration, RefusesTwoNamesOfOneSetting) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {R"({"batch": 64, "train_batch_size": 32})", {"\"batch\"", "train_batch_size"}},
+      {R"({"train_batch_size": 32, "batch": 32})", {"\"batch\"", "train_batch_size"}},
+      {R"({"micro_batch": 4, "train_micro_batch_size_per_gpu": 8})",
+       {"\"micro_batch\"", "train_micro_batch_size_per_gpu"}},
+      {R"({"lr": 1, "optimizer": {"type": "SGD", "params": {"lr": 2}}})",
+       {"\"lr\"", "optimizer.params.lr"}},
+      {R"({"beta2": 0.9, "optimizer": {"type": "Adam", "params": {"betas": [0.8, 0.9]}}})",
+       {"\"beta2\"", "optimizer.params.betas"}},
+      {R"({"zero": 1, "zero_optimization": {"stage": 2}})",
+       {"\"zero\"", "zero_optimization.stage"}},
+      {R"({"precision": "float16", "bf16": {"enabled": true}})", {"\"precision\"", "bf16.enabled"}},
+      {R"({"schedule": "step", "scheduler": {"type": "WarmupLR"}})",
+       {"\"schedule\"", "scheduler.type"}},
+      {R"({"warm_up": 5, "scheduler": {"type": "WarmupLR"}})", {"\"warm_up\"", "1000"}},
+      {R"({"lr": 1, "scheduler": {"type": "OneCycle", "params": {"cycle_max_lr": 1}}})",
+       {"\"lr\"", "cycle_max_lr"}},
+      {R"({"clip_norm": 1, "gradient_clipping": 1})", {"\"clip_norm\"", "gradient_clipping"}},
+  };
+  for (const auto& [json, parts] : cases) {
+    expect_parts(refusal_of_json(json), parts);
+    expect_parts(refusal_of_json(json), {"a.json", "leave one of them out"});
+  }
+  EXPECT_EQ(refusal_of_json(R"({"batch": 64, "train_batch_size": "auto"})"), "");
+  EXPECT_EQ(refusal_of_json(R"({"precision": "bfloat16", "fp16": {"enabled": false}})"), "");
+  // DeepSpeed's own two names of the rate, which its configurations usually have.
+  const TrainSettings both = from(R"({"optimizer": {"type": "Adam", "params": {"lr": 0.25}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5, "warmup_num_steps": 10}}})");
+  EXPECT_EQ(both.lr, 0.5);
+}
+
 TEST(Configuration, ChecksTypes) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"({"steps": "3"})", "a whole number"},

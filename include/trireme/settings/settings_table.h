@@ -31,7 +31,8 @@ const std::vector<Setting>& settings_table();
 // Reads a configuration: one JSON object whose names are those of the table, or DeepSpeed's where
 // both have a setting (train_batch_size, optimizer.params.lr, zero_optimization.stage, ...). Throws
 // ConfigError for text that is no JSON (with the place), for unknown names (with the nearest known
-// one), and for what DeepSpeed has and Trireme has not. `source` is for messages.
+// one), for a name that is there twice and for two names of one setting, and for what DeepSpeed has
+// and Trireme has not. `source` is for messages.
 void apply_json(TrainSettings& settings, const std::string& text, const std::string& source);
 
 // The inverse: one flat object, names as in the table.
