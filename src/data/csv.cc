@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <limits>
 
 #include "data/batch_layout.h"
@@ -6,6 +5,7 @@
 #include "data/csv_cells.h"
 #include "data/csv_header.h"
 #include "data/evaluation.h"
+#include "data/gzip.h"
 #include "data/text_lines.h"
 #include "trireme/data/readers.h"
 
@@ -21,14 +21,14 @@ using detail::throw_text_error;
 constexpr std::int64_t kMostClasses = 1 << 20;
 
 char separator_for(const std::string& path, const CsvOptions& options) {
-  const bool tabs = std::filesystem::path(path).extension() == ".tsv";
+  const bool tabs = detail::without_gz(path).ends_with(".tsv");
   return options.separator != 0 ? options.separator : tabs ? '\t' : ',';
 }
 
 class CsvDataset final : public Dataset {
  public:
   CsvDataset(const std::string& path, const CsvOptions& options, const CsvDataset* train)
-      : file_(path), separator_(separator_for(path, options)) {
+      : file_(detail::plain_file(path)), separator_(separator_for(path, options)) {
     const char* from = detail::text_begin(file_);
     read_first_line(options, from);
     target_ = find_target(options);

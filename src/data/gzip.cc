@@ -1,9 +1,14 @@
 #include "data/gzip.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
+#include <string_view>
+#include <vector>
 
+#include <sys/mman.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "data/data_failure.h"
@@ -14,6 +19,8 @@ namespace {
 constexpr unsigned char kMagic[2] = {0x1f, 0x8b};
 // zlib counts in 32 bits.
 constexpr std::int64_t kPiece = std::int64_t{1} << 30;
+constexpr std::size_t kUnpackedPiece = std::size_t{1} << 20;
+constexpr std::string_view kEnding = ".gz";
 
 bool has_magic(const char* begin, const char* end) {
   return end - begin >= 2 && std::memcmp(begin, kMagic, 2) == 0;
@@ -23,6 +30,40 @@ bool has_magic(const char* begin, const char* end) {
 
 bool is_gzip(const MappedFile& file) {
   return has_magic(file.begin(), file.end());
+}
+
+bool is_packed_name(const std::string& path) {
+  return path.ends_with(kEnding);
+}
+
+std::string without_gz(const std::string& path) {
+  return is_packed_name(path) ? path.substr(0, path.size() - kEnding.size()) : path;
+}
+
+MappedFile plain_file(const std::string& path) {
+  if (!is_packed_name(path)) {
+    return MappedFile(path);
+  }
+  const MappedFile packed(path);
+  packed.advise_one_pass();
+  if (!is_gzip(packed)) {
+    throw_data_error(path, 0, "expected a gzip file, as its name says, found something else");
+  }
+  const FileDescriptor memory(memfd_create("trireme-unpacked", MFD_CLOEXEC));
+  GzipStream stream(packed);
+  std::vector<std::byte> piece(kUnpackedPiece);
+  while (const std::int64_t size = stream.read(piece)) {
+    for (std::int64_t done = 0; done < size;) {
+      const ssize_t wrote =
+          write(memory.get(), piece.data() + done, static_cast<std::size_t>(size - done));
+      if (wrote < 0 && errno != EINTR) {
+        throw_data_error(
+            path, -1, "what it holds could not be unpacked into memory: ", errno_text(errno));
+      }
+      done += std::max<ssize_t>(wrote, 0);
+    }
+  }
+  return MappedFile(path, memory);
 }
 
 class GzipStream::State {

@@ -4,12 +4,19 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "data/mapped_file.h"
 
 namespace trireme::detail {
 
 bool is_gzip(const MappedFile& file);
+// "corpus.txt.gz". Of other names the first bytes prove nothing: those of gzip are a token, too.
+bool is_packed_name(const std::string& path);
+std::string without_gz(const std::string& path);
+
+// The file itself; of a gzip file (by its name) what it holds, unpacked into memory.
+MappedFile plain_file(const std::string& path);
 
 // Unpacks a gzip file piece by piece; nothing is allocated that depends on what the file says.
 class GzipStream {

@@ -4,6 +4,7 @@
 #include "data/batch_layout.h"
 #include "data/class_names.h"
 #include "data/evaluation.h"
+#include "data/gzip.h"
 #include "data/text_lines.h"
 #include "trireme/data/readers.h"
 
@@ -30,7 +31,7 @@ std::string_view without_comment(std::string_view line) {
 class LibsvmDataset final : public Dataset {
  public:
   LibsvmDataset(const std::string& path, const LibsvmOptions& options, const LibsvmDataset* train)
-      : file_(path), regression_(options.regression) {
+      : file_(detail::plain_file(path)), regression_(options.regression) {
     shape_.kind = SampleKind::kSparse;
     shape_.features = options.features;
     if (train != nullptr) {

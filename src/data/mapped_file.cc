@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "data/data_failure.h"
-#include "trireme/core/file_descriptor.h"
 
 namespace trireme::detail {
 namespace {
@@ -30,6 +29,15 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
                      errno_text(error),
                      error == ENOENT ? ": check the spelling of the path" : "");
   }
+  map(file);
+}
+
+MappedFile::MappedFile(const std::string& path, const FileDescriptor& content) : path_(path) {
+  map(content);
+}
+
+void MappedFile::map(const FileDescriptor& file) {
+  const std::string& path = path_;
   struct stat status {};
   if (fstat(file.get(), &status) != 0) {
     throw_data_error(path, -1, "its size could not be found: ", errno_text(errno));

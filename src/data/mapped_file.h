@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/core/file_descriptor.h"
+
 namespace trireme::detail {
 
 // A file as read-only memory. Pages come from disk when they are touched and go when memory is
@@ -16,6 +18,8 @@ class MappedFile {
  public:
   // Throws DataError for what is not a regular file with at least one byte that can be read.
   explicit MappedFile(const std::string& path);
+  // What an open descriptor holds, under this name; that may be closed afterwards.
+  MappedFile(const std::string& path, const FileDescriptor& content);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
@@ -32,6 +36,8 @@ class MappedFile {
   void advise_random_reads() const;
 
  private:
+  void map(const FileDescriptor& content);
+
   std::string path_;
   const char* data_ = nullptr;
   std::int64_t size_ = 0;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "data/binary_content.h"
 #include "data/data_failure.h"
 #include "data/evaluation.h"
 #include "data/source_files.h"
@@ -84,7 +85,7 @@ Parts open_idx_parts(const DataSource& source, const std::string& path) {
   return divided(train, source);
 }
 
-std::vector<std::string> token_files(const std::string& path, const std::string& format) {
+std::vector<std::string> files_of_tokens(const std::string& path, const std::string& format) {
   if (!is_folder(path)) {
     return {path};
   }
@@ -104,6 +105,18 @@ std::vector<std::string> token_files(const std::string& path, const std::string&
   return files;
 }
 
+std::vector<std::string> token_files(const std::string& path,
+                                     const DataSource& source,
+                                     const std::string& format) {
+  std::vector<std::string> files = files_of_tokens(path, format);
+  for (const std::string& file : files) {
+    if (source.format == "auto" && format == "text") {
+      detail::refuse_binary(file);
+    }
+  }
+  return files;
+}
+
 Parts open_token_parts(const DataSource& source,
                        const std::string& path,
                        const std::string& format) {
@@ -114,7 +127,7 @@ Parts open_token_parts(const DataSource& source,
   options.sequence = source.sequence;
   options.stride = source.stride;
   options.vocabulary = source.vocabulary;
-  const std::vector<std::string> files = token_files(path, format);
+  const std::vector<std::string> files = token_files(path, source, format);
   const bool other_file = !source.evaluation.empty();
   if (!other_file) {
     options.end = 1 - source.evaluation_fraction;
@@ -129,7 +142,7 @@ Parts open_token_parts(const DataSource& source,
   options.begin = other_file ? 0 : options.end;
   options.end = 1;
   parts.held_out =
-      open_tokens(other_file ? token_files(source.evaluation, format) : files, options);
+      open_tokens(other_file ? token_files(source.evaluation, source, format) : files, options);
   return parts;
 }
 

@@ -1,14 +1,27 @@
 #include "data/source_files.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "data/data_failure.h"
+#include "data/gzip.h"
 
 namespace trireme::detail {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// What is no text, by its name. What it holds is looked at as well (binary_content.h).
+constexpr std::array<std::string_view, 26> kOtherFormats = {
+    ".7z",  ".arrow",  ".bz2", ".docx", ".feather", ".h5",  ".hdf5", ".jpeg", ".jpg",
+    ".npy", ".npz",    ".orc", ".pdf",  ".parquet", ".pkl", ".png",  ".pt",   ".pth",
+    ".rar", ".sqlite", ".tar", ".tgz",  ".xlsx",    ".xz",  ".zip",  ".zst"};
+
+}  // namespace
 
 bool is_folder(const std::string& path) {
   std::error_code ignored;  // what cannot be looked at is no folder; opening it says why
@@ -26,8 +39,9 @@ std::vector<std::string> files_in(const std::string& folder, const std::string& 
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code ignored;
+    const fs::path plain = without_gz(entry->path().string());
     const bool wanted = extension.empty() ? fs::is_regular_file(entry->symlink_status(ignored))
-                                          : entry->path().extension() == extension &&
+                                          : plain.extension() == extension &&
                                                 fs::is_regular_file(entry->status(ignored));
     if (wanted) {
       files.push_back(entry->path().string());
@@ -66,7 +80,7 @@ bool holds_idx(const std::string& folder) {
 
 std::string format_of_file(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  const std::string extension = fs::path(path).extension().string();
+  const std::string extension = fs::path(without_gz(path)).extension().string();
   if (name.find("images-idx3") != std::string::npos) {
     return "idx";
   }
@@ -86,6 +100,13 @@ std::string format_of_file(const std::string& path) {
                 path,
                 ": \".bin\" says nothing about the content: give its format (tokens16, tokens32, "
                 "text, csv, libsvm or idx)");
+  TRIREME_CHECK(
+      std::find(kOtherFormats.begin(), kOtherFormats.end(), extension) == kOtherFormats.end(),
+      path,
+      ": expected idx, text, tokens, csv or libsvm, plain or gzip, found \"",
+      extension,
+      "\", which is not read: unpack or convert it, or give the format (--format text takes its "
+      "bytes as they are)");
   return "text";
 }
 

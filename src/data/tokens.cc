@@ -6,7 +6,7 @@
 #include "data/batch_layout.h"
 #include "data/contiguous.h"
 #include "data/data_failure.h"
-#include "data/mapped_file.h"
+#include "data/gzip.h"
 #include "trireme/data/readers.h"
 
 namespace trireme {
@@ -62,7 +62,8 @@ std::vector<Section> map_sections(const std::vector<std::string>& files, TokenTy
   std::vector<Section> sections;
   std::int64_t begin = 0;
   for (const std::string& path : files) {
-    auto file = std::make_unique<detail::MappedFile>(path);
+    // Not make_unique, which would have to move it.
+    std::unique_ptr<detail::MappedFile> file(new detail::MappedFile(detail::plain_file(path)));
     const std::int64_t rest = file->size() % bytes_of(type);
     if (rest != 0) {
       detail::throw_data_error(path,

@@ -61,10 +61,12 @@ std::vector<Setting> data_settings() {
       field("eval_data",
             &S::eval_data,
             "What is evaluated on. Empty: MNIST's test files, else a part of the data."),
-      field("format",
-            &S::format,
-            "Of the data; auto: by its name.",
-            {.choices = {"auto", "idx", "text", "tokens16", "tokens32", "csv", "libsvm"}}),
+      field(
+          "format",
+          &S::format,
+          "Of the data; auto: by its name, where names that say nothing are text. Any may be gzip "
+          "(.gz).",
+          {.choices = {"auto", "idx", "text", "tokens16", "tokens32", "csv", "libsvm"}}),
       field("eval_fraction",
             &S::eval_fraction,
             "Part of the data that is kept for evaluation where it has no file of its own.",

@@ -245,6 +245,96 @@ TEST(Source, KeepsFeaturesAndLabelsOfSparseTraining) {
                     {"at most 5", "found 6"});
 }
 
+std::string packed(const std::string& path) {
+  EXPECT_EQ(testing::run_program({"gzip", "-f", path}).code, 0);
+  return path + ".gz";
+}
+
+TEST(Source, ReadsWhatIsPackedAsIfItWereNot) {
+  const DataFolder folder;
+  std::string letters;
+  for (int i = 0; i < 3'000'000; ++i) {
+    letters += static_cast<char>('a' + (i % 97) * (i % 31) % 26);
+  }
+  std::vector<std::uint16_t> tokens(300);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{35615});  // its first bytes are those of gzip: no text
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"a.txt", letters},
+      {"corpus", "no name tells what this is, and it is read all the same"},
+      {"a.u16", token_bytes(tokens)},
+      {"a.csv", "x,kind\n1,cat\n2,dog\n3,cat\n4,dog\n"},
+      {"a.tsv", "x\tkind\n1\tcat\n2\tdog\n3\tcat\n"},
+      {"a.svm", "1 1:1\n-1 2:1\n1 1:3\n"}};
+  for (const auto& [name, bytes] : files) {
+    const auto opened = [&](const std::string& path) {
+      return open_data({.path = path, .evaluation_fraction = 0, .sequence = 9});
+    };
+    const OpenedData plain = opened(folder.write(name, bytes));
+    const Batch expected = read_all(*plain.parts.train);
+    const OpenedData unpacked = opened(packed(folder.path() + "/" + name));
+    EXPECT_EQ(unpacked.format, plain.format) << name;
+    EXPECT_EQ(unpacked.parts.train->shape(), plain.parts.train->shape()) << name;
+    const Batch found = read_all(*unpacked.parts.train);
+    EXPECT_EQ(found.tokens, expected.tokens) << name;
+    EXPECT_EQ(found.dense, expected.dense) << name;
+    EXPECT_EQ(found.values, expected.values) << name;
+    EXPECT_EQ(found.labels, expected.labels) << name;
+  }
+  // A folder of both.
+  const DataFolder texts;
+  texts.write("a.txt", "aaaa");
+  packed(texts.write("b.txt", "bbbb"));
+  const Batch batch = read_all(
+      *open_data({.path = texts.path(), .evaluation_fraction = 0, .sequence = 7}).parts.train);
+  EXPECT_EQ(std::string(batch.tokens.begin(), batch.tokens.end()), "aaaabbbb");
+  // Damaged, cut, or not what the name says.
+  const std::string whole = testing::read_file(packed(folder.write("b.txt", letters)));
+  const std::string cut = folder.write("cut.txt.gz", whole.substr(0, whole.size() / 2));
+  EXPECT_THROW(open_data({.path = cut, .sequence = 9}), DataError);
+  const std::string other = folder.write("other.txt.gz", letters);
+  EXPECT_THROW(open_data({.path = other, .sequence = 9}), DataError);
+}
+
+TEST(Source, TakesNothingForTextThatIsNone) {
+  const DataFolder folder;
+  const std::string text(500, 'x');
+  for (const char* name : {"a.zip", "a.parquet", "a.npy", "a.npz", "a.pt", "a.tar", "a.bz2"}) {
+    const std::string path = folder.write(name, text);
+    try {
+      open_data({.path = path, .sequence = 9});
+      ADD_FAILURE() << name;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(open_data({.path = path, .format = "text", .sequence = 9}).format, "text");
+  }
+  // By what they hold, under a name that says nothing.
+  const std::vector<std::pair<std::string, std::string>> beginnings = {
+      {std::string("PK\x03\x04", 4), "zip"},
+      {"PAR1", "Parquet"},
+      {"\x93NUMPY", "NumPy"},
+      {"BZh91AY&SY", "bzip2"},
+      {std::string("\x1f\x8b\x08", 3), ".gz"},
+      {std::string("\xfd\x37zXZ\0", 6), "xz"}};
+  for (const auto& [bytes, what] : beginnings) {
+    const std::string path = folder.write("corpus", bytes + text);
+    expect_data_error([&] { open_data({.path = path, .sequence = 9}); }, path, 0, {what});
+    EXPECT_EQ(open_data({.path = path, .format = "text", .sequence = 9}).format, "text");
+  }
+  const std::string zero = folder.write("zero.txt", text + std::string(1, '\0') + text);
+  expect_data_error([&] { open_data({.path = zero, .sequence = 9}); }, zero, 500, {"zero byte"});
+  const std::string good = folder.write("good.txt", text);
+  expect_data_error([&] { open_data({.path = good, .evaluation = zero, .sequence = 9}); },
+                    zero,
+                    500,
+                    {"zero byte"});
+  packed(folder.write("hidden", "PAR1" + text));
+  expect_data_error([&] { open_data({.path = folder.path() + "/hidden.gz", .sequence = 9}); },
+                    folder.path() + "/hidden.gz",
+                    0,
+                    {"Parquet"});
+}
+
 TEST(Source, TakesHeaderAndSeparatorForCsvOnly) {
   const DataFolder folder;
   const std::string path = folder.write("a.csv", "1;2;x\n3;4;y\n5;6;x\n7;8;y\n");

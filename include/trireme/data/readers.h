@@ -6,8 +6,9 @@
 
 #include "trireme/data/dataset.h"
 
-// One function per format. Each throws DataError (file, offset, expected, found) for a file that is
-// empty, truncated or of another format.
+// One function per format; gzip files (by their names, .gz) are unpacked into memory. Each throws
+// DataError (file, offset, expected, found) for a file that is empty, truncated or of another
+// format.
 
 namespace trireme {
 

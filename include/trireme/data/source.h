@@ -16,7 +16,8 @@ struct DataSource {
   std::string path{};
   std::string
       evaluation{};  // a file to evaluate on; empty: MNIST's test files, else a part of `path`
-  // "auto" (by name and content), "idx", "text", "tokens16", "tokens32", "csv" or "libsvm".
+  // "auto" (by name; what is taken for text may hold no bytes that no text has), "idx", "text",
+  // "tokens16", "tokens32", "csv" or "libsvm".
   std::string format = "auto";
   double evaluation_fraction = 0.1;  // held out where there is no file to evaluate on; 0: none
   std::uint64_t seed = 0;            // chooses what is held out
