@@ -268,8 +268,14 @@ void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
 // number, so each is divided by the mean of their weights.
 double StepRunner::mean_weight() const {
   double sum = 0;
-  for (const std::int64_t sample : samples_of_next_step()) {
-    sum += task_.weight_of(data_->label(sample));
+  if (task_.predicts_tokens()) {
+    Batch batch;
+    data_->read(samples_of_next_step(), batch);
+    sum = task_.weight_of(batch);
+  } else {
+    for (const std::int64_t sample : samples_of_next_step()) {
+      sum += task_.weight_of(data_->label(sample));
+    }
   }
   const std::int64_t micro_batches = batch_at(next_step_) / micro_batch_;
   return sum > 0 ? sum / static_cast<double>(micro_batches) : 1;
@@ -277,7 +283,7 @@ double StepRunner::mean_weight() const {
 
 void StepRunner::compute(std::int64_t batch, const std::function<void()>& before_update) {
   deal(batch);
-  if (task_.weighs_samples()) {
+  if (task_.weighs()) {
     weight_ = mean_weight();
   }
   if (!requested_until_) {

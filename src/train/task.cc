@@ -69,6 +69,18 @@ double Task::weight_of(std::int64_t label) const {
   return weights_.defined() ? weights_.const_data_ptr<float>()[label] : 1;
 }
 
+double Task::weight_of(const Batch& batch) const {
+  double sum = 0;
+  for (const std::int64_t label : batch.labels) {
+    sum += weight_of(label);
+  }
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    // The first token of a sample is not predicted.
+    sum += i % static_cast<std::size_t>(shape_.length) > 0 ? weight_of(batch.tokens[i]) : 0;
+  }
+  return sum;
+}
+
 Tensor Task::loss(const Tensor& scores, const TensorBatch& batch, double weight) const {
   if (shape_.classes == 0) {
     return at::mse_loss(scores.flatten(), batch.targets.to(scores.scalar_type()));
@@ -76,16 +88,15 @@ Tensor Task::loss(const Tensor& scores, const TensorBatch& batch, double weight)
   // Sums of many terms stay in float32 whatever the model computes in.
   const Tensor exact = scores.to(at::kFloat);
   const F::CrossEntropyFuncOptions options = F::CrossEntropyFuncOptions().weight(weights_);
-  if (predicts_tokens()) {
-    return F::cross_entropy(exact.flatten(0, 1), batch.tokens.slice(1, 1).flatten(), options);
-  }
-  if (weighs_samples() && weight > 0) {
-    return F::cross_entropy(exact,
-                            batch.labels,
+  const Tensor each = predicts_tokens() ? exact.flatten(0, 1) : exact;
+  const Tensor targets = predicts_tokens() ? batch.tokens.slice(1, 1).flatten() : batch.labels;
+  if (weighs() && weight > 0) {
+    return F::cross_entropy(each,
+                            targets,
                             F::CrossEntropyFuncOptions().weight(weights_).reduction(torch::kSum)) /
            weight;
   }
-  return F::cross_entropy(exact, batch.labels, options);
+  return F::cross_entropy(each, targets, options);
 }
 
 Task::Judged Task::judge(const Tensor& scores, const TensorBatch& batch) const {

@@ -46,9 +46,11 @@ class Task {
   // it is the sum of the weighted losses, divided by `weight`; 0: by the batch's own weights.
   at::Tensor loss(const at::Tensor& scores, const TensorBatch& batch, double weight = 0) const;
 
-  // Whether samples count by their class, and how much one of this class does.
-  bool weighs_samples() const { return weights_.defined() && classifies(); }
+  // Whether targets (tokens, too) count by their class, how much one of this class does, and how
+  // much all of a batch's do.
+  bool weighs() const { return weights_.defined(); }
   double weight_of(std::int64_t label) const;
+  double weight_of(const Batch& batch) const;
 
   // The same per sample, without weights, for evaluation.
   struct Judged {

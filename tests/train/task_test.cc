@@ -1,0 +1,108 @@
+// The loss of a batch: what is divided by what, and in which precision.
+
+#include "trireme/train/task.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/utils.h>
+
+#include "data/data_files.h"
+#include "support/ranks.h"
+#include "trireme/data/readers.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme {
+namespace {
+
+namespace nn = torch::nn;
+namespace F = nn::functional;
+using at::Tensor;
+
+constexpr std::int64_t kLetters = 4;
+constexpr std::int64_t kSequence = 5;
+
+// The next letter from the last one, by a table.
+struct PairsImpl : nn::Module {
+  nn::Embedding table{nullptr};
+  PairsImpl() {
+    torch::manual_seed(3);
+    table = register_module("table", nn::Embedding(kLetters, kLetters));
+  }
+  Tensor forward(const Tensor& tokens) {
+    return table->forward(tokens.slice(1, 0, tokens.size(1) - 1));
+  }
+};
+TORCH_MODULE(Pairs);
+
+class Losses final : public TrainObserver {
+ public:
+  void step(const StepReport& report) override { all.push_back(report.loss); }
+  void evaluated(std::int64_t, const Evaluation&, bool) override {}
+  void values(const std::string&, std::int64_t, std::span<const float>) override {}
+  void message(const std::string&) override {}
+  void samples(const std::vector<std::int64_t>& samples) override { taken.push_back(samples); }
+  void weights(const std::string&, const nn::Module&) override {}
+
+  std::vector<double> all;
+  std::vector<std::vector<std::int64_t>> taken;
+};
+
+// The weighted mean of a step is that of all its tokens, whoever computes them in what parts.
+TEST(Task, WeightsOfTokensDoNotDependOnMicroBatches) {
+  const testing::DataFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    text += static_cast<char>(i * i % 7 % kLetters);
+  }
+  const std::string path = folder.write("letters", text);
+  const std::vector<double> weights = {1, 4, 0.25, 0};
+  testing::fork_ranks(2, [&, job = testing::unique_job()](int rank) {
+    const auto world = init(testing::options_for(job, rank, 2));
+    const Parts data{open_tokens({path}, {.sequence = kSequence, .vocabulary = kLetters}), nullptr};
+    std::vector<double> first;
+    for (const char* micro_batch : {"12", "6", "3", "1"}) {
+      TrainSettings settings;
+      settings.model = "mine";
+      settings.data = "mine";
+      settings.steps = 5;
+      settings.batch = 12;
+      settings.micro_batch = micro_batch;
+      settings.schedule = "constant";
+      settings.optimizer = "sgd";
+      settings.lr = 0.1;
+      settings.ranks = 2;
+      settings.memory_limit = "1GB";
+      settings.loss_weights = weights;
+      settings.record_samples = true;
+      Pairs net;
+      const Trainable model{net.ptr(), [net = net.ptr()](const TensorBatch& batch) {
+                              return net->forward(batch.tokens);
+                            }};
+      Losses losses;
+      train(resolve(settings), model, data, world, &losses);
+      ASSERT_EQ(losses.all.size(), 5U);
+      first = first.empty() ? losses.all : first;
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        EXPECT_NEAR(losses.all[i], first[i], 1e-5) << micro_batch << " step " << i + 1;
+      }
+      // What torch says of the first step's batch as a whole.
+      Batch batch;
+      data.train->read(losses.taken[0], batch);
+      const Tensor tokens = torch::tensor(batch.tokens).view({12, kSequence + 1});
+      const double expected =
+          F::cross_entropy(Pairs()->forward(tokens).flatten(0, 1),
+                           tokens.slice(1, 1).flatten(),
+                           F::CrossEntropyFuncOptions().weight(
+                               torch::tensor(weights, at::kDouble).to(at::kFloat)))
+              .item<double>();
+      EXPECT_NEAR(losses.all[0], expected, 1e-5) << micro_batch;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace trireme
