@@ -82,11 +82,11 @@ double Task::weight_of(const Batch& batch) const {
 }
 
 Tensor Task::loss(const Tensor& scores, const TensorBatch& batch, double weight) const {
-  if (shape_.classes == 0) {
-    return at::mse_loss(scores.flatten(), batch.targets.to(scores.scalar_type()));
-  }
-  // Sums of many terms stay in float32 whatever the model computes in.
+  // Targets, squares and sums of many terms stay in float32 whatever the model computes in.
   const Tensor exact = scores.to(at::kFloat);
+  if (shape_.classes == 0) {
+    return at::mse_loss(exact.flatten(), batch.targets);
+  }
   const F::CrossEntropyFuncOptions options = F::CrossEntropyFuncOptions().weight(weights_);
   const Tensor each = predicts_tokens() ? exact.flatten(0, 1) : exact;
   const Tensor targets = predicts_tokens() ? batch.tokens.slice(1, 1).flatten() : batch.labels;

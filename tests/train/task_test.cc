@@ -104,5 +104,32 @@ TEST(Task, WeightsOfTokensDoNotDependOnMicroBatches) {
   });
 }
 
+// Targets and squares are those of float32, whatever the model computes in: 16 bits end at 65504,
+// or have 8 of them before the point.
+TEST(Task, NumbersArePredictedInFullPrecision) {
+  SampleShape shape;
+  shape.dense = {1};
+  const Task task(shape);
+  TensorBatch batch;
+  batch.samples = 3;
+  batch.targets = torch::tensor({1001.5F, -70000.0F, 300.25F});
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16, at::kFloat}) {
+    // These are numbers of every type.
+    const Tensor scores =
+        torch::tensor({{1000.0F}, {-512.0F}, {300.0F}}).to(type).requires_grad_(true);
+    const Tensor loss = task.loss(scores, batch);
+    const double expected = (1.5 * 1.5 + 69488.0 * 69488.0 + 0.25 * 0.25) / 3;
+    EXPECT_NEAR(loss.item<double>() / expected, 1, 1e-6) << type;
+    const Task::Judged judged = task.judge(scores, batch);
+    EXPECT_EQ(judged.losses[0], 2.25F);
+    batch.targets[1] = -512.0F;
+    task.loss(scores, batch).backward();
+    const Tensor gradient = scores.grad().to(at::kFloat).flatten();
+    EXPECT_NEAR(gradient[0].item<double>(), 2 * -1.5 / 3, 1e-2) << type;
+    EXPECT_NEAR(gradient[2].item<double>(), 2 * -0.25 / 3, 2e-3) << type;
+    batch.targets[1] = -70000.0F;
+  }
+}
+
 }  // namespace
 }  // namespace trireme
