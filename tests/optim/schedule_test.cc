@@ -87,6 +87,30 @@ TEST(ReduceOnPlateau, ReducesAfterItsPatience) {
   EXPECT_EQ(resumed.factor(), 0.5);
 }
 
+TEST(ReduceOnPlateau, ForgetsAFirstMetricThatIsNotANumber) {
+  for (const bool larger : {false, true}) {
+    ReduceOnPlateau plateau({.gamma = 0.5, .patience = 1, .larger_is_better = larger});
+    plateau.observe(NAN);
+    for (int i = 1; i <= 20; ++i) {  // each better than all before it
+      plateau.observe(larger ? i : 1.0 / i);
+      EXPECT_EQ(plateau.factor(), 1) << i;
+    }
+    // Later ones count as no improvement, as all that are not better do.
+    plateau.observe(NAN);
+    EXPECT_EQ(plateau.factor(), 1);
+    plateau.observe(NAN);
+    EXPECT_EQ(plateau.factor(), 0.5);
+    plateau.observe(larger ? 21 : 0.01);
+    EXPECT_EQ(plateau.state().bad, 0);
+  }
+  // A run that was saved by an older version.
+  ReduceOnPlateau resumed({.gamma = 0.5, .patience = 0});
+  resumed.restore({.factor = 1, .best = NAN, .bad = 0, .seen = true});
+  resumed.observe(1.0);
+  resumed.observe(0.5);
+  EXPECT_EQ(resumed.factor(), 1);
+}
+
 TEST(ScaledRate, GrowsWithTheWorld) {
   EXPECT_EQ(scaled_rate(0.1, 4, WorldScaling::kNone), 0.1);
   EXPECT_EQ(scaled_rate(0.1, 4, WorldScaling::kLinear), 0.4);

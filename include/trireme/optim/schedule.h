@@ -50,7 +50,8 @@ struct PlateauOptions {
   double least_factor = 0;
 };
 
-// Reduces the rate when a metric stops improving. Its state is small and public: save it with the
+// Reduces the rate when a metric stops improving. One that is not a number is no improvement, and
+// any number is one over it. Its state is small and public: save it with the
 // run. All ranks must observe the same value.
 class ReduceOnPlateau {
  public:
