@@ -18,9 +18,10 @@ struct Plane {
   float* values;
   std::int64_t rows;
   std::int64_t columns;
+  float background;
 };
 
-// Moves the picture `down` and `right` in place; zeros move in.
+// Moves the picture `down` and `right` in place; background moves in.
 void shift(const Plane& plane, std::int64_t down, std::int64_t right) {
   const std::int64_t kept = std::max<std::int64_t>(0, plane.columns - std::abs(right));
   for (std::int64_t i = 0; i < plane.rows; ++i) {
@@ -29,14 +30,14 @@ void shift(const Plane& plane, std::int64_t down, std::int64_t right) {
     const std::int64_t source = row - down;
     float* out = plane.values + row * plane.columns;
     if (source < 0 || source >= plane.rows || kept == 0) {
-      std::fill_n(out, plane.columns, 0.0F);
+      std::fill_n(out, plane.columns, plane.background);
       continue;
     }
     const float* in = plane.values + source * plane.columns;
     std::memmove(out + std::max<std::int64_t>(right, 0),
                  in + std::max<std::int64_t>(-right, 0),
                  static_cast<std::size_t>(kept) * sizeof(float));
-    std::fill_n(right > 0 ? out : out + kept, plane.columns - kept, 0.0F);
+    std::fill_n(right > 0 ? out : out + kept, plane.columns - kept, plane.background);
   }
 }
 
@@ -54,14 +55,17 @@ std::int64_t symmetric(RandomStream& random, std::int64_t most) {
 
 void move_image(const Augmentation& augmentation,
                 const SampleShape& shape,
+                const std::vector<float>& background,
                 RandomStream& random,
                 float* image) {
   const std::int64_t down = symmetric(random, augmentation.shift);
   const std::int64_t right = symmetric(random, augmentation.shift);
   const bool flipped = augmentation.flip && random.below(2) == 1;
   for (std::int64_t channel = 0; channel < shape.dense[0]; ++channel) {
-    const Plane plane{
-        image + channel * shape.dense[1] * shape.dense[2], shape.dense[1], shape.dense[2]};
+    const Plane plane{image + channel * shape.dense[1] * shape.dense[2],
+                      shape.dense[1],
+                      shape.dense[2],
+                      background.empty() ? 0 : background[static_cast<std::size_t>(channel)]};
     if (down != 0 || right != 0) {
       shift(plane, down, right);
     }
@@ -89,6 +93,7 @@ void check_augmentation(const Augmentation& augmentation, const SampleShape& sha
 
 void augment(const Augmentation& augmentation,
              const SampleShape& shape,
+             const std::vector<float>& background,
              std::uint64_t seed,
              std::int64_t first,
              Batch& batch) {
@@ -103,7 +108,7 @@ void augment(const Augmentation& augmentation,
     RandomStream random(mix(seed, kAugmentKey, first + i));
     float* sample = batch.dense.data() + i * numel;
     if (moves) {
-      move_image(augmentation, shape, random, sample);
+      move_image(augmentation, shape, background, random, sample);
     }
     if (augmentation.noise > 0) {
       for (std::int64_t j = 0; j < numel; ++j) {

@@ -66,6 +66,15 @@ class StandardisedView final : public Dataset {
   std::int64_t size() const override { return data_->size(); }
   const SampleShape& shape() const override { return data_->shape(); }
   std::int64_t label(std::int64_t sample) const override { return data_->label(sample); }
+  std::vector<float> background() const override {
+    const std::vector<float> before = data_->background();
+    std::vector<float> values;
+    for (std::size_t feature = 0; feature < mean_.size(); ++feature) {
+      const float value = before.empty() ? 0 : before[feature];
+      values.push_back((value - mean_[feature]) * scale_[feature]);
+    }
+    return values;
+  }
   std::uint64_t fingerprint(std::int64_t sample) const override {
     return data_->fingerprint(sample);
   }

@@ -60,7 +60,10 @@ class SignalsBlocked {
 class Loader::Impl {
  public:
   Impl(std::shared_ptr<const Dataset> data, const Sampler& sampler, const LoaderOptions& options)
-      : data_(std::move(data)), sampler_(sampler), options_(options) {
+      : data_(std::move(data)),
+        sampler_(sampler),
+        options_(options),
+        background_(data_->background()) {
     detail::check_augmentation(options_.augmentation, data_->shape());
     TRIREME_CHECK(options_.threads >= 0, "threads cannot be negative, found ", options_.threads);
     TRIREME_CHECK(options_.threads == 0 || options_.ahead >= 1,
@@ -157,6 +160,7 @@ class Loader::Impl {
       data_->read(samples, job.batch);
       detail::augment(options_.augmentation,
                       data_->shape(),
+                      background_,
                       options_.seed,
                       request.position + request.micro_batch * request.samples,
                       job.batch);
@@ -218,6 +222,7 @@ class Loader::Impl {
   const std::shared_ptr<const Dataset> data_;
   const Sampler sampler_;
   const LoaderOptions options_;
+  const std::vector<float> background_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -14,6 +14,7 @@
 #include "data/augmentation.h"
 #include "data/formula_dataset.h"
 #include "trireme/core/error.h"
+#include "trireme/data/views.h"
 
 namespace trireme {
 namespace {
@@ -298,7 +299,7 @@ TEST(Augmentation, ShiftsAndFlipsEveryWayEquallyOften) {
     constexpr std::int64_t kDraws = 4000;
     Batch batch;
     data->read(std::vector<std::int64_t>(kDraws, 0), batch);
-    detail::augment({.shift = most, .flip = true}, data->shape(), 3, 0, batch);
+    detail::augment({.shift = most, .flip = true}, data->shape(), {}, 3, 0, batch);
     const int ways = 2 * (2 * most + 1) * (2 * most + 1);
     int found = 0;
     for (int flip = 0; flip < 2; ++flip) {
@@ -328,6 +329,34 @@ TEST(Augmentation, ShiftsAndFlipsEveryWayEquallyOften) {
   }
 }
 
+// An image that is shifted and then normalised is the one that is normalised and then shifted: what
+// moves in is black, as in the file, and not the mean of all pixels.
+TEST(Augmentation, ShiftsBlackIntoImagesThatAreNormalised) {
+  const auto data = images(6);
+  const FeatureStatistics statistics{{250, 3}, {20, 0.5}};
+  const auto normalised = standardised(data, statistics);
+  const LoaderOptions options{.augmentation = {.shift = 2, .flip = true}, .seed = 9, .threads = 0};
+  const auto values_of = [&](const std::shared_ptr<const Dataset>& from) {
+    Loader loader(from, Sampler(from, {.seed = 4}), options);
+    loader.request(0, 0, 60);
+    return loader.next().dense;
+  };
+  std::vector<float> expected = values_of(data);
+  ASSERT_GT(std::count(expected.begin(), expected.end(), 0.0F), 100);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::size_t channel = i / (kRows * kColumns) % kChannels;
+    expected[i] = static_cast<float>((expected[i] - statistics.mean[channel]) /
+                                     statistics.deviation[channel]);
+  }
+  const std::vector<float> found = values_of(normalised);
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], 1e-3) << i;  // values up to 1400 in float32
+  }
+  // In a part of the data, too.
+  EXPECT_EQ(fold_of(normalised, 0, 2, 0).train->background(), normalised->background());
+}
+
 // Moments and distribution of noise against those of the normal distribution. With k values the
 // mean of the r-th power has the variance (E x^2r - (E x^r)^2) / k; five deviations are allowed.
 TEST(Augmentation, NoiseIsGaussian) {
@@ -336,7 +365,7 @@ TEST(Augmentation, NoiseIsGaussian) {
       1, {100}, 2, [](std::int64_t) { return 0; }, [](std::int64_t, std::int64_t) { return 0.0F; });
   Batch batch;
   data.read(std::vector<std::int64_t>(kSamples, 0), batch);
-  detail::augment({.noise = 1}, data.shape(), 12, 1000, batch);
+  detail::augment({.noise = 1}, data.shape(), {}, 12, 1000, batch);
   const auto k = static_cast<double>(batch.dense.size());
   const double powers[] = {1, 0, 1, 0, 3, 0, 15, 0, 105};  // E x^r
   for (int r = 1; r <= 4; ++r) {

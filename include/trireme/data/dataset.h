@@ -55,6 +55,8 @@ class Dataset {
   virtual std::int64_t label(std::int64_t sample) const = 0;
   // Replaces what `batch` holds by these samples, in this order.
   virtual void read(std::span<const std::int64_t> samples, Batch& batch) const = 0;
+  // Of images: what stands for nothing (a black pixel, 0 in the file) in each channel; empty: 0.
+  virtual std::vector<float> background() const { return {}; }
   // A number that follows from what a sample holds, targets included, as its file has it: the same
   // in every part of the data and however it is normalised. Tells whether two runs were evaluated
   // on the same samples.

@@ -10,9 +10,9 @@ namespace trireme {
 // Random changes to training images [channels, rows, columns]; flat features take noise only. The
 // numbers follow from the seed and the sample's place in the run, not from rank or thread.
 struct Augmentation {
-  int shift = 0;      // up to this many pixels along each axis, zeros move in
+  int shift = 0;      // up to this many pixels along each axis, Dataset::background moves in
   bool flip = false;  // left to right, every other time
-  double noise = 0;   // standard deviation of what is added to each value
+  double noise = 0;   // standard deviation of what is added to each value of a batch
 };
 
 struct LoaderOptions {
