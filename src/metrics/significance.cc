@@ -35,24 +35,6 @@ Moments moments_of(std::span<const double> values) {
           values.size() < 2 ? 0 : std::max(0.0, squares - rest * rest / count) / (count - 1)};
 }
 
-// From a mean difference with its standard error; `degrees` is not above 0 where there are too few
-// values to tell an error at all.
-Difference from_standard_error(double mean, double error, double degrees, const char* test) {
-  if (!std::isfinite(mean) || !std::isfinite(error)) {
-    const double nothing = std::numeric_limits<double>::quiet_NaN();
-    return {mean, {nothing, nothing}, nothing, test};
-  }
-  if (!(degrees > 0)) {
-    const double anything = std::numeric_limits<double>::infinity();
-    return {mean, {-anything, anything}, 1, test};
-  }
-  if (error == 0) {
-    return {mean, {mean, mean}, mean == 0 ? 1.0 : 0.0, test};
-  }
-  const double reach = student_quantile(0.975, degrees) * error;
-  return {mean, {mean - reach, mean + reach}, student_two_sided(mean / error, degrees), test};
-}
-
 // P(X <= least) for X from `trials` throws of a coin, from its largest term down. Logarithms keep
 // counts in the millions from underflowing.
 double coin_tail(std::int64_t least, std::int64_t trials) {
@@ -93,6 +75,22 @@ MeanEstimate mean_of(std::span<const double> values) {
   return result;
 }
 
+Difference student_difference(double mean, double error, double degrees, const char* test) {
+  if (!std::isfinite(mean) || !std::isfinite(error)) {
+    const double nothing = std::numeric_limits<double>::quiet_NaN();
+    return {mean, {nothing, nothing}, nothing, test};
+  }
+  if (!(degrees > 0)) {
+    const double anything = std::numeric_limits<double>::infinity();
+    return {mean, {-anything, anything}, 1, test};
+  }
+  if (error == 0) {
+    return {mean, {mean, mean}, mean == 0 ? 1.0 : 0.0, test};
+  }
+  const double reach = student_quantile(0.975, degrees) * error;
+  return {mean, {mean - reach, mean + reach}, student_two_sided(mean / error, degrees), test};
+}
+
 Difference paired_t_test(std::span<const double> a, std::span<const double> b) {
   TRIREME_CHECK(a.size() == b.size() && !a.empty(),
                 "a paired test needs the same number of values from both, found ",
@@ -103,7 +101,7 @@ Difference paired_t_test(std::span<const double> a, std::span<const double> b) {
   std::transform(b.begin(), b.end(), a.begin(), differences.begin(), std::minus<>());
   const Moments moments = moments_of(differences);
   const auto count = static_cast<double>(differences.size());
-  return from_standard_error(
+  return student_difference(
       moments.mean, std::sqrt(moments.variance / count), count - 1, "paired t-test");
 }
 
@@ -119,7 +117,7 @@ Difference welch_t_test(std::span<const double> a, std::span<const double> b) {
   const auto count_b = static_cast<double>(b.size());
   const double mean = of_b.mean - of_a.mean;
   if (a.size() < 2 || b.size() < 2) {
-    return from_standard_error(mean, 0, 0, "Welch's t-test");
+    return student_difference(mean, 0, 0, "Welch's t-test");
   }
   const double share_a = of_a.variance / count_a;
   const double share_b = of_b.variance / count_b;
@@ -128,7 +126,7 @@ Difference welch_t_test(std::span<const double> a, std::span<const double> b) {
   const double part_a = square > 0 ? share_a / square : 1;
   const double part_b = square > 0 ? share_b / square : 0;
   const double degrees = 1 / (part_a * part_a / (count_a - 1) + part_b * part_b / (count_b - 1));
-  return from_standard_error(mean, std::sqrt(square), degrees, "Welch's t-test");
+  return student_difference(mean, std::sqrt(square), degrees, "Welch's t-test");
 }
 
 Difference mcnemar_test(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {

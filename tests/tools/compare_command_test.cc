@@ -343,10 +343,71 @@ TEST_F(CompareCommand, SpeedLeavesOutTheFirstSteps) {
   const Json& speed = json_.at("speed");
   EXPECT_NEAR(speed.at("a"), 1000, 3);
   EXPECT_NEAR(speed.at("b"), 1500, 3);
+  EXPECT_NEAR(speed.at("ratio"), 1.5, 0.005);
   EXPECT_LT(speed.at("p_value").get<double>(), 1e-9);
   EXPECT_TRUE(has(done.out, "B is 1.50 times as fast")) << done.out;
   EXPECT_TRUE(has(done.out, "84 MB")) << done.out;
   EXPECT_TRUE(has(done.out, "3.1 %")) << done.out;
+}
+
+// A log with steps of these seconds and samples.
+void write_steps(const std::string& folder, const std::vector<std::pair<double, int>>& steps) {
+  std::string text;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& [seconds, samples] = steps[i];
+    text += Json({{"step", i + 1},
+                  {"seconds", seconds},
+                  {"samples", samples},
+                  {"samples_per_second", samples / seconds}})
+                .dump() +
+            "\n";
+  }
+  write_file(folder + "/metrics.jsonl", text);
+}
+
+// What was computed in all the time it took: not the mean of the steps' rates, in which short steps
+// count as much as long ones.
+TEST_F(CompareCommand, SpeedIsWorkDividedByTime) {
+  write_run(a(), R"("loss":0.5)");
+  write_run(b(), R"("loss":0.4)");
+  std::vector<std::pair<double, int>> uneven;
+  std::vector<std::pair<double, int>> even;
+  double seconds = 0;
+  double samples = 0;
+  for (int i = 0; i < 200; ++i) {
+    uneven.emplace_back(i % 2 == 0 ? 0.1 : 1.0, 10);
+    even.emplace_back(0.5, 10);
+    seconds += i >= 20 ? uneven.back().first : 0;
+    samples += i >= 20 ? 10 : 0;
+  }
+  write_steps(a(), uneven);
+  write_steps(b(), even);
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_NEAR(
+      json_.at("speed").at("a"), samples / seconds, 1e-6);  // 18, where the rates' mean is 55
+  EXPECT_NEAR(json_.at("speed").at("b"), 20, 1e-6);
+}
+
+// Ten slow steps beside each other are one event, not ten.
+TEST_F(CompareCommand, NeighbouringStepsAreNotIndependent) {
+  write_run(a(), R"("loss":0.5)");
+  write_run(b(), R"("loss":0.4)");
+  std::vector<std::pair<double, int>> calm;
+  std::vector<std::pair<double, int>> disturbed;
+  RandomStream random(5);
+  for (int i = 0; i < 400; ++i) {
+    calm.emplace_back(1 + 0.02 * random.uniform(), 10);
+    disturbed.emplace_back((i >= 200 && i < 240 ? 1.5 : 1) + 0.02 * random.uniform(), 10);
+  }
+  write_steps(a(), calm);
+  write_steps(b(), disturbed);
+  const Finished done = compare();
+  EXPECT_GT(json_.at("speed").at("p_value").get<double>(), 0.05) << json_.at("speed");
+  EXPECT_TRUE(has(done.out, "no difference in speed can be told")) << done.out;
+  // Three steps tell nothing.
+  write_steps(b(), {{1, 10}, {0.5, 10}, {0.5, 10}});
+  EXPECT_TRUE(has(compare().out, "over 360 and 2 steps of one run each: too few"));
 }
 
 TEST_F(CompareCommand, FoldersThatAreNoRunsAreNamed) {

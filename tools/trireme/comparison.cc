@@ -200,24 +200,6 @@ void compare_metrics(Comparison& comparison) {
   compare_numbers(comparison, std::nullopt);
 }
 
-// The steps' speeds without the first tenth, in which memory is allocated and caches are cold.
-std::vector<double> speeds_of(const std::vector<RunLog>& logs, const std::string& name) {
-  std::vector<double> speeds;
-  for (const RunLog& log : logs) {
-    const auto found = log.training.find(name);
-    if (found == log.training.end()) {
-      continue;
-    }
-    const std::vector<double>& values = found->second.values;
-    for (std::size_t i = std::max<std::size_t>(1, values.size() / 10); i < values.size(); ++i) {
-      if (std::isfinite(values[i])) {
-        speeds.push_back(values[i]);
-      }
-    }
-  }
-  return speeds;
-}
-
 std::vector<RunLog> logs_of(const Run& run) {
   std::vector<RunLog> logs;
   for (const std::string& folder : log_folders(run.folder)) {
@@ -226,21 +208,6 @@ std::vector<RunLog> logs_of(const Run& run) {
     }
   }
   return logs;
-}
-
-std::optional<ComparedSpeed> compare_speed(const Run& a, const Run& b) {
-  const auto logs_a = logs_of(a);
-  const auto logs_b = logs_of(b);
-  for (const char* unit : {"tokens", "samples"}) {
-    const std::string name = std::string(unit) + "_per_second";
-    const auto speeds_a = speeds_of(logs_a, name);
-    const auto speeds_b = speeds_of(logs_b, name);
-    if (!speeds_a.empty() && !speeds_b.empty()) {
-      return ComparedSpeed{
-          unit, mean_of(speeds_a), mean_of(speeds_b), welch_t_test(speeds_a, speeds_b)};
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -255,7 +222,7 @@ Comparison compare_runs(const std::string& folder_a, const std::string& folder_b
   if (comparison.metrics.empty()) {
     comparison.notes.emplace_back("the runs have no metric in common");
   }
-  comparison.speed = compare_speed(comparison.a, comparison.b);
+  comparison.speed = compare_speed(logs_of(comparison.a), logs_of(comparison.b));
   return comparison;
 }
 

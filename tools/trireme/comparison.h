@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "run_reader.h"
+#include "speed.h"
 #include "trireme/metrics/significance.h"
 #include "verdict.h"
 
@@ -27,14 +28,6 @@ struct ComparedSetting {
   std::string name;
   std::string a;  // "-" where the run has no such setting
   std::string b;
-};
-
-// Samples or tokens per second, over the steps.
-struct ComparedSpeed {
-  std::string unit;
-  MeanEstimate a;
-  MeanEstimate b;
-  Difference difference;
 };
 
 struct Comparison {

@@ -66,28 +66,26 @@ std::string bytes_text(std::optional<double> bytes) {
   return bytes ? megabytes_text(static_cast<std::int64_t>(*bytes)) : "-";
 }
 
-// "B is 1.52 times as fast (95 % interval 1.48 to 1.56); over 450 and 450 steps".
+// "B is 1.52 times as fast (95 % interval 1.48 to 1.56), over 450 and 450 steps of one run each".
 std::string speed_verdict(const ComparedSpeed& speed) {
-  const Difference& difference = speed.difference;
   const std::string steps =
-      detail::concat("over ", speed.a.count, " and ", speed.b.count, " steps of one run each");
-  constexpr double kSureEnough = 0.05;
-  if (!(difference.p_value < kSureEnough)) {
+      detail::concat("over ", speed.a.steps, " and ", speed.b.steps, " steps of one run each");
+  if (!std::isfinite(speed.log_ratio.interval95.high)) {
+    return "no difference in speed can be told, " + steps + ": too few";
+  }
+  if (!(speed.log_ratio.p_value < kSureEnough)) {
     return "no difference in speed can be told, " + steps;
   }
-  // Of the slower one; the interval is that of the difference, its own speed taken as known.
-  const bool b_is_faster = difference.mean > 0;
-  const double slower = b_is_faster ? speed.a.mean : speed.b.mean;
-  const auto times = [&](double change) { return 1 + (b_is_faster ? change : -change) / slower; };
-  const double ends[] = {times(difference.interval95.low), times(difference.interval95.high)};
+  const bool b_is_faster = speed.log_ratio.mean > 0;
+  const Interval ratio = speed.ratio95();
   char text[128];
   std::snprintf(text,
                 sizeof(text),
                 "%s is %.2f times as fast (95 %% interval %.2f to %.2f), ",
                 b_is_faster ? "B" : "A",
-                times(difference.mean),
-                ends[b_is_faster ? 0 : 1],
-                ends[b_is_faster ? 1 : 0]);
+                b_is_faster ? speed.ratio() : 1 / speed.ratio(),
+                b_is_faster ? ratio.low : 1 / ratio.high,
+                b_is_faster ? ratio.high : 1 / ratio.low);
   return text + steps;
 }
 
@@ -96,9 +94,8 @@ std::string scaling_text(const Comparison& comparison) {
   for (const ComparedSetting& setting : comparison.settings) {
     const double a = setting.name == "ranks" ? std::atof(setting.a.c_str()) : 0;
     const double b = setting.name == "ranks" ? std::atof(setting.b.c_str()) : 0;
-    if (a > 0 && b > 0 && comparison.speed && comparison.speed->a.mean > 0 &&
-        comparison.speed->b.mean > 0) {
-      const double speed_up = comparison.speed->b.mean / comparison.speed->a.mean;
+    if (a > 0 && b > 0 && comparison.speed) {
+      const double speed_up = comparison.speed->ratio();
       const double efficiency = a < b ? speed_up / (b / a) : 1 / speed_up / (a / b);
       char text[96];
       std::snprintf(text,
@@ -120,8 +117,8 @@ std::string cost_text(const Comparison& comparison) {
   Table table({"", "A", "B"});
   if (comparison.speed) {
     table.add({comparison.speed->unit + " per second",
-               count_text(comparison.speed->a.mean),
-               count_text(comparison.speed->b.mean)});
+               count_text(comparison.speed->a.per_second),
+               count_text(comparison.speed->b.per_second)});
   }
   table.add({"memory per rank", bytes_text(a.rank_bytes), bytes_text(b.rank_bytes)});
   table.add({"time spent communicating",
@@ -194,11 +191,15 @@ std::string report_json(const Comparison& comparison) {
     json["metrics"].push_back(entry);
   }
   if (comparison.speed) {
-    OrderedJson entry = {{"unit", comparison.speed->unit},
-                         {"a", comparison.speed->a.mean},
-                         {"b", comparison.speed->b.mean}};
-    add_difference(entry, comparison.speed->difference);
-    json["speed"] = entry;
+    const ComparedSpeed& speed = *comparison.speed;
+    const Interval ratio = speed.ratio95();
+    json["speed"] = {{"unit", speed.unit},
+                     {"a", speed.a.per_second},
+                     {"b", speed.b.per_second},
+                     {"ratio", speed.ratio()},
+                     {"ratio95", {ratio.low, ratio.high}},
+                     {"p_value", speed.log_ratio.p_value},
+                     {"test", speed.log_ratio.test}};
   }
   json["settings"] = OrderedJson::array();
   for (const ComparedSetting& setting : comparison.settings) {

@@ -11,8 +11,6 @@
 namespace trireme::tools {
 namespace {
 
-constexpr double kSureEnough = 0.05;  // the p-value that belongs to the 95 % interval
-
 template <class... Numbers>
 std::string format(const char* pattern, Numbers... numbers) {
   char text[64];

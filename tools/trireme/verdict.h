@@ -8,6 +8,8 @@
 
 namespace trireme::tools {
 
+inline constexpr double kSureEnough = 0.05;  // the p-value that belongs to the 95 % interval
+
 enum class Better { kNeither, kA, kB };
 
 struct Verdict {

@@ -31,6 +31,9 @@ struct Difference {
 // All tests throw ConfigError where there are no values, or no pairs. A single pair has no spread:
 // its interval is infinite and its p-value 1. Values that are not finite give NaN.
 
+// From a mean difference with its standard error, which has so many degrees of freedom; not above 0
+// where there are too few values to tell an error at all.
+Difference student_difference(double mean, double error, double degrees, const char* test);
 // Student's t on the differences of pairs (the same samples, or folds, in both).
 Difference paired_t_test(std::span<const double> a, std::span<const double> b);
 // Welch's t on two independent sets.

@@ -1,0 +1,129 @@
+#include "speed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace trireme::tools {
+namespace {
+
+// Steps beside each other are alike (another program was running, a disk was busy), so that taken
+// for independent they seem to tell far more than they do. Means of long blocks are nearly
+// independent: the method of batch means, with as few blocks as Schmeiser (1982) finds to be
+// enough.
+constexpr std::size_t kMostBlocks = 10;
+constexpr std::size_t kLeastSteps = 10;  // of a block
+
+struct Effort {
+  double seconds = 0;
+  double units = 0;
+};
+
+Effort& operator+=(Effort& sum, const Effort& more) {
+  sum.seconds += more.seconds;
+  sum.units += more.units;
+  return sum;
+}
+
+// The steps of a log in order, without the first tenth.
+std::vector<Effort> steps_of(const RunLog& log, const std::string& rate_name) {
+  const auto rates = log.training.find(rate_name);
+  if (rates == log.training.end()) {
+    return {};
+  }
+  std::map<double, double> seconds;
+  if (const auto found = log.training.find("seconds"); found != log.training.end()) {
+    for (std::size_t i = 0; i < found->second.steps.size(); ++i) {
+      seconds[found->second.steps[i]] = found->second.values[i];
+    }
+  }
+  std::vector<Effort> steps;
+  const Series& series = rates->second;
+  for (std::size_t i = std::max<std::size_t>(1, series.values.size() / 10);
+       i < series.values.size();
+       ++i) {
+    const double rate = series.values[i];
+    const auto took = seconds.find(series.steps[i]);
+    // Without seconds, steps of one size.
+    const double time = took != seconds.end() ? took->second : 1 / rate;
+    if (std::isfinite(time) && std::isfinite(rate) && time > 0 && rate > 0) {
+      steps.push_back({time, rate * time});
+    }
+  }
+  return steps;
+}
+
+struct Measured {
+  Speed speed;
+  double variance = 0;  // of the seconds per unit, relative to its square
+  double degrees = 0;   // of that variance; 0: it is not known
+};
+
+Measured measured_speed(const std::vector<RunLog>& logs, const std::string& rate_name) {
+  Effort all;
+  Measured result;
+  std::vector<double> blocks;  // seconds per unit
+  for (const RunLog& log : logs) {
+    const std::vector<Effort> steps = steps_of(log, rate_name);
+    const std::size_t count = std::clamp<std::size_t>(steps.size() / kLeastSteps, 1, kMostBlocks);
+    for (std::size_t block = 0; block < count && !steps.empty(); ++block) {
+      Effort sum;
+      for (std::size_t i = steps.size() * block / count; i < steps.size() * (block + 1) / count;
+           ++i) {
+        sum += steps[i];
+      }
+      blocks.push_back(sum.seconds / sum.units);
+      all += sum;
+    }
+    result.speed.steps += static_cast<std::int64_t>(steps.size());
+  }
+  if (blocks.empty()) {
+    return result;
+  }
+  result.speed.per_second = all.units / all.seconds;
+  if (blocks.size() > 1) {
+    const MeanEstimate mean = mean_of(blocks);
+    const double relative = mean.deviation / mean.mean;
+    result.variance = relative * relative / static_cast<double>(blocks.size());
+    result.degrees = static_cast<double>(blocks.size() - 1);
+  }
+  return result;
+}
+
+// Of the logarithm of the speeds' ratio: errors of speeds are relative to them. Welch and
+// Satterthwaite's degrees.
+Difference log_ratio_of(const Measured& a, const Measured& b) {
+  const double ratio = std::log(b.speed.per_second / a.speed.per_second);
+  const double variance = a.variance + b.variance;
+  double degrees = 0;
+  if (a.degrees > 0 && b.degrees > 0) {
+    const double part = variance > 0 ? a.variance / variance : 0.5;
+    degrees = 1 / (part * part / a.degrees + (1 - part) * (1 - part) / b.degrees);
+  }
+  return student_difference(ratio, std::sqrt(variance), degrees, "t-test of blocks of steps");
+}
+
+}  // namespace
+
+double ComparedSpeed::ratio() const {
+  return std::exp(log_ratio.mean);
+}
+
+Interval ComparedSpeed::ratio95() const {
+  return {std::exp(log_ratio.interval95.low), std::exp(log_ratio.interval95.high)};
+}
+
+std::optional<ComparedSpeed> compare_speed(const std::vector<RunLog>& a,
+                                           const std::vector<RunLog>& b) {
+  for (const char* unit : {"tokens", "samples"}) {
+    const std::string name = std::string(unit) + "_per_second";
+    const Measured of_a = measured_speed(a, name);
+    const Measured of_b = measured_speed(b, name);
+    if (of_a.speed.steps > 0 && of_b.speed.steps > 0) {
+      return ComparedSpeed{unit, of_a.speed, of_b.speed, log_ratio_of(of_a, of_b)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace trireme::tools

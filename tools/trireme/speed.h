@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run_reader.h"
+#include "trireme/metrics/significance.h"
+
+// How fast two runs were.
+
+namespace trireme::tools {
+
+struct Speed {
+  double per_second = 0;  // all samples (or tokens) divided by all seconds
+  std::int64_t steps = 0;
+};
+
+struct ComparedSpeed {
+  std::string unit;  // "tokens" or "samples"
+  Speed a;
+  Speed b;
+  Difference log_ratio;  // of B to A, with what its steps tell about chance
+
+  double ratio() const;  // how many times as fast as A B is
+  Interval ratio95() const;
+};
+
+// Without the first tenth of each log, in which memory is allocated and caches are cold. Nothing
+// where a run has no steps after that. Other runs of the same may differ by more than the steps of
+// one: nothing of that is in its interval.
+std::optional<ComparedSpeed> compare_speed(const std::vector<RunLog>& a,
+                                           const std::vector<RunLog>& b);
+
+}  // namespace trireme::tools
