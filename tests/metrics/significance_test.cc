@@ -384,5 +384,47 @@ TEST(PairedBootstrap, NeverSaysThatChanceCannotDoIt) {
   EXPECT_EQ(paired_bootstrap(10, nothing, 100).p_value, 1);
 }
 
+// Holm's method is the closed test of Bonferroni's: a hypothesis is rejected where every set that
+// it belongs to is, by its smallest p-value times its size.
+double by_all_sets(const std::vector<double>& p_values, std::size_t which) {
+  double largest = 0;
+  for (unsigned set = 1; set < 1U << p_values.size(); ++set) {
+    if ((set >> which & 1U) == 0) {
+      continue;
+    }
+    double size = 0;
+    double least = 1;
+    for (std::size_t i = 0; i < p_values.size(); ++i) {
+      if ((set >> i & 1U) != 0) {
+        size += 1;
+        least = std::min(least, p_values[i]);
+      }
+    }
+    largest = std::max(largest, std::min(1.0, size * least));
+  }
+  return largest;
+}
+
+TEST(Holm, IsTheClosedTestOfBonferronis) {
+  RandomStream random(8);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<double> p_values;
+    for (std::uint64_t i = 0; i <= random.below(7); ++i) {
+      p_values.push_back(std::pow(random.uniform(), 3));
+    }
+    const std::vector<double> found = holm_adjusted(p_values);
+    ASSERT_EQ(found.size(), p_values.size());
+    for (std::size_t i = 0; i < p_values.size(); ++i) {
+      EXPECT_DOUBLE_EQ(found[i], by_all_sets(p_values, i));
+    }
+  }
+  EXPECT_TRUE(holm_adjusted({}).empty());
+  const std::vector<double> with_nan = {0.01, std::nan(""), 0.04};
+  const std::vector<double> found = holm_adjusted(with_nan);
+  EXPECT_DOUBLE_EQ(found[0], 0.02);
+  EXPECT_TRUE(std::isnan(found[1]));
+  EXPECT_DOUBLE_EQ(found[2], 0.04);
+}
+
 }  // namespace
 }  // namespace trireme

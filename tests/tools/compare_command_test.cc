@@ -249,6 +249,46 @@ TEST_F(CompareCommand, TextIsComparedWindowByWindow) {
   EXPECT_TRUE(has(done.out, "200 windows of text")) << done.out;
 }
 
+// With five tests, one that is rare by itself is not rare among them.
+TEST_F(CompareCommand, SeveralMetricsAreJudgedTogether) {
+  const auto folds_of = [](const std::vector<std::vector<double>>& metrics) {
+    Json folds = Json::array();
+    for (std::size_t fold = 0; fold < metrics[0].size(); ++fold) {
+      Json values;
+      for (std::size_t i = 0; i < metrics.size(); ++i) {
+        values["metric" + std::to_string(i)] = metrics[i][fold];
+      }
+      folds.push_back(values);
+    }
+    return ",\"folds\":" + folds.dump();
+  };
+  // Differences of which one alone has a p-value of 0.03, in words of Student's t with 4 degrees:
+  // mean / (deviation / sqrt(5)) = 3.298.
+  const std::vector<double> spread = {-1, -0.5, 0, 0.5, 1};  // deviation sqrt(5 / 8)
+  const double shift = 3.2979 * std::sqrt(0.625 / 5);
+  std::vector<std::vector<double>> of_a(4, std::vector<double>(5, 1.0));
+  std::vector<std::vector<double>> of_b = of_a;
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t fold = 0; fold < 5; ++fold) {
+      of_b[i][fold] += spread[(fold + i) % 5] + (i == 0 ? shift : 0.01);
+    }
+  }
+  write_run(a(), kClassMetrics, R"("folds":5)", folds_of(of_a));
+  write_run(b(), kClassMetrics, R"("folds":5)", folds_of(of_b));
+  Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_NEAR(metric("metric0").at("p_value"), 0.03, 1e-4);
+  EXPECT_NEAR(metric("metric0").at("p_adjusted"), 4 * 0.03, 4e-4);
+  EXPECT_TRUE(metric("metric0").at("better").is_null());
+  EXPECT_TRUE(has(done.out, "comparisons of 4 metrics")) << done.out;
+  // Alone it is.
+  write_run(a(), kClassMetrics, R"("folds":5)", folds_of({of_a[0]}));
+  write_run(b(), kClassMetrics, R"("folds":5)", folds_of({of_b[0]}));
+  done = compare();
+  EXPECT_NEAR(metric("metric0").at("p_adjusted"), 0.03, 1e-4);
+  EXPECT_EQ(metric("metric0").at("better"), "b");
+}
+
 // Windows of any two texts are alike in number and length.
 TEST_F(CompareCommand, WindowsOfDifferentTextsAreNoPairs) {
   const char* metrics = R"("loss":1.5,"accuracy":0.5,"perplexity":4.5)";

@@ -121,11 +121,8 @@ void compare_folds(Comparison& comparison) {
     }
     const Difference difference =
         paired ? paired_t_test(values_a, values_b) : welch_t_test(values_a, values_b);
-    comparison.metrics.push_back({name,
-                                  mean_of(values_a).mean,
-                                  mean_of(values_b).mean,
-                                  difference,
-                                  verdict_on(name, difference)});
+    comparison.metrics.push_back(
+        {name, mean_of(values_a).mean, mean_of(values_b).mean, difference, 1, {}});
   }
 }
 
@@ -137,7 +134,7 @@ void compare_numbers(Comparison& comparison,
   const Run& b = comparison.b;
   const bool classes = a.metrics.contains("accuracy") && b.metrics.contains("accuracy");
   for (const std::string& name : common_names({&a.metrics, &b.metrics})) {
-    ComparedMetric metric{name, a.metrics.at(name), b.metrics.at(name), {}, {}};
+    ComparedMetric metric{name, a.metrics.at(name), b.metrics.at(name), {}, 1, {}};
     const auto tested = evaluated
                             ? compare_samples(name, evaluated->first, evaluated->second, classes)
                             : std::nullopt;
@@ -145,7 +142,6 @@ void compare_numbers(Comparison& comparison,
       metric.a = tested->a;
       metric.b = tested->b;
       metric.difference = tested->difference;
-      metric.verdict = verdict_on(name, tested->difference);
     } else {
       metric.verdict.text =
           detail::concat("nothing can be said about chance: there is one ", name, " of each run");
@@ -200,6 +196,48 @@ void compare_metrics(Comparison& comparison) {
   compare_numbers(comparison, std::nullopt);
 }
 
+// The same question asked again, in other units: perplexity is exp(loss), and the micro average of
+// F1 is the accuracy.
+const ComparedMetric* same_question(const std::vector<ComparedMetric>& all,
+                                    const ComparedMetric& metric) {
+  const std::string other = metric.name == "perplexity" ? "loss"
+                            : metric.name == "f1_micro" ? "accuracy"
+                                                        : "";
+  for (const ComparedMetric& each : all) {
+    if (each.name == other && each.difference && metric.difference &&
+        each.difference->p_value == metric.difference->p_value) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
+// All metrics of the comparison at once: the more there are, the more likely chance makes one of
+// them stand out.
+void judge(Comparison& comparison) {
+  std::vector<double> p_values;
+  std::vector<ComparedMetric*> tested;
+  for (ComparedMetric& metric : comparison.metrics) {
+    if (metric.difference && same_question(comparison.metrics, metric) == nullptr) {
+      tested.push_back(&metric);
+      p_values.push_back(metric.difference->p_value);
+    }
+  }
+  const std::vector<double> adjusted = holm_adjusted(p_values);
+  for (std::size_t i = 0; i < tested.size(); ++i) {
+    tested[i]->adjusted_p = adjusted[i];
+  }
+  for (ComparedMetric& metric : comparison.metrics) {
+    if (!metric.difference) {
+      continue;
+    }
+    if (const ComparedMetric* same = same_question(comparison.metrics, metric)) {
+      metric.adjusted_p = same->adjusted_p;
+    }
+    metric.verdict = verdict_on(metric.name, *metric.difference, metric.adjusted_p, tested.size());
+  }
+}
+
 std::vector<RunLog> logs_of(const Run& run) {
   std::vector<RunLog> logs;
   for (const std::string& folder : log_folders(run.folder)) {
@@ -219,6 +257,7 @@ Comparison compare_runs(const std::string& folder_a, const std::string& folder_b
   comparison.settings = differing_settings(comparison.a, comparison.b);
   note_what_differs(comparison);
   compare_metrics(comparison);
+  judge(comparison);
   if (comparison.metrics.empty()) {
     comparison.notes.emplace_back("the runs have no metric in common");
   }

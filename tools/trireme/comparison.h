@@ -21,6 +21,7 @@ struct ComparedMetric {
   double a = 0;
   double b = 0;
   std::optional<Difference> difference;  // nothing where there is one number per run
+  double adjusted_p = 1;                 // its p-value, as one of several tests
   Verdict verdict;
 };
 

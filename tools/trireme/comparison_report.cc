@@ -28,7 +28,7 @@ std::string indented(const std::string& text) {
 }
 
 std::string metrics_text(const Comparison& comparison) {
-  Table table({"", "A", "B", "B - A", "95 % interval", "p", "test"});
+  Table table({"", "A", "B", "B - A", "95 % interval", "p", "adjusted p", "test"});
   std::string verdicts;
   for (const ComparedMetric& metric : comparison.metrics) {
     const std::string& name = metric.name;
@@ -39,9 +39,10 @@ std::string metrics_text(const Comparison& comparison) {
     if (metric.difference) {
       row.push_back(interval_text(name, metric.difference->interval95));
       row.push_back(p_text(metric.difference->p_value));
+      row.push_back(p_text(metric.adjusted_p));
       row.emplace_back(metric.difference->test);
     } else {
-      row.insert(row.end(), {"-", "-", "one number each"});
+      row.insert(row.end(), {"-", "-", "-", "one number each"});
     }
     table.add(row);
     if (metric.difference) {
@@ -181,6 +182,7 @@ std::string report_json(const Comparison& comparison) {
     OrderedJson entry = {{"name", metric.name}, {"a", metric.a}, {"b", metric.b}};
     if (metric.difference) {
       add_difference(entry, *metric.difference);
+      entry["p_adjusted"] = metric.adjusted_p;
     } else {
       entry["difference"] = metric.b - metric.a;
     }

@@ -79,7 +79,10 @@ std::string p_text(double p_value) {
   return std::isnan(p_value) ? "-" : p_value < 0.001 ? "< 0.001" : format("%.3f", p_value);
 }
 
-Verdict verdict_on(const std::string& metric, const Difference& difference) {
+Verdict verdict_on(const std::string& metric,
+                   const Difference& difference,
+                   double adjusted_p,
+                   std::size_t tests) {
   if (!std::isfinite(difference.mean) || std::isnan(difference.p_value)) {
     return {Better::kNeither,
             metric + " cannot be compared: not all of its values are finite numbers"};
@@ -92,9 +95,12 @@ Verdict verdict_on(const std::string& metric, const Difference& difference) {
             "no difference can be told: there is one pair of values of " + metric +
                 ", and a single difference shows nothing of its own chance"};
   }
-  const std::string chance = "chance alone would give a difference this large in " +
-                             chance_text(difference.p_value) + " comparisons";
-  if (difference.p_value >= kSureEnough) {
+  const std::string chance =
+      detail::concat("chance alone would give a difference this large in ",
+                     chance_text(adjusted_p),
+                     " comparisons",
+                     tests > 1 ? detail::concat(" of ", tests, " metrics") : "");
+  if (adjusted_p >= kSureEnough) {
     return {Better::kNeither,
             detail::concat("no difference can be told: ",
                            metric,

@@ -30,7 +30,12 @@ std::string interval_text(const std::string& metric, const Interval& interval);
 // "< 0.001", "0.043".
 std::string p_text(double p_value);
 
-// "B is better: accuracy is 1.20 points higher (95 % interval 0.80 to 1.60); chance alone ...".
-Verdict verdict_on(const std::string& metric, const Difference& difference);
+// "B is better: accuracy is 1.20 points higher (95 % interval 0.80 to 1.60); chance alone ...". Of
+// `tests` made at once, whose p-value is then `adjusted_p`: with five metrics, one in four pairs of
+// equal runs would have a difference that is rare by itself.
+Verdict verdict_on(const std::string& metric,
+                   const Difference& difference,
+                   double adjusted_p,
+                   std::size_t tests);
 
 }  // namespace trireme::tools

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 // How sure a difference is.
 
@@ -49,6 +50,11 @@ Difference paired_bootstrap(
     const std::function<double(int which, std::span<const std::int64_t> order)>& statistic,
     int rounds = 1000,
     std::uint64_t seed = 1);
+
+// The p-values of several tests made at once, by Holm's method: where those that are returned are
+// compared with a level, the chance of even one false alarm among them is below it, however the
+// tests depend on each other. NaN stays NaN and is no test.
+std::vector<double> holm_adjusted(std::span<const double> p_values);
 
 // The value below which a t-distributed number lies with this probability.
 double student_quantile(double probability, double degrees);
