@@ -64,15 +64,22 @@ MeanEstimate mean_of(std::span<const double> values) {
   TRIREME_CHECK(!values.empty(), "expected at least one value to take the mean of, found none");
   const Moments moments = moments_of(values);
   const auto count = static_cast<double>(values.size());
+  constexpr double kAnything = std::numeric_limits<double>::infinity();
   MeanEstimate result{moments.mean,
                       std::sqrt(moments.variance),
                       static_cast<std::int64_t>(values.size()),
-                      {moments.mean, moments.mean}};
+                      {-kAnything, kAnything}};
   if (values.size() > 1) {
     const double reach = student_quantile(0.975, count - 1) * std::sqrt(moments.variance / count);
     result.interval95 = {moments.mean - reach, moments.mean + reach};
   }
   return result;
+}
+
+Interval within(const Interval& interval, const Interval& range) {
+  // NaN stays what it is.
+  return {interval.low < range.low ? range.low : interval.low,
+          interval.high > range.high ? range.high : interval.high};
 }
 
 Difference student_difference(double mean, double error, double degrees, const char* test) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -37,6 +38,14 @@ std::string format(const char* pattern, double value) {
 std::string metric_text(const std::string& name, double value) {
   const bool share = name != "loss" && name != "perplexity";
   return share ? format("%.2f %%", 100 * value) : format("%.4f", value);
+}
+
+// What a metric can be at all.
+Interval range_of(const std::string& name) {
+  constexpr double kAnything = std::numeric_limits<double>::infinity();
+  return name == "loss"         ? Interval{0, kAnything}
+         : name == "perplexity" ? Interval{1, kAnything}
+                                : Interval{0, 1};
 }
 
 void add_line(std::string& table, const std::string& name, const std::string& value) {
@@ -192,7 +201,14 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
 }
 
 std::string folds_table(const std::vector<TrainResult>& folds) {
-  std::string table = concat("cross-validation, ", folds.size(), " folds\n");
+  const auto evaluated = std::count_if(folds.begin(), folds.end(), [](const TrainResult& fold) {
+    return !fold.evaluation.metrics.empty();
+  });
+  std::string table = concat("cross-validation, ", folds.size(), " folds");
+  if (evaluated < static_cast<std::int64_t>(folds.size())) {
+    table += concat(", ", evaluated, " of them evaluated");
+  }
+  table += "\n";
   if (folds.empty()) {
     return table;
   }
@@ -207,13 +223,20 @@ std::string folds_table(const std::vector<TrainResult>& folds) {
       }
     }
     const MeanEstimate mean = mean_of(values);
+    if (mean.count == 1) {
+      add_line(table,
+               name,
+               concat(metric_text(name, mean.mean), " (one fold: nothing is known of its chance)"));
+      continue;
+    }
+    const Interval interval = within(mean.interval95, range_of(name));
     add_line(table,
              name,
              concat(metric_text(name, mean.mean),
                     " (95 % interval ",
-                    metric_text(name, mean.interval95.low),
+                    metric_text(name, interval.low),
                     " to ",
-                    metric_text(name, mean.interval95.high),
+                    metric_text(name, interval.high),
                     "; folds ",
                     each,
                     ")"));

@@ -249,6 +249,16 @@ TEST_F(CompareCommand, TextIsComparedWindowByWindow) {
   EXPECT_TRUE(has(done.out, "200 windows of text")) << done.out;
 }
 
+TEST_F(CompareCommand, SharesOfFoldsDifferByNoMoreThanAll) {
+  const auto folds = [](double one, double other) {
+    return ",\"folds\":" + Json::array({Json{{"accuracy", one}}, Json{{"accuracy", other}}}).dump();
+  };
+  write_run(a(), kClassMetrics, R"("folds":2)", folds(0.2, 0.9));
+  write_run(b(), kClassMetrics, R"("folds":2)", folds(0.8, 0.4));
+  compare();
+  EXPECT_EQ(metric("accuracy").at("interval95"), Json({-1.0, 1.0}));
+}
+
 // With five tests, one that is rare by itself is not rare among them.
 TEST_F(CompareCommand, SeveralMetricsAreJudgedTogether) {
   const auto folds_of = [](const std::vector<std::vector<double>>& metrics) {

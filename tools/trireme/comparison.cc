@@ -119,8 +119,11 @@ void compare_folds(Comparison& comparison) {
       values_a.push_back(a.folds[fold].at(name));
       values_b.push_back(b.folds[fold].at(name));
     }
-    const Difference difference =
+    Difference difference =
         paired ? paired_t_test(values_a, values_b) : welch_t_test(values_a, values_b);
+    if (is_share(name) && std::isfinite(difference.interval95.low)) {
+      difference.interval95 = within(difference.interval95, {-1, 1});
+    }
     comparison.metrics.push_back(
         {name, mean_of(values_a).mean, mean_of(values_b).mean, difference, 1, {}});
   }

@@ -18,9 +18,12 @@ struct MeanEstimate {
   double mean = 0;
   double deviation = 0;  // of the values
   std::int64_t count = 0;
-  Interval interval95{};  // of the mean, by Student's t; the mean itself for a single value
+  Interval interval95{};  // of the mean, by Student's t; infinite for a single value
 };
 MeanEstimate mean_of(std::span<const double> values);
+
+// An interval cut to what its number can be at all: it holds the true one as often as before.
+Interval within(const Interval& interval, const Interval& range);
 
 struct Difference {
   double mean = 0;  // b - a
