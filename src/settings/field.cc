@@ -57,14 +57,16 @@ std::string number_text(double value) {
 }
 
 void check_bounds(const std::string& name, double value, const Bounds& bounds) {
-  if (value >= bounds.least && value <= bounds.most) {
+  if ((value >= bounds.least && value <= bounds.most) || value == bounds.automatic) {
     return;
   }
   const bool upper = bounds.most < 1e300;
-  refuse(name,
-         "a number of at least " + number_text(bounds.least) +
-             (upper ? " and at most " + number_text(bounds.most) : ""),
-         number_text(value));
+  refuse(
+      name,
+      "a number of at least " + number_text(bounds.least) +
+          (upper ? " and at most " + number_text(bounds.most) : "") +
+          (bounds.automatic ? ", or " + number_text(*bounds.automatic) + " for the default" : ""),
+      number_text(value));
 }
 
 bool is_utf8(const std::string& text) {

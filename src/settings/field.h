@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace trireme::detail {
 struct Bounds {
   double least = -1e300;
   double most = 1e300;
+  std::optional<double> automatic{};  // a value outside that stands for: chosen by the model
   std::vector<std::string> choices{};
   std::string kind{};  // how help calls it; empty: by the type
 };

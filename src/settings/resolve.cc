@@ -45,12 +45,23 @@ std::optional<std::uint64_t> bytes_of(const char* setting,
       setting, ": expected bytes like 512MB or 4GiB, or ", words, ", found \"", text, "\""));
 }
 
+// Whether a setting is to be chosen (-1). Any other negative number is a mistake, and not for us to
+// put right.
+template <class T>
+bool is_automatic(const char* name, T value) {
+  TRIREME_CHECK(value >= 0 || value == -1,
+                name,
+                ": expected a number of at least 0, or -1 for the default, found ",
+                value);
+  return value == -1;
+}
+
 void choose_model(TrainSettings& s) {
   const bool gpt = s.model == "gpt";
   if (s.initialisation == "auto") {
     s.initialisation = gpt ? "gpt2" : s.model == "wide" ? "xavier" : "he";
   }
-  if (s.dropout < 0) {
+  if (is_automatic("dropout", s.dropout)) {
     s.dropout = s.model == "convnet" ? 0.25 : 0;
   }
   if (s.hidden.empty()) {
@@ -87,16 +98,16 @@ void choose_optimizer(TrainSettings& s) {
            : s.model == "convnet"     ? 4e-3
                                       : 1e-3;
   }
-  if (s.weight_decay < 0) {
+  if (is_automatic("weight_decay", s.weight_decay)) {
     s.weight_decay = s.optimizer == "adamw" || s.optimizer == "lamb" ? 0.01 : 0;
   }
   if (s.schedule == "auto") {
     s.schedule = gpt ? "cosine" : "one_cycle";
   }
-  if (s.warm_up < 0 && !(gpt && s.schedule == "cosine")) {
+  if (is_automatic("warm_up", s.warm_up) && !(gpt && s.schedule == "cosine")) {
     s.warm_up = 0;  // else 5 % of the steps, once their number is known
   }
-  if (s.clip_norm < 0) {
+  if (is_automatic("clip_norm", s.clip_norm)) {
     s.clip_norm = gpt ? 1 : 0;
   }
   TRIREME_CHECK(s.schedule != "multi_step" || !s.milestones.empty(),

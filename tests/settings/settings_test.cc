@@ -435,6 +435,12 @@ TEST(Configuration, ChecksRanges) {
                                                                   {"ranks", "5000"},
                                                                   {"dropout", "1"},
                                                                   {"dropout", "-2"},
+                                                                  {"dropout", "-0.5"},
+                                                                  {"weight_decay", "-0.01"},
+                                                                  {"weight_decay", "-2"},
+                                                                  {"clip_norm", "-0.5"},
+                                                                  {"clip_norm", "-3"},
+                                                                  {"warm_up", "-2"},
                                                                   {"eval_fraction", "1"},
                                                                   {"beta1", "1.5"},
                                                                   {"log_every", "0"},
@@ -798,6 +804,27 @@ TEST(Resolve, ReadsMemoryLimits) {
     settings.memory_limit = text;
     expect_parts(refusal_of(settings), {"memory_limit"});
   }
+}
+
+// -1 is: as the model says. Other negative numbers are a slip of the hand.
+TEST(Resolve, TakesNoNegativeNumberForADefault) {
+  for (const char* name : {"dropout", "weight_decay", "clip_norm", "warm_up"}) {
+    EXPECT_EQ(refusal_of_text(name, "-1"), "") << name;
+    EXPECT_EQ(refusal_of_text(name, "0"), "") << name;
+  }
+  TrainSettings settings;
+  settings.weight_decay = -0.01;
+  expect_parts(refusal_of(settings), {"weight_decay", "-0.01", "-1"});
+  settings = {};
+  settings.dropout = -0.25;
+  expect_parts(refusal_of(settings), {"dropout", "-0.25"});
+  settings = {};
+  settings.clip_norm = -3;
+  expect_parts(refusal_of(settings), {"clip_norm", "-3"});
+  settings = {};
+  settings.warm_up = -10;
+  expect_parts(refusal_of(settings), {"warm_up", "-10"});
+  EXPECT_EQ(refusal_of({}), "");
 }
 
 TEST(Resolve, ReadsSeparators) {
