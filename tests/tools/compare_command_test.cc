@@ -439,6 +439,18 @@ TEST_F(CompareCommand, SpeedIsWorkDividedByTime) {
   EXPECT_NEAR(json_.at("speed").at("b"), 20, 1e-6);
 }
 
+TEST_F(CompareCommand, RunsWithSkippedStepsAreCompared) {
+  write_run(a(), R"("loss":0.5)");
+  write_run(b(), R"("loss":0.4)");
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1000);
+  write_file(b() + "/metrics.jsonl",
+             testing::read_file(b() + "/metrics.jsonl") +
+                 R"({"step":101,"loss":null,"samples_per_second":1000,"skipped":true})" + "\n");
+  const Finished done = compare();
+  EXPECT_EQ(done.code, 0) << done.err;
+}
+
 // Ten slow steps beside each other are one event, not ten.
 TEST_F(CompareCommand, NeighbouringStepsAreNotIndependent) {
   write_run(a(), R"("loss":0.5)");

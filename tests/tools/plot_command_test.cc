@@ -41,6 +41,16 @@ TEST_F(PlotCommand, DrawsTheLossOfARunIntoItsFolder) {
   EXPECT_TRUE(has(svg, ">evaluation</text>"));
 }
 
+// As trireme train writes it after an overflow of float16.
+TEST_F(PlotCommand, DrawsRunsWithSkippedSteps) {
+  write_file(run("first") + "/metrics.jsonl",
+             "{\"step\":1,\"loss\":2,\"skipped\":true}\n{\"step\":2,\"loss\":1}\n"
+             "{\"step\":3,\"loss\":null,\"skipped\":true}\n");
+  const Finished done = plot({run("first")});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(plot({run("first"), "--metric", "skipped"}).code, 0);
+}
+
 TEST_F(PlotCommand, DrawsSeveralRunsTogether) {
   write_log(run("first"), 100, 1000);
   write_log(run("second"), 50, 1000);

@@ -101,7 +101,9 @@ void add_numbers(std::map<std::string, Series>& all,
     if (name == "step") {
       continue;
     }
-    const auto number = number_in(value);
+    // "skipped" is true where it is there at all.
+    const auto number =
+        value.is_boolean() ? std::optional(value.get<bool>() ? 1.0 : 0.0) : number_in(value);
     TRIREME_CHECK(number,
                   where,
                   ": expected a number or null for \"",
