@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/text_lines.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 
@@ -66,7 +67,9 @@ void CsvCells::next_quoted() {
   }
   if (after < end_ && *after != separator_) {
     throw_text_error(
-        file_, after, concat("expected a separator after a closing quote, found '", *after, "'"));
+        file_,
+        after,
+        concat("expected a separator after a closing quote, found '", printable({after, 1}), "'"));
   }
   next_ = after < end_ ? after + 1 : nullptr;
 }

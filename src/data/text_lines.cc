@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trireme/core/printable.h"
+
 namespace trireme::detail {
 
 std::optional<std::string_view> next_line(const MappedFile& file, const char*& from) {
@@ -39,14 +41,8 @@ std::optional<double> parse_number(std::string_view text) {
 }
 
 std::string shown(std::string_view text) {
-  constexpr std::size_t kLongest = 40;
-  std::string out = "\"";
-  for (const char c : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20 || byte == 0x7f ? '?' : c;
-  }
-  out += text.size() > kLongest ? "...\"" : "\"";
-  return out;
+  constexpr std::size_t kLongest = 43;
+  return '"' + printable(text, kLongest) + '"';
 }
 
 void throw_text_error(const MappedFile& file, const char* place, const std::string& message) {

@@ -40,7 +40,8 @@ const char* text_begin(const MappedFile& file);
 // A finite number that is the whole of `text`; a leading plus is allowed.
 std::optional<double> parse_number(std::string_view text);
 
-// As it is put into messages: in quotes, cut where it is long, without control characters.
+// As it is put into messages: in quotes, cut where it is long (between characters), with control
+// characters and bytes that are not UTF-8 written as \x1b.
 std::string shown(std::string_view text);
 
 // "FILE: line 3, column 7 (byte 120): MESSAGE", of a place in the file.

@@ -309,8 +309,10 @@ void RunRecorder::fail(const std::string& reason) {
   log_->add("failed: " + reason);
   log_->flush();
   metrics_->flush();
+  // A reason may quote any bytes of a file; JSON has characters only.
+  const Json summary = {{"status", "failed"}, {"reason", reason}};
   write_whole_file(file("summary.json"),
-                   Json({{"status", "failed"}, {"reason", reason}}).dump(2) + "\n");
+                   summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace trireme

@@ -419,6 +419,35 @@ TEST(Csv, DoesNotTakeNamesForASample) {
   EXPECT_EQ(open_csv(folder.write("n.csv", "5,price\n1,2\n3,4\n"), numbers)->size(), 2);
 }
 
+// What a message quotes is text, whatever the file holds.
+TEST(Csv, QuotesBytesThatAreNoTextAsText) {
+  const DataFolder folder;
+  const auto message_about = [&](const std::string& cell) {
+    const std::string path = folder.write("a.csv", "x,kind\n1,a\n" + cell + ",a\n");
+    try {
+      read_all(*open_csv(path));
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(message_about("caf\xe9").find("\"caf\\xe9\""), std::string::npos)
+      << message_about("caf\xe9");
+  EXPECT_NE(message_about("caf\xc3\xa9").find("\"caf\xc3\xa9\""), std::string::npos);
+  // 41 two-byte letters: cut between two of them, wherever that is.
+  for (const std::string before : {"", "a", "ab", "abc"}) {
+    std::string letters = before;
+    for (int i = 0; i < 41; ++i) {
+      letters += "\xc3\xa9";
+    }
+    const std::string message = message_about(letters);
+    const std::size_t cut = message.find("...\"");
+    ASSERT_NE(cut, std::string::npos) << message;
+    EXPECT_EQ(message.substr(cut - 2, 2), "\xc3\xa9") << message;
+    EXPECT_EQ(message.find("\\x"), std::string::npos) << message;
+  }
+}
+
 TEST(Csv, KnowsItsSeparatorOrIsToldIt) {
   const DataFolder folder;
   EXPECT_EQ(open_csv(folder.write("a.tsv", "1,5\ta\n2\tb\n"), {.header = CsvOptions::Header::kNo})

@@ -186,6 +186,20 @@ TEST_F(TrainFailures, NameTheByteAtWhichDataIsBroken) {
   expect_failure("--model wide --steps 1 --data " + rows, 3, {rows});
 }
 
+// A byte that is no character of UTF-8 is named, and does not get into the way of saying so.
+TEST_F(TrainFailures, NameBytesThatAreNoText) {
+  std::string rows = "x,kind\n";
+  for (int i = 0; i < 100; ++i) {
+    rows += (i == 70 ? "caf\xe9" : std::to_string(i)) + (i % 2 == 0 ? ",a\n" : ",b\n");
+  }
+  const std::string file = data_.write("rows.csv", rows);
+  expect_failure(
+      "--model mlp --epochs 3 --batch 12 -n 2 --data " + file, 3, {file, "line 72", "caf\\xe9"});
+  const Json summary = this->summary("run-" + std::to_string(runs_));
+  EXPECT_EQ(summary.value("status", ""), "failed") << summary;
+  EXPECT_NE(summary.value("reason", "").find("line 72"), std::string::npos) << summary;
+}
+
 TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
   const std::string text = data_.write("some.txt", std::string(3000, 'a'));
   expect_failure(

@@ -10,6 +10,7 @@
 #include "run_reader.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::tools {
 namespace {
@@ -77,7 +78,7 @@ std::optional<Evaluation> read_evaluation(const std::string& folder) {
                 "\" or \"",
                 kTextHeader,
                 "\", found \"",
-                line.substr(0, 60),
+                detail::printable(line, 63),
                 "\"");
   Evaluation read;
   read.text = line == kTextHeader;
@@ -102,7 +103,7 @@ std::optional<Evaluation> read_evaluation(const std::string& folder) {
                   ": expected ",
                   read.text ? kTextHeader : kSampleHeader,
                   ", found \"",
-                  line.substr(0, 60),
+                  detail::printable(line, 63),
                   "\"");
     read.samples.push_back(sample);
     read.targets.push_back(target);

@@ -11,6 +11,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::tools {
 namespace {
@@ -21,8 +22,8 @@ constexpr const char* kRunFolder =
     "expected the folder of a run, with the config.json and summary.json that trireme train writes";
 
 std::string shown(const std::string& text) {
-  constexpr std::size_t kLongest = 60;
-  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+  constexpr std::size_t kLongest = 63;
+  return detail::printable(text, kLongest);
 }
 
 // Discarded: it is no JSON, or deeper than any file of a run.
