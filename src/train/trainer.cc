@@ -63,7 +63,8 @@ class Training {
                 world,
                 [this](const std::string& text) { say(text); }),
         judged_{model.module, [this](const TensorBatch& batch) { return runner_.scores(batch); }},
-        plateau_({.gamma = settings.gamma,
+        // A gamma of another schedule may be one that a plateau has no use for.
+        plateau_({.gamma = settings.schedule == "plateau" ? settings.gamma : PlateauOptions{}.gamma,
                   .patience = static_cast<int>(settings.plateau_patience),
                   .larger_is_better = settings.best != "loss"}) {
     TRIREME_CHECK(settings.best != "accuracy" || task_.shape().classes > 0,

@@ -323,6 +323,25 @@ TEST(Train, APlateauLowersTheRate) {
   });
 }
 
+// A factor of 1 or 0 is one that steps may have, and a plateau may not.
+TEST(Train, TakesAnyFactorForSchedulesThatAreNoPlateau) {
+  in_world(1, [](std::shared_ptr<World> world) {
+    for (const double gamma : {0.0, 1.0}) {
+      TrainSettings settings = settings_of(6, 1);
+      settings.schedule = "step";
+      settings.step_every = 3;
+      settings.gamma = gamma;
+      LinearNet net;
+      Recorder recorder;
+      train(resolve(settings), trainable(net), parts(), world, &recorder);
+      ASSERT_EQ(recorder.reports.size(), 6U);
+      EXPECT_EQ(recorder.reports[5].learning_rate, 1e-2 * gamma);
+      settings.schedule = "plateau";
+      EXPECT_THROW(train(resolve(settings), trainable(net), parts(), world), ConfigError);
+    }
+  });
+}
+
 // A rank that has less room than the others: micro-batches become smaller for all of them.
 TEST(Train, GoesOnWithSmallerMicroBatches) {
   in_world(3, [](std::shared_ptr<World> world) {
