@@ -407,6 +407,21 @@ TEST_F(TrainCommand, SamplesTextFromARun) {
   EXPECT_NE(sample({"--length", "40", "--seed", "2"}), text);
   EXPECT_EQ(sample({"--length", "5"}), text.substr(0, 9) + "\n");
   EXPECT_EQ(sample({"--length", "5", "--weights", "best", "--temperature", "0"}).size(), 10U);
+  // A prompt may look like anything.
+  for (const std::string prompt : {"--", "-", "--- a", "-n", "train", "", "--prompt=x"}) {
+    const Finished finished = run_program(
+        {trireme_binary(), "sample", "--run", path("run"), "--length", "5", "--prompt", prompt});
+    EXPECT_EQ(finished.code, 0) << prompt << ": " << finished.err;
+    EXPECT_EQ(finished.out.substr(0, prompt.size()), prompt);
+    EXPECT_EQ(finished.out.size(), prompt.size() + 6);
+  }
+  for (const std::string temperature : {"nan", "NaN", "-nan", "inf", "-1", "101", "warm"}) {
+    const Finished finished = run_program(
+        {trireme_binary(), "sample", "--run", path("run"), "--temperature=" + temperature});
+    EXPECT_EQ(finished.code, 2) << temperature;
+    expect_parts(finished.err, {"--temperature"});
+    EXPECT_EQ(finished.err.find("Exception raised"), std::string::npos) << finished.err;
+  }
 }
 
 TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {
@@ -417,6 +432,7 @@ TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {
       {{}, "--run"},
       {{"--run", path("run"), "--length", "0"}, "--length"},
       {{"--run", path("run"), "--bogus"}, "--bogus"},
+      {{"--run", path("run"), "--prompt", "--length", "5"}, "--prompt"},
   };
   for (const auto& [arguments, part] : cases) {
     Words command = {trireme_binary(), "sample"};

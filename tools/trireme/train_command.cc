@@ -346,16 +346,24 @@ void add_train_command(CLI::App& program, Action& action) {
   train->callback([&action, command] { action = [command] { return run_training(*command); }; });
 }
 
-void add_sample_command(CLI::App& program, Action& action) {
+std::vector<std::string> split_off_sample(std::vector<std::string>& words) {
+  if (words.empty() || words.front() != "sample") {
+    return {};
+  }
+  std::vector<std::string> rest(words.begin() + 1, words.end());
+  words.resize(1);
+  return rest;
+}
+
+void add_sample_command(CLI::App& program, Action& action, const std::vector<std::string>& words) {
   CLI::App* sample = program.add_subcommand(
       "sample", "Write text with a trained gpt: trireme sample --run RUN --prompt TEXT");
-  sample->allow_extras();
   sample->set_help_flag();  // its program has one
-  sample->callback([&action, sample] {
-    action = [sample] {
-      std::vector<std::string> words = sample->remaining();
-      words.insert(words.begin(), "sample");
-      return run_sibling("trireme-worker", std::move(words));
+  sample->callback([&action, words] {
+    action = [words] {
+      std::vector<std::string> arguments = words;
+      arguments.insert(arguments.begin(), "sample");
+      return run_sibling("trireme-worker", std::move(arguments));
     };
   });
 }

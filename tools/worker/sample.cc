@@ -138,6 +138,23 @@ int write_text(const SampleOptions& options) {
   return std::cout.good() ? kExitOk : 1;
 }
 
+// A prompt may begin with a dash, or be "--", which would be taken for options: it is written
+// behind an equals sign then. A flag of ours in its place is a prompt that was forgotten.
+std::vector<std::string> with_prompt_attached(const CLI::App& app,
+                                              const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const bool dashed =
+        arguments[i] == "--prompt" && i + 1 < arguments.size() && arguments[i + 1].starts_with('-');
+    if (dashed && app.get_option_no_throw(arguments[i + 1]) == nullptr) {
+      words.push_back("--prompt=" + arguments[++i]);
+    } else {
+      words.push_back(arguments[i]);
+    }
+  }
+  return words;
+}
+
 }  // namespace
 
 int sample(const std::vector<std::string>& arguments) {
@@ -155,6 +172,11 @@ int sample(const std::vector<std::string>& arguments) {
                  options.temperature,
                  "0: always the likeliest token; 1: as predicted (default: 0.8)")
       ->check(CLI::Range(0.0, 100.0))
+      ->check([](const std::string& text) {  // which takes what is no number for one in between
+        return text.find_first_of("nN") == std::string::npos
+                   ? std::string()
+                   : "expected a number from 0 to 100, found " + text;
+      })
       ->type_name("T");
   app.add_option("--top",
                  options.top,
@@ -165,7 +187,8 @@ int sample(const std::vector<std::string>& arguments) {
          "--weights", options.weights, "model (the last ones), best or average (default: model)")
       ->type_name("WHICH");
   app.add_option("--seed", options.seed, "Of the choices (default: 1)")->type_name("N");
-  std::vector<std::string> words(arguments.rbegin(), arguments.rend());
+  std::vector<std::string> words = with_prompt_attached(app, arguments);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     app.parse(words);
   } catch (const CLI::ParseError& error) {
