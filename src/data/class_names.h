@@ -22,6 +22,7 @@ class ClassNames {
 
   // After classes_in_order().
   std::optional<std::int32_t> class_of(std::string_view word) const;
+  const std::vector<std::string>& words() const { return words_; }  // by class
   std::int64_t size() const { return static_cast<std::int64_t>(words_.size()); }
   std::string list() const;  // for messages: "a", "b", ...
 

@@ -55,6 +55,10 @@ class CsvDataset final : public Dataset {
     return labels_[static_cast<std::size_t>(sample)];
   }
 
+  std::vector<std::string> class_names() const override {
+    return names_ == nullptr ? std::vector<std::string>() : names_->words();
+  }
+
   void read(std::span<const std::int64_t> samples, Batch& batch) const override {
     detail::lay_out(batch, shape_, samples, size());
     for (std::size_t row = 0; row < samples.size(); ++row) {

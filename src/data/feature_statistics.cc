@@ -66,6 +66,7 @@ class StandardisedView final : public Dataset {
   std::int64_t size() const override { return data_->size(); }
   const SampleShape& shape() const override { return data_->shape(); }
   std::int64_t label(std::int64_t sample) const override { return data_->label(sample); }
+  std::vector<std::string> class_names() const override { return data_->class_names(); }
   std::vector<float> background() const override {
     const std::vector<float> before = data_->background();
     std::vector<float> values;

@@ -26,6 +26,7 @@ class PartView final : public Dataset {
   const SampleShape& shape() const override { return all_->shape(); }
   std::int64_t label(std::int64_t sample) const override { return all_->label(original(sample)); }
 
+  std::vector<std::string> class_names() const override { return all_->class_names(); }
   std::vector<float> background() const override { return all_->background(); }
   std::uint64_t fingerprint(std::int64_t sample) const override {
     return all_->fingerprint(original(sample));

@@ -83,6 +83,11 @@ void RunRecorder::begins(const TrainBeginning& beginning) {
     continue_files(beginning);
   }
   write_whole_file(file("config.json"), to_json(settings_) + "\n");
+  if (!class_names_.empty()) {
+    // A name may be any bytes of a file; JSON has characters only.
+    write_whole_file(file("classes.json"),
+                     Json(class_names_).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
   for (const std::string& text : early_messages_) {
     log_->add(text);
   }

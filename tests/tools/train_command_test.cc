@@ -323,6 +323,28 @@ TEST_F(TrainCommand, PredictsNumbersOfSparseRows) {
   }
 }
 
+TEST_F(TrainCommand, SaysWhatItsClassesAreCalled) {
+  std::string rows = "x,kind\n";
+  for (int i = 0; i < 60; ++i) {
+    rows += std::to_string(i % 3) + "," +
+            (i % 3 == 0   ? "red"
+             : i % 3 == 1 ? "blue"
+                          : "\"gr\"\"een\"") +
+            "\n";
+  }
+  const std::string file = data_.write("colours.csv", rows);
+  const std::string settings =
+      "--model mlp --hidden 4 --steps 2 --batch 12 -n 2 --normalise standard --data ";
+  train_well("run", settings + file);
+  EXPECT_EQ(read_json(path("run") + "/classes.json"), Json({"blue", "gr\"een", "red"}));
+  train_well("folds", settings + file + " --folds 2");
+  EXPECT_EQ(read_json(path("folds") + "/fold-2/classes.json"), Json({"blue", "gr\"een", "red"}));
+  train_well("sparse", wide() + "--steps 1");
+  EXPECT_EQ(read_json(path("sparse") + "/classes.json"), Json({"0", "1"}));
+  train_well("images", mlp() + "--steps 1");
+  EXPECT_FALSE(fs::exists(path("images") + "/classes.json"));
+}
+
 // --- which samples
 
 TEST_F(TrainCommand, TextsOfOneSizeAreNotTheSame) {

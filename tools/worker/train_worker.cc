@@ -183,6 +183,7 @@ class Job {
     if (leads()) {
       describe(model);
       recorder_ = std::make_shared<RunRecorder>(run_, settings_, stdout);
+      recorder_->name_classes(data.train->class_names());
     }
     TrainCheckpoints checkpoints{.resume = step_.has_value(), .step = step_};
     if (step_ || settings_.save_every > 0) {
@@ -216,6 +217,7 @@ class Job {
       fs::create_directories(folder);
       print(concat("fold ", fold + 1, " of ", settings_.folds));
       recorder_ = std::make_shared<RunRecorder>(folder, settings_, stdout);
+      recorder_->name_classes(opened.parts.train->class_names());
       recorders.push_back(recorder_);
       return recorder_;
     };

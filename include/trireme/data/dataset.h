@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace trireme {
@@ -55,6 +56,9 @@ class Dataset {
   virtual std::int64_t label(std::int64_t sample) const = 0;
   // Replaces what `batch` holds by these samples, in this order.
   virtual void read(std::span<const std::int64_t> samples, Batch& batch) const = 0;
+  // What the classes are called in the file, by their numbers; empty where they are numbers there,
+  // the same ones.
+  virtual std::vector<std::string> class_names() const { return {}; }
   // Of images: what stands for nothing (a black pixel, 0 in the file) in each channel; empty: 0.
   virtual std::vector<float> background() const { return {}; }
   // A number that follows from what a sample holds, targets included, as its file has it: the same

@@ -27,6 +27,7 @@ inline constexpr const char* kCheckpointsFolder = "checkpoints";
 //   train.log            what was said
 //   model.safetensors    the weights at the end; best.safetensors: of the best evaluation
 //   evaluation.csv       each evaluated sample's result
+//   classes.json         what the classes in it are called in the data, where that has names
 //   samples.jsonl        where asked for, the numbers of each step's samples
 //   summary.json         the result
 // Numbers are written with all their digits. Throws Error with file and reason when a file cannot
@@ -40,6 +41,9 @@ class RunRecorder final : public TrainObserver {
   // shown, null for nowhere.
   RunRecorder(const std::string& folder, const TrainSettings& settings, std::FILE* out);
   ~RunRecorder() override;
+
+  // What the classes are called; before training begins.
+  void name_classes(const std::vector<std::string>& names) { class_names_ = names; }
 
   void begins(const TrainBeginning& beginning) override;
   void step(const StepReport& report) override;
@@ -76,6 +80,7 @@ class RunRecorder final : public TrainObserver {
   std::unique_ptr<LineFile> samples_;
   std::unique_ptr<LineFile> log_;  // the last to be opened: where it is, the others are
   std::vector<std::string> early_messages_;
+  std::vector<std::string> class_names_;
   // Steps that are still to be written: many at a time cost a fraction of one at a time, between
   // two steps that fill every cache.
   std::vector<StepReport> waiting_;
