@@ -122,6 +122,36 @@ TEST_F(CompareCommand, TellsTheBetterOfTwoClassifiersAndHowSureItIs) {
   EXPECT_EQ(json_.at("settings")[0].at("a"), "-");
 }
 
+// With one label per sample every miss is one false positive and one false negative, so that
+// F1 = 2 TP / (2 TP + FP + FN) over all classes is the share of hits.
+TEST_F(CompareCommand, TheMicroAverageOfF1IsAShareThatIsTested) {
+  const auto rows_a = rows_with(0.80, 2);
+  const auto rows_b = rows_with(0.85, 3);
+  const std::string metrics = std::string(kClassMetrics) + R"(,"f1_micro":0.8)";
+  write_run(a(), metrics);
+  write_run(b(), metrics);
+  write_evaluation(a(), rows_a);
+  write_evaluation(b(), rows_b);
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  const double hits =
+      static_cast<double>(std::count_if(rows_a.begin(), rows_a.end(), [](const SampleRow& row) {
+        return row.target == row.prediction;
+      }));
+  EXPECT_NEAR(metric("f1_micro").at("a"), hits / 1000, 1e-12);
+  EXPECT_EQ(metric("f1_micro").at("p_value"), metric("accuracy").at("p_value"));
+  EXPECT_EQ(metric("f1_micro").at("p_adjusted"), metric("accuracy").at("p_adjusted"));
+  EXPECT_EQ(metric("f1_micro").at("better"), "b");
+  EXPECT_TRUE(has(done.out, "B is better: f1_micro is ")) << done.out;
+  char percent[32];
+  std::snprintf(percent, sizeof(percent), "%.2f %%", hits / 10);
+  const std::size_t row = done.out.find("  f1_micro ");
+  ASSERT_NE(row, std::string::npos) << done.out;
+  EXPECT_TRUE(has(done.out.substr(row, done.out.find('\n', row) - row), percent)) << done.out;
+  // One question, in two names.
+  EXPECT_TRUE(has(done.out, "comparisons of 5 metrics")) << done.out;
+}
+
 TEST_F(CompareCommand, TheOtherWayRoundSaysTheSame) {
   write_run(a(), kClassMetrics);
   write_run(b(), kClassMetrics);

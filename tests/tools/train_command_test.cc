@@ -67,6 +67,7 @@ TEST_F(TrainCommand, EvaluatesEachSampleOnceAndCountsRight) {
   }
   EXPECT_DOUBLE_EQ(metric("run", "accuracy").get<double>(), right / 37);
   EXPECT_NEAR(metric("run", "f1").get<double>(), f1, 1e-12);
+  EXPECT_NEAR(metric("run", "f1_micro").get<double>(), right / 37, 1e-12);
   EXPECT_NEAR(metric("run", "loss").get<double>(), loss / 37, 1e-12);
   double confused = 0;
   const Json summary = this->summary("run");

@@ -164,7 +164,8 @@ std::optional<MeasuredDifference> compare_samples(const std::string& metric,
                : std::nullopt;
   }
   if (classes) {
-    if (metric == "accuracy") {
+    // With one label per sample, the micro average of F1 is the accuracy.
+    if (metric == "accuracy" || metric == "f1_micro") {
       const auto hits_a = hits(a);
       const auto hits_b = hits(b);
       const Difference difference = mcnemar_test(hits_a, hits_b);

@@ -58,8 +58,8 @@ bool lower_is_better(const std::string& metric) {
 }
 
 bool is_share(const std::string& metric) {
-  constexpr std::array<std::string_view, 6> kNames = {
-      "accuracy", "precision", "recall", "f1", "error", "top5"};
+  constexpr std::array<std::string_view, 7> kNames = {
+      "accuracy", "precision", "recall", "f1", "f1_micro", "error", "top5"};
   return is_one_of(kNames, metric);
 }
 
