@@ -9,7 +9,8 @@ std::vector<TrainResult> cross_validate(
     const std::function<std::shared_ptr<TrainObserver>(int fold, const Trainable& model)>&
         observer_of,
     const std::shared_ptr<World>& world,
-    const std::function<bool()>& stop) {
+    const std::function<bool()>& stop,
+    const std::function<void(const TrainResult& fold)>& done) {
   std::vector<TrainResult> results;
   const auto folds = static_cast<int>(settings.folds);
   for (int fold = 0; fold < folds; ++fold) {
@@ -18,6 +19,9 @@ std::vector<TrainResult> cross_validate(
     const Trainable model = make_model(settings, parts.train->shape());
     const std::shared_ptr<TrainObserver> observer = observer_of(fold, model);
     results.push_back(train(settings, model, parts, world, observer.get(), stop));
+    if (done) {
+      done(results.back());
+    }
     if (results.back().status == TrainResult::Status::kInterrupted) {
       break;
     }

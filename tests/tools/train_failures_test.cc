@@ -111,6 +111,18 @@ TEST_F(TrainFailures, CountOnlyTheFoldsThatWereEvaluated) {
   }
 }
 
+TEST_F(TrainFailures, KeepTheFoldsThatHadEndedWhenKilled) {
+  const std::string mark = testing::unique_mark();
+  Program program(command("run", mlp() + "-n 2 --steps 300 --folds 3"), {mark});
+  ASSERT_TRUE(program.wait_for_output("fold 2 of 3"));
+  for (const auto pid : processes_with(mark)) {
+    kill(pid, SIGKILL);
+  }
+  program.wait();
+  EXPECT_EQ(summary("run/fold-1").value("status", ""), "finished");
+  EXPECT_EQ(testing::read_rows(path("run") + "/fold-1/evaluation.csv").size(), 20U);
+}
+
 TEST_F(TrainFailures, EndWhenInterruptedBeforeTheFirstStep) {
   const std::string mark = testing::unique_mark();
   signal(SIGINT, SIG_DFL);

@@ -204,7 +204,6 @@ class Job {
 
   int validate() {
     const OpenedData opened = open();
-    std::vector<std::shared_ptr<RunRecorder>> recorders;
     const auto observer_of = [&](int fold,
                                  const Trainable& model) -> std::shared_ptr<TrainObserver> {
       if (!leads()) {
@@ -218,15 +217,18 @@ class Job {
       print(concat("fold ", fold + 1, " of ", settings_.folds));
       recorder_ = std::make_shared<RunRecorder>(folder, settings_, stdout);
       recorder_->name_classes(opened.parts.train->class_names());
-      recorders.push_back(recorder_);
       return recorder_;
     };
-    const std::vector<TrainResult> results =
-        cross_validate(settings_, opened.parts.train, observer_of, world_, wants_stop);
-    if (leads()) {
-      for (std::size_t i = 0; i < results.size(); ++i) {
-        recorders[i]->finish(results[i]);
+    // At once: whatever ends the run in a later fold, this one is complete.
+    const auto keep = [&](const TrainResult& fold) {
+      if (leads()) {
+        recorder_->finish(fold);
+        recorder_.reset();
       }
+    };
+    const std::vector<TrainResult> results =
+        cross_validate(settings_, opened.parts.train, observer_of, world_, wants_stop, keep);
+    if (leads()) {
       write_whole_file(run_ + "/summary.json", folds_json(settings_, results));
       print("\n" + folds_table(results));
     }

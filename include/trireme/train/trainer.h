@@ -136,13 +136,15 @@ TrainResult train(const TrainSettings& settings,
 Parts prepared(const TrainSettings& settings, const Parts& data, Communicator& ranks);
 
 // k-fold cross-validation: trains settings.folds times, each time with another fold held out. The
-// observer for each fold (null on ranks that do not report) comes from `observer_of`. Collective.
+// observer for each fold (null on ranks that do not report) comes from `observer_of`; `done` is
+// told the result of each when it has ended. Collective.
 std::vector<TrainResult> cross_validate(
     const TrainSettings& settings,
     const std::shared_ptr<const Dataset>& all,
     const std::function<std::shared_ptr<TrainObserver>(int fold, const Trainable& model)>&
         observer_of,
     const std::shared_ptr<World>& world,
-    const std::function<bool()>& stop = {});
+    const std::function<bool()>& stop = {},
+    const std::function<void(const TrainResult& fold)>& done = {});
 
 }  // namespace trireme
