@@ -100,7 +100,7 @@ Tally classifiers(const std::string& a,
   RandomStream random(7);
   Tally tally;
   for (int pair = 0; pair < kPairs; ++pair) {
-    std::vector<double> ease(120);
+    std::vector<double> ease(150);
     for (double& each : ease) {
       each = 1 + normal(random);
     }
