@@ -9,6 +9,7 @@
 #include "comm/hierarchy/hierarchical_communicator.h"
 #include "comm/net/net_communicator.h"
 #include "comm/net/transport_module.h"
+#include "comm/ordinary_memory.h"
 #include "comm/rendezvous/net_meeting.h"
 #include "comm/rendezvous/transport_meeting.h"
 #include "comm/shm/shm_communicator.h"
@@ -191,14 +192,18 @@ void greet_everyone(Transport& transport,
 std::unique_ptr<Communicator> shared_memory_of(const ClusterOptions& options,
                                                const std::vector<Member>& members,
                                                const char* purpose,
-                                               Milliseconds timeout) {
+                                               Milliseconds timeout,
+                                               World::Facts* facts) {
   const Member& self = members[index(options.place.rank)];
   RendezvousOptions meeting = options.meeting;
   meeting.identity.rank = self.local_rank;
   meeting.identity.size = self.local_size;
   meeting.name += concat("/", self.node, "/", purpose);
+  meeting.first_rank = options.place.rank - self.local_rank;
   Membership membership = meet(meeting);
-  membership.first_rank = options.place.rank - self.local_rank;
+  if (facts != nullptr) {
+    facts->ordinary_memory = note_ordinary_memory(membership);
+  }
   ProgressOptions progress;
   progress.timeout = timeout;
   progress.flight_folder = options.flight_folder;
@@ -274,15 +279,17 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
         return member.local_size > 1;
       });
   if (hierarchical) {
-    facts->description = concat("shared memory and ", transport->description());
     HierarchyOptions hierarchy;
     hierarchy.members = members;
     hierarchy.algorithm = algorithm;
     hierarchy.sum_group = sum_group;
     hierarchy.queue = queue;
     // Whoever waits for the whole has the deadline.
-    auto inside = shared_memory_of(options, members, "inside", kForever);
-    auto machine = shared_memory_of(options, members, "machine", options.meeting.timeout);
+    auto inside = shared_memory_of(options, members, "inside", kForever, nullptr);
+    auto machine = shared_memory_of(options, members, "machine", options.meeting.timeout, facts);
+    facts->description = concat(transport->description(),
+                                " and shared memory",
+                                copies_text(facts->ordinary_memory, self.local_size));
     return make_hierarchical_communicator(
         transport, std::move(inside), std::move(machine), std::move(hierarchy));
   }
@@ -295,7 +302,8 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
   net.sum_group = sum_group;
   net.queue = queue;
   auto communicator = std::make_unique<NetCommunicator>(std::move(transport), std::move(net));
-  communicator->set_machine(shared_memory_of(options, members, "machine", options.meeting.timeout));
+  communicator->set_machine(
+      shared_memory_of(options, members, "machine", options.meeting.timeout, facts));
   return communicator;
 }
 

@@ -12,6 +12,7 @@
 #include "comm/failure_report.h"
 #include "comm/flight_folder.h"
 #include "comm/job_environment.h"
+#include "comm/ordinary_memory.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/shm/shm_communicator.h"
 #include "trireme/comm/launch_protocol.h"
@@ -124,6 +125,16 @@ std::vector<std::string> interfaces_of(const InitOptions& options) {
   return names;
 }
 
+bool kernel_copy_of(const InitOptions& options) {
+  const std::string value = option_or_variable(options.kernel_copy, kEnvKernelCopy);
+  TRIREME_CHECK(value == "auto" || value == "off",
+                options.kernel_copy.empty() ? kEnvKernelCopy : "InitOptions::kernel_copy",
+                ": expected auto or off; found \"",
+                value,
+                "\"");
+  return value == "auto";
+}
+
 int sum_group_of(const InitOptions& options) {
   constexpr std::int64_t kMost = 1 << 20;
   const std::int64_t group =
@@ -176,6 +187,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
   constexpr std::size_t kLeastPerRank = 1024;
   meeting.stage_bytes =
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
+  meeting.kernel_copy = kernel_copy_of(options);
   meeting.timeout = timeout_of(options);
   const detail::FlightFolder folder = flight_folder_of(options, job);
   World::Facts facts;
@@ -212,7 +224,9 @@ std::shared_ptr<World> init(const InitOptions& options) {
     }
     detail::Membership membership = detail::meet(meeting);
     membership.sum_group = meeting.identity.sum_group;
-    facts.description = "shared memory";
+    facts.ordinary_memory = detail::note_ordinary_memory(membership);
+    facts.description =
+        "shared memory" + detail::copies_text(facts.ordinary_memory, membership.size);
     auto communicator = detail::make_shm_communicator(
         std::move(membership), {meeting.timeout, options.progress_thread, folder});
     return std::make_shared<World>(std::move(communicator), std::move(facts));

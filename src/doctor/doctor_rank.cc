@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "doctor/clock_difference.h"
+#include "doctor/memory_reading.h"
 #include "doctor/pair_measure.h"
 #include "doctor/rank_files.h"
 #include "doctor/report_json.h"
@@ -59,6 +60,15 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// What the doctor of this machine has found out, and what its ranks know besides.
+std::string findings_of_machine(const World& world, const std::string& folder) {
+  Json machine = Json::parse(text_of(detail::machine_file(folder)));
+  const detail::Finding memory =
+      detail::judge_ordinary_memory(world.ordinary_memory(), world.local_size());
+  machine.at("findings").push_back(detail::to_json(std::vector<detail::Finding>{memory}).at(0));
+  return machine.dump();
+}
+
 void measure(const std::string& folder) {
   const auto world = init();
   detail::Report report;
@@ -66,7 +76,7 @@ void measure(const std::string& folder) {
   report.between = {{"transport", world->description(), detail::Verdict::kOk, "", {}}};
   const bool speaks = world->local_rank() == 0;
   for (const std::string& text :
-       gather_texts(*world, speaks ? text_of(detail::machine_file(folder)) : "")) {
+       gather_texts(*world, speaks ? findings_of_machine(*world, folder) : "")) {
     if (!text.empty()) {
       TRIREME_CHECK(!json_too_deep_at(text),
                     "expected what the doctor of another machine found, found JSON of more than ",

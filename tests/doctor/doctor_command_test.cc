@@ -15,9 +15,10 @@ using testing::Finished;
 using testing::read_file;
 using testing::TemporaryFolder;
 
-Finished doctor(std::vector<std::string> arguments) {
+Finished doctor(std::vector<std::string> arguments,
+                const std::vector<std::string>& environment = {}) {
   arguments.insert(arguments.begin(), {testing::trireme_binary(), "doctor"});
-  return testing::run_program(arguments);
+  return testing::run_program(arguments, environment);
 }
 
 // The finding of a check, of the first machine or of all together.
@@ -61,7 +62,7 @@ TEST_P(DoctorRanks, WritesEverythingAsJson) {
        {"trireme",    "libtorch", "compiler",   "kernel",     "ucx",           "open mpi",
         "mpich",      "threads",  "processors", "load",       "frequency",     "clock source",
         "memory",     "swap",     "/dev/shm",   "huge pages", "locked memory", "open files",
-        "interfaces", "pidfd",    "disk",       "transport"}) {
+        "interfaces", "pidfd",    "disk",       "transport",  "kernel copy"}) {
     const Json finding = finding_of(report, check);
     EXPECT_NE(finding.value("value", ""), "") << check;
     EXPECT_EQ(finding.value("advice", "").empty(), finding.value("verdict", "") == "ok") << check;
@@ -80,6 +81,20 @@ TEST(DoctorCommand, PrintsATableAndWritesAFile) {
     EXPECT_NE(finished.out.find(part), std::string::npos) << part << "\n" << finished.out;
   }
   EXPECT_EQ(Json::parse(read_file(file)).at("ranks"), 3);
+}
+
+// Ranks that do not read each other's memory say why, and what would change it.
+TEST(DoctorCommand, SaysWhyOrdinaryMemoryTakesTwoCopies) {
+  const TemporaryFolder folder;
+  const Finished finished = doctor({"-n", "2", "--json", "-", "--folder", folder.path()},
+                                   {"TRIREME_KERNEL_COPY=off"});
+  ASSERT_TRUE(finished.code == 0 || finished.code == 1) << finished.err;
+  const Json finding = finding_of(Json::parse(finished.out), "kernel copy");
+  EXPECT_EQ(finding.at("verdict"), "note");
+  EXPECT_EQ(finding.at("numbers").at("copies"), 2);
+  EXPECT_EQ(finding.at("value"),
+            "ordinary memory takes two copies between ranks: switched off on rank 0");
+  EXPECT_NE(finding.value("advice", "").find("unset TRIREME_KERNEL_COPY"), std::string::npos);
 }
 
 TEST(DoctorCommand, AFolderThatCannotBeWrittenIsAProblem) {

@@ -29,6 +29,8 @@ inline constexpr char kEnvInterfaces[] = "TRIREME_INTERFACES";  // "eth0,eth1"
 inline constexpr char kEnvBackend[] = "TRIREME_BACKEND";        // auto, shm, ucx or mpi
 inline constexpr char kEnvAlgorithm[] = "TRIREME_ALGORITHM";
 inline constexpr char kEnvSumGroup[] = "TRIREME_SUM_GROUP";
+// Whether ranks of a machine read each other's ordinary memory through the kernel: auto or off.
+inline constexpr char kEnvKernelCopy[] = "TRIREME_KERNEL_COPY";
 inline constexpr char kEnvProgramVersion[] = "TRIREME_PROGRAM_VERSION";
 // "FD:INODE" of a pipe on which a failing rank writes one FailureReport line.
 inline constexpr char kEnvReport[] = "TRIREME_REPORT";

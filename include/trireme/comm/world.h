@@ -32,6 +32,10 @@ struct InitOptions {
   // Half of the staging area of each rank, through which memory that is not in a SharedBuffer
   // passes. Rank 0's value counts.
   std::size_t stage_bytes = 512 << 10;
+  // Ordinary memory, which is in no SharedBuffer, can be read by the other ranks of the machine
+  // through the kernel (process_vm_readv): one copy instead of two. "auto": where every rank can
+  // read every other's, else none does; "off": not at all. Empty: TRIREME_KERNEL_COPY, else "auto".
+  std::string kernel_copy;
   // How ranks reach each other: "auto", "shm" (shared memory, one machine), "ucx" or "mpi". Empty:
   // TRIREME_BACKEND, else "auto": shared memory inside a machine, UCX between machines, MPI where
   // mpirun has started ranks on several machines and nothing says where they can meet.
@@ -55,6 +59,14 @@ struct InitOptions {
 
 inline constexpr Milliseconds kDefaultTimeout{300'000};
 
+// How ordinary memory gets from rank to rank inside a machine.
+struct OrdinaryMemory {
+  bool one_copy = false;  // by the kernel; else two, through shared memory
+  // Why two, and what would change that; empty with one copy, and where a rank is alone.
+  std::string reason;
+  std::string remedy;
+};
+
 // All the ranks of a job, and this process's place among them. A communicator of all of them.
 class World final : public Communicator {
  public:
@@ -66,6 +78,7 @@ class World final : public Communicator {
     int machines = 1;
     std::string launcher;
     std::string description;
+    OrdinaryMemory ordinary_memory;
   };
   World(std::unique_ptr<Communicator> backend, Facts facts);
 
@@ -76,8 +89,11 @@ class World final : public Communicator {
   // Which machine this rank is on, of how many.
   int machine_rank() const { return facts_.machine_rank; }
   int machines() const { return facts_.machines; }
-  // What carries the data: "shared memory", "shared memory and UCX 1.13.1 over eth0", ...
+  // What carries the data: "shared memory, ordinary memory in one copy", "UCX 1.13.1 over eth0 and
+  // shared memory, ordinary memory in two copies", ...
   const std::string& description() const { return facts_.description; }
+  // Of this rank's machine, found out when the world was made; the same on all its ranks.
+  const OrdinaryMemory& ordinary_memory() const { return facts_.ordinary_memory; }
   // Who started it: "trireme run", "torchrun", "mpirun (Open MPI)", "mpiexec (MPICH)", "srun",
   // "init options" or "none".
   const std::string& launcher() const { return facts_.launcher; }

@@ -22,7 +22,7 @@
 
 namespace trireme::detail {
 
-constexpr std::uint32_t kProtocol = 3;
+constexpr std::uint32_t kProtocol = 4;
 using Nonce = std::array<std::uint8_t, 32>;
 using ProofBytes = std::array<std::uint8_t, 32>;
 using JobDigest = std::array<std::uint8_t, 32>;

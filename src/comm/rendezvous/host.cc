@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "comm/fixed_text.h"
 #include "comm/rendezvous/accept_pause.h"
 #include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/welcome.h"
@@ -33,6 +34,7 @@ class Host {
       : options_(options),
         deadline_(options.timeout),
         listener_(std::move(listener)),
+        offer_(options.kernel_copy),
         hello_(make_hello(options.identity)),
         members_(index(options.identity.size)) {}
 
@@ -58,6 +60,7 @@ class Host {
   struct Member {
     Channel channel;
     Hello hello{};
+    MemoryProbe probe{};
     FileDescriptor life;
   };
 
@@ -151,7 +154,7 @@ class Host {
       talk.stage = Stage::kIntroduction;
       return talk.channel.send(&talk.challenge, sizeof(talk.challenge), {}, now);
     }
-    Introduction<Hello> introduction{};
+    Introduction<LocalHello> introduction{};
     std::vector<FileDescriptor> fds;
     if (!talk.channel.receive(&introduction, sizeof(introduction), &fds, now)) {
       remark(concat("a process (pid ",
@@ -159,7 +162,7 @@ class Host {
                     ") broke off before it proved the job's token"));
       return false;
     }
-    const Hello& hello = introduction.said;
+    const Hello& hello = introduction.said.hello;
     if (!introduction_is_genuine(
             introduction, talk.greeting, talk.challenge, options_.identity.token)) {
       return refuse(talk, &hello, "it does not know the token of this job (TRIREME_TOKEN)");
@@ -184,7 +187,7 @@ class Host {
     if (!talk.channel.send(&admitted, sizeof(admitted), {}, now)) {
       return false;
     }
-    place = {std::move(talk.channel), hello, std::move(fds.front())};
+    place = {std::move(talk.channel), hello, introduction.said.probe, std::move(fds.front())};
     ++admitted_;
     return false;
   }
@@ -231,7 +234,9 @@ class Host {
     membership.rank = 0;
     membership.size = size;
     membership.stage_bytes = options_.stage_bytes;
+    membership.first_rank = options_.first_rank;
     members_[0].hello = hello_;
+    members_[0].probe = offer_.probe();
     members_[0].life = open_own_life();
 
     std::array<std::uint64_t, std::size(Hello{}.cpus)> cpus{};
@@ -260,15 +265,18 @@ class Host {
       std::strncpy(welcome.message, error.what(), sizeof(welcome.message) - 1);
     }
     std::vector<int> lives;
+    std::vector<MemoryProbe> probes;
     for (const Member& member : members_) {
       lives.push_back(member.life.get());
+      probes.push_back(member.probe);
     }
     for (int rank = 1; rank < size; ++rank) {
-      greet(members_[index(rank)], welcome, membership, lives);
+      greet(members_[index(rank)], welcome, membership.control, probes, lives);
     }
     if (welcome.ready == 0) {
       throw MemoryError(concat("rank 0: ", welcome.message));
     }
+    membership.kernel_copy = agree_on_kernel_copy(probes);
     for (Member& member : members_) {
       membership.lives.push_back(std::move(member.life));
       membership.links.push_back(std::move(member.channel));
@@ -286,15 +294,15 @@ class Host {
   // A rank that is lost here is found by the first operation: its pidfd is with everyone else.
   void greet(const Member& member,
              const Welcome& welcome,
-             const Membership& membership,
+             const FileDescriptor& memory,
+             const std::vector<MemoryProbe>& probes,
              const std::vector<int>& lives) const {
     std::vector<int> control;
-    if (membership.control.valid()) {
-      control.push_back(membership.control.get());
+    if (memory.valid()) {
+      control.push_back(memory.get());
     }
     member.channel.send(&welcome, sizeof(welcome), control, deadline_);
-    member.channel.send(
-        membership.pids.data(), membership.pids.size() * sizeof(int), {}, deadline_);
+    member.channel.send(probes.data(), probes.size() * sizeof(MemoryProbe), {}, deadline_);
     for (std::size_t first = 0; first < lives.size(); first += kHandlesPerMessage) {
       const std::size_t count = std::min(kHandlesPerMessage, lives.size() - first);
       const auto number = static_cast<std::uint32_t>(count);
@@ -306,9 +314,29 @@ class Host {
     }
   }
 
+  // The first reason not to is everyone's. A rank that is lost here is found like above.
+  KernelCopy agree_on_kernel_copy(const std::vector<MemoryProbe>& probes) const {
+    KernelCopyReport agreed = try_kernel_copy(probes, 0, options_.first_rank);
+    for (std::size_t rank = 1; rank < members_.size(); ++rank) {
+      KernelCopyReport report{};
+      if (!members_[rank].channel.receive(&report, sizeof(report), nullptr, deadline_)) {
+        copy_text(report.why_not,
+                  concat("rank ", options_.first_rank + static_cast<int>(rank), " was lost"));
+      }
+      if (agreed.why_not[0] == '\0') {
+        agreed = report;
+      }
+    }
+    for (std::size_t rank = 1; rank < members_.size(); ++rank) {
+      members_[rank].channel.send(&agreed, sizeof(agreed), {}, deadline_);
+    }
+    return {probes, 0, agreed};
+  }
+
   const RendezvousOptions& options_;
   Deadline deadline_;
   std::optional<Listener> listener_;  // none in a world of one rank
+  MemoryOffer offer_;
   Hello hello_;
   std::vector<Member> members_;  // by rank; [0] stays without a channel
   std::vector<Conversation> talks_;

@@ -17,7 +17,10 @@ constexpr Milliseconds kRetryPause{5};
 class Joiner {
  public:
   explicit Joiner(const RendezvousOptions& options)
-      : options_(options), deadline_(options.timeout), hello_(make_hello(options.identity)) {}
+      : options_(options),
+        deadline_(options.timeout),
+        offer_(options.kernel_copy),
+        hello_(make_hello(options.identity)) {}
 
   Membership run() {
     Channel channel = find_rank_0();
@@ -75,7 +78,8 @@ class Joiner {
     }
     // Go on, even with a host that has not proven itself: it is of this user, and the refusal that
     // it sends back names both sides.
-    const auto introduction = introduce(greeting, challenge, hello_, options_.identity.token);
+    const LocalHello said{hello_, offer_.probe()};
+    const auto introduction = introduce(greeting, challenge, said, options_.identity.token);
     const FileDescriptor life = open_own_life();
     Verdict verdict{};
     if (!channel.send(&introduction, sizeof(introduction), {life.get()}, deadline_) ||
@@ -100,7 +104,6 @@ class Joiner {
     Membership membership;
     membership.rank = options_.identity.rank;
     membership.size = size;
-    membership.pids.resize(index(size));
     Welcome welcome{};
     std::vector<FileDescriptor> control;
     const auto lost = [&] {
@@ -117,8 +120,8 @@ class Joiner {
     if (control.empty()) {
       give_up("has too few open files left for the control memory: raise the limit (ulimit -n)");
     }
-    if (!channel.receive(
-            membership.pids.data(), membership.pids.size() * sizeof(int), nullptr, deadline_)) {
+    std::vector<MemoryProbe> probes(index(size));
+    if (!channel.receive(probes.data(), probes.size() * sizeof(MemoryProbe), nullptr, deadline_)) {
       lost();
     }
     while (membership.lives.size() < index(size)) {
@@ -132,6 +135,17 @@ class Joiner {
       }
       std::move(lives.begin(), lives.end(), std::back_inserter(membership.lives));
     }
+    KernelCopyReport report =
+        try_kernel_copy(probes, options_.identity.rank, options_.first_rank);
+    if (!channel.send(&report, sizeof(report), {}, deadline_) ||
+        !channel.receive(&report, sizeof(report), nullptr, deadline_)) {
+      lost();
+    }
+    membership.kernel_copy = KernelCopy(probes, options_.identity.rank, report);
+    for (const MemoryProbe& probe : probes) {
+      membership.pids.push_back(probe.pid);
+    }
+    membership.first_rank = options_.first_rank;
     membership.processors = static_cast<int>(welcome.processors);
     membership.stage_bytes = welcome.stage_bytes;
     membership.control = std::move(control.front());
@@ -141,6 +155,7 @@ class Joiner {
 
   const RendezvousOptions& options_;
   Deadline deadline_;
+  MemoryOffer offer_;
   Hello hello_;
 };
 

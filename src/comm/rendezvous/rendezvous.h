@@ -6,6 +6,7 @@
 
 #include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/channel.h"
+#include "comm/shm/kernel_copy.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/file_descriptor.h"
 
@@ -22,6 +23,7 @@ struct Membership {
   std::size_t stage_bytes = 0;
   int first_rank = 0;  // in the world, of the machine's rank 0; for messages
   int sum_group = 1;   // ranks whose terms a sum adds up first (InitOptions::sum_group)
+  KernelCopy kernel_copy;
   // To every rank on rank 0, to rank 0 elsewhere: for descriptors of memory allocated later.
   std::vector<Channel> links;
 };
@@ -30,6 +32,8 @@ struct RendezvousOptions {
   Identity identity;
   std::string name;  // of the meeting point; the same for all ranks of a job, different for others
   std::size_t stage_bytes = 0;
+  bool kernel_copy = true;  // InitOptions::kernel_copy; the ranks use it where all want it
+  int first_rank = 0;       // in the world, of the machine's rank 0; for messages
   Milliseconds timeout{0};
 };
 

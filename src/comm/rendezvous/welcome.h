@@ -5,12 +5,22 @@
 
 #include "comm/rendezvous/rendezvous.h"
 
-// What the two sides of a rendezvous share.
+// What the two sides of a rendezvous share. After the admission:
+//
+//   rank 0 -> everyone  Welcome           with the control memory; then every rank's probe, then
+//                                         the process handles, at most kHandlesPerMessage at a time
+//   everyone -> rank 0  KernelCopyReport  whether it can read the others' memory
+//   rank 0 -> everyone  KernelCopyReport  what holds for all
 
 namespace trireme::detail {
 
-// What rank 0 tells everyone once the world is complete. The descriptor of the control memory comes
-// with it; the process handles of all ranks follow in messages of at most kHandlesPerMessage.
+// Who a rank of this machine is, and where its memory can be tried.
+struct LocalHello {
+  Hello hello;
+  MemoryProbe probe;
+};
+
+// What rank 0 tells everyone once the world is complete.
 struct Welcome {
   std::uint32_t processors;
   std::uint64_t stage_bytes;

@@ -6,7 +6,7 @@
 
 #include "comm/shm/conditions.h"
 
-// How the collectives work. A rank's input is in one of three places (control.h, Source):
+// How the collectives work. A rank's input is in one of these places (control.h, Source):
 //
 //   slot    small inputs are copied behind the descriptor when the operation is issued. Peers read
 //           them there, each rank computes its own result, and nobody waits for anybody to finish
@@ -15,7 +15,10 @@
 //           rank a chunk: it reads that chunk from every rank and writes the result to everyone
 //           who needs it. One synchronisation at the end keeps the inputs alive until all have
 //           read them.
-//   staged  any other memory passes through the staging area, a window at a time.
+//   kernel  any other memory is read by the peers through the kernel (kernel_copy.h), where that is
+//           allowed and the operation only moves data. A rank whose memory is read is done when its
+//           readers are; the readers wait for nobody.
+//   staged  else it passes through the staging area, a window at a time.
 //
 // The sum of an element is one chain in rank order in every case, so all give the same bits.
 
@@ -76,6 +79,9 @@ void Collectives::publish(const Call& call) {
   } else if (bytes <= kEagerBytes && absent.empty()) {
     mine.source = Source::kSlot;
     std::memcpy(station_.control().eager(mine), op.input.bytes(), bytes);
+  } else if (station_.kernel_copy().usable() && !reduces(op.kind)) {
+    mine.source = Source::kKernel;
+    mine.offset = reinterpret_cast<std::uintptr_t>(op.input.bytes());
   } else {
     mine.source = Source::kStaged;
   }

@@ -40,7 +40,8 @@ class Collectives {
   void pass_phase();
 
   Slot& slot(const Call& call, int peer) const;
-  // The input of `peer` where it can be read in place; null when it comes through the stage.
+  // The input of `peer` where it can be read in place; null when it comes through the stage or the
+  // kernel.
   const std::byte* readable_input(const Call& call, int peer) const;
 
   Station& station_;

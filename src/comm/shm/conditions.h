@@ -7,6 +7,7 @@
 #include "comm/shm/matching.h"
 #include "comm/shm/station.h"
 #include "comm/steps.h"
+#include "trireme/core/deadline.h"
 
 namespace trireme::detail {
 
@@ -63,6 +64,33 @@ class AllAtPhase final : public Condition {
   const Station& station_;
   std::uint32_t phase_;
   int next_ = 0;
+};
+
+// What was copied from these peers' memory was theirs to lend all the while. Where it was not, this
+// is never so, and whoever waits finds out what has happened, and names it.
+class Undisturbed final : public Condition {
+ public:
+  Undisturbed(const Station& station, std::vector<int> peers)
+      : station_(station), peers_(std::move(peers)) {}
+  bool ready() override { return peers_.empty() || station_.are_undisturbed(peers_); }
+  std::vector<int> missing() override { return peers_; }
+
+ private:
+  const Station& station_;
+  std::vector<int> peers_;
+};
+
+// A peer whose memory could not be read has a while to turn out to be dead, which whoever waits
+// finds out and names.
+class AliveAfterAll final : public Condition {
+ public:
+  explicit AliveAfterAll(int peer) : peer_(peer) {}
+  bool ready() override { return patience_.passed(); }
+  std::vector<int> missing() override { return {peer_}; }
+
+ private:
+  int peer_;
+  Deadline patience_{Milliseconds(2000)};
 };
 
 }  // namespace trireme::detail

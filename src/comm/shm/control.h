@@ -30,6 +30,7 @@ enum class Source : std::uint8_t {
   kSlot = 1,    // small: copied into the slot behind the descriptor
   kShared = 2,  // in a SharedBuffer: read in place
   kStaged = 3,  // in private memory: passes through the staging area in windows
+  kKernel = 4,  // in private memory: peers read it through the kernel
 };
 
 // What a rank says about one operation. `sequence` is written last: a peer that sees it sees the
@@ -42,7 +43,7 @@ struct alignas(kLineBytes) Slot {
   Source source;
   std::int32_t root;
   std::uint32_t segment;  // of a kShared source: which SharedBuffer,
-  std::uint64_t offset;   // and where in this rank's part of it, in bytes
+  std::uint64_t offset;   // and where in this rank's part of it, in bytes; of kKernel: the address
   std::int64_t total;     // Operation::total
   std::int64_t input_numel;
   std::int64_t output_numel;

@@ -4,6 +4,8 @@
 #include "comm/shm/collectives.h"
 #include "comm/shm/conditions.h"
 #include "comm/shm/matching.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/error.h"
 
 namespace trireme::detail {
 namespace {
@@ -46,6 +48,8 @@ std::vector<Pull> plan_pulls(const Station& station, const Call& call) {
       for (int peer = 0; peer < station.size(); ++peer) {
         pulls.push_back({peer, 0, sum_before(counts, peer), counts[peer]});
       }
+      // From the next rank on: else all would read the memory of the first one at once.
+      std::rotate(pulls.begin(), pulls.begin() + rank, pulls.end());
       break;
     }
     default: {  // all_to_all
@@ -55,9 +59,22 @@ std::vector<Pull> plan_pulls(const Station& station, const Call& call) {
         pulls.push_back({peer, sum_before(counts, rank), target, counts[rank]});
         target += counts[rank];
       }
+      std::rotate(pulls.begin(), pulls.begin() + rank, pulls.end());
     }
   }
   return pulls;
+}
+
+CommError unreadable(const Station& station, int peer, int error) {
+  return {CommError::Reason::kAborted,
+          peer,
+          concat("the memory that ",
+                 station.name(peer),
+                 " contributes could not be read (process_vm_readv: ",
+                 errno_text(error),
+                 "): it must be readable memory, and stay until wait() has returned; ",
+                 kEnvKernelCopy,
+                 "=off does without")};
 }
 
 }  // namespace
@@ -72,20 +89,38 @@ Steps Collectives::exchange(const Call& call) {
   const std::vector<Pull> pulls = plan_pulls(station_, call);
   std::size_t longest_staged = 0;
   bool any_shared = false;
+  bool any_kernel = false;
   for (int peer = 0; peer < station_.size(); ++peer) {
     const Slot& theirs = slot(call, peer);
     any_shared |= theirs.source == Source::kShared;
+    any_kernel |= theirs.source == Source::kKernel;
     if (theirs.source == Source::kStaged) {
       longest_staged =
           std::max(longest_staged, static_cast<std::size_t>(theirs.input_numel) * element);
     }
   }
+  std::vector<int> lenders;  // whose memory was read through the kernel
   for (const Pull& pull : pulls) {
+    std::byte* const to = output + static_cast<std::size_t>(pull.target) * element;
+    const std::size_t offset = static_cast<std::size_t>(pull.source) * element;
+    const std::size_t bytes = static_cast<std::size_t>(pull.count) * element;
     if (const std::byte* input = readable_input(call, pull.from)) {
-      copy_bytes(output + static_cast<std::size_t>(pull.target) * element,
-                 input + static_cast<std::size_t>(pull.source) * element,
-                 static_cast<std::size_t>(pull.count) * element);
+      copy_bytes(to, input + offset, bytes);
+      continue;
     }
+    const Slot& theirs = slot(call, pull.from);
+    if (theirs.source != Source::kKernel || bytes == 0) {
+      continue;
+    }
+    const int error = station_.kernel_copy().read(pull.from, theirs.offset + offset, to, bytes);
+    if (error != 0) {
+      co_await AliveAfterAll(pull.from);
+      throw unreadable(station_, pull.from, error);
+    }
+    lenders.push_back(pull.from);
+  }
+  if (any_kernel) {
+    co_await Undisturbed(station_, std::move(lenders));
   }
 
   // Note [stage halves]
@@ -95,7 +130,8 @@ Steps Collectives::exchange(const Call& call) {
   // turn t was last used in turn t - 2; peers finished reading that before they passed the phase
   // of turn t - 1, which this rank has awaited: so it is free to be written without asking.
   const std::size_t window = station_.control().stage_bytes();
-  const bool mine_staged = slot(call, station_.rank()).source == Source::kStaged;
+  const Source mine = slot(call, station_.rank()).source;
+  const bool mine_staged = mine == Source::kStaged;
   for (std::size_t begin = 0; begin < longest_staged; begin += window, ++turn_) {
     const std::size_t own_bytes = call.operation.input.size_bytes();
     if (mine_staged && begin < own_bytes) {
@@ -120,8 +156,11 @@ Steps Collectives::exchange(const Call& call) {
       }
     }
   }
-  if (any_shared) {
+  // Inputs that are read where they are stay until all have read them.
+  if (any_shared || any_kernel) {
     pass_phase();
+  }
+  if (any_shared || mine == Source::kKernel) {
     co_await AllAtPhase(station_, phase_);
   }
 }

@@ -1,5 +1,6 @@
 #include "comm/shm/station.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <ctime>
@@ -130,6 +131,18 @@ void Station::sleep_on_bell(std::uint32_t seen, int milliseconds) const {
 bool Station::has_ended(int peer) const {
   pollfd entry{membership_.lives[index(peer)].get(), POLLIN, 0};
   return poll(&entry, 1, 0) > 0;
+}
+
+bool Station::are_undisturbed(const std::vector<int>& peers) const {
+  std::vector<pollfd> entries;
+  entries.reserve(peers.size());
+  for (const int peer : peers) {
+    entries.push_back({membership_.lives[index(peer)].get(), POLLIN, 0});
+  }
+  const bool alive = poll(entries.data(), entries.size(), 0) == 0;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return alive && control_.header().abort.state.load(std::memory_order_seq_cst) == 0 &&
+         std::none_of(peers.begin(), peers.end(), [&](int peer) { return has_left(peer); });
 }
 
 std::string Station::name(int peer) const {

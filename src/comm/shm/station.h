@@ -61,6 +61,13 @@ class Station {
   // "rank 2 (pid 4711)", and what the kernel says of it: " (stopped)".
   std::string name(int peer) const;
   const std::vector<Channel>& links() const { return membership_.links; }
+  // True as long as nothing has happened to these ranks, nor to the world, that would have let them
+  // give up or change what they had lent. Whoever asks after a copy knows that it was good.
+  bool are_undisturbed(const std::vector<int>& peers) const;
+
+  // --- ordinary memory of peers
+
+  const KernelCopy& kernel_copy() const { return membership_.kernel_copy; }
 
   // --- shared buffers
 
