@@ -19,9 +19,9 @@ Control::Offsets::Offsets(int size, std::size_t stage_bytes)
       slots(round_up(sizeof(RankBlock), kLineBytes)),
       mailboxes(slots + kSlots * slot_bytes),
       outbox_flags(mailboxes + index(size) * sizeof(Mailbox)),
-      outbox(round_up(outbox_flags + (kOutboxSlots + index(size)) * sizeof(OutboxFlag),
-                      SharedBuffer::page_bytes())),
-      stage(outbox + (kOutboxSlots + index(size)) * kOutboxSlotBytes),
+      spare_slots(outbox_flags + (kOutboxSlots + index(size)) * sizeof(OutboxFlag)),
+      outbox(round_up(spare_slots + index(size) * kSpareSlotBytes, SharedBuffer::page_bytes())),
+      stage(outbox + kOutboxSlots * kOutboxSlotBytes),
       end(round_up(stage + 2 * stage_bytes, SharedBuffer::page_bytes())) {}
 
 Control::Control(std::byte* base, int size, std::size_t stage_bytes)
@@ -68,7 +68,10 @@ OutboxFlag& Control::outbox_flag(int rank, std::uint32_t slot) const {
 }
 
 std::byte* Control::outbox(int rank, std::uint32_t slot) const {
-  return rank_base(rank) + offsets_.outbox + slot * kOutboxSlotBytes;
+  if (slot < kOutboxSlots) {
+    return rank_base(rank) + offsets_.outbox + slot * kOutboxSlotBytes;
+  }
+  return rank_base(rank) + offsets_.spare_slots + (slot - kOutboxSlots) * kSpareSlotBytes;
 }
 
 }  // namespace trireme::detail

@@ -16,9 +16,11 @@ constexpr std::size_t kLineBytes = 64;
 constexpr std::uint32_t kSlots = 32;  // collectives in flight per rank
 constexpr std::uint32_t kMailboxEntries = 16;
 // Slots of an outbox that messages to any rank share. There is one more for each rank, so that
-// messages to a rank that does not receive yet cannot hold up those to others.
+// messages to a rank that does not receive yet cannot hold up those to others. Those are small: they
+// are there for every pair of ranks, and only keep things moving when the others are taken.
 constexpr std::uint32_t kOutboxSlots = 16;
 constexpr std::size_t kOutboxSlotBytes = 64 << 10;
+constexpr std::size_t kSpareSlotBytes = 1 << 10;
 // Inputs up to this size travel in their slot, which saves a synchronisation; what lies in a
 // SharedBuffer is worth a copy only up to a smaller one.
 constexpr std::size_t kEagerBytes = 16 << 10;
@@ -125,16 +127,23 @@ class Control {
   std::byte* stage(int rank, std::uint32_t half) const;
   std::size_t stage_bytes() const { return stage_bytes_; }
   Mailbox& mailbox(int from, int to) const;
+  // Slots kOutboxSlots + r are for rank r alone.
   OutboxFlag& outbox_flag(int rank, std::uint32_t slot) const;
   std::byte* outbox(int rank, std::uint32_t slot) const;
+  static std::size_t outbox_bytes(std::uint32_t slot) {
+    return slot < kOutboxSlots ? kOutboxSlotBytes : kSpareSlotBytes;
+  }
 
  private:
-  // A rank's area: block | slots | mailboxes to every rank | outbox flags | outbox | stage halves.
+  // A rank's area: block | slots | mailboxes to every rank | outbox flags | spare slots | outbox |
+  // stage halves. What is there for every pair of ranks (kSlots counts, a mailbox, a flag and a
+  // spare slot) makes the whole grow with the square of their number, and is kept to 2.5 KiB.
   struct Offsets {
     Offsets() = default;
     Offsets(int size, std::size_t stage_bytes);
     std::size_t counts_bytes = 0, slot_bytes = 0;
-    std::size_t slots = 0, mailboxes = 0, outbox_flags = 0, outbox = 0, stage = 0, end = 0;
+    std::size_t slots = 0, mailboxes = 0, outbox_flags = 0, spare_slots = 0, outbox = 0, stage = 0;
+    std::size_t end = 0;
   };
 
   std::byte* rank_base(int rank) const;

@@ -67,7 +67,6 @@ Steps Messages::send(const Call& call) {
   letter.source = Source::kStaged;
   std::size_t sent = 0;
   do {
-    letter.bytes = std::min(kOutboxSlotBytes, bytes - sent);
     std::uint32_t free_slot = 0;
     co_await UntilPeer(op.peer, [&] {
       const auto is_free = [&](std::uint32_t slot) {
@@ -79,8 +78,13 @@ Steps Messages::send(const Call& call) {
           return has_room();
         }
       }
-      return is_free(kOutboxSlots + static_cast<std::uint32_t>(op.peer)) && has_room();
+      // Others have taken them all. Where pieces of this pair are among them, one comes back when
+      // the peer takes it, and the small slot is not worth it.
+      const bool has_none = box.pushed.load(std::memory_order_relaxed) ==
+                            box.taken.load(std::memory_order_seq_cst);
+      return has_none && is_free(kOutboxSlots + static_cast<std::uint32_t>(op.peer));
     });
+    letter.bytes = std::min(Control::outbox_bytes(free_slot), bytes - sent);
     if (letter.bytes > 0) {
       control.outbox_flag(me, free_slot).used.store(1, std::memory_order_relaxed);
       std::memcpy(control.outbox(me, free_slot), op.input.bytes() + sent, letter.bytes);
