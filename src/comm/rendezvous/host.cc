@@ -3,6 +3,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include <poll.h>
@@ -14,6 +15,7 @@
 #include "comm/rendezvous/welcome.h"
 #include "comm/shm/control.h"
 #include "comm/shm/segment.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
@@ -288,6 +290,11 @@ class Host {
     const std::size_t bytes = Control::bytes(size, options_.stage_bytes);
     FileDescriptor memory = create_memory(bytes);
     reserve_pages(memory.get(), 0, bytes);
+    constexpr auto kMost = std::numeric_limits<std::uint32_t>::max();
+    const auto first_count = env_integer(kEnvFirstCount, 0, kMost).value_or(0);
+    const auto mapping = Mapping::map(memory, bytes);
+    Control(mapping->data(), size, options_.stage_bytes)
+        .begin_counting(static_cast<std::uint32_t>(first_count));
     return memory;
   }
 

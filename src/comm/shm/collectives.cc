@@ -86,7 +86,7 @@ void Collectives::publish(const Call& call) {
     mine.source = Source::kStaged;
   }
   mine.sequence.store(call.sequence, std::memory_order_seq_cst);
-  station_.self().issued.store(call.sequence, std::memory_order_relaxed);
+  station_.self().issued.store(call.number, std::memory_order_relaxed);
   station_.ring_if_all_issued(call.sequence);
 }
 

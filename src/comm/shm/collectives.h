@@ -16,7 +16,8 @@ namespace trireme::detail {
 // another in the order of issue.
 class Collectives {
  public:
-  explicit Collectives(Station& station) : station_(station) {}
+  explicit Collectives(Station& station)
+      : station_(station), phase_(station.first_count()), turn_(station.first_count()) {}
 
   // Tells the peers about the call and where its input is. The slot must be free.
   void publish(const Call& call);
@@ -45,9 +46,9 @@ class Collectives {
   const std::byte* readable_input(const Call& call, int peer) const;
 
   Station& station_;
-  std::uint32_t phase_ = 0;
+  std::uint32_t phase_;
   // Windows staged so far. Halves of the staging area alternate by it; see Note [stage halves].
-  std::uint32_t turn_ = 0;
+  std::uint32_t turn_;
 };
 
 // Elements of the ranks before `rank`.

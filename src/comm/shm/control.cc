@@ -27,11 +27,30 @@ Control::Offsets::Offsets(int size, std::size_t stage_bytes)
 Control::Control(std::byte* base, int size, std::size_t stage_bytes)
     : base_(base),
       ranks_(base + header_bytes()),
+      size_(size),
       stage_bytes_(stage_bytes),
       offsets_(size, stage_bytes) {}
 
 std::size_t Control::bytes(int size, std::size_t stage_bytes) {
   return header_bytes() + index(size) * Offsets(size, stage_bytes).end;
+}
+
+// A slot says `first_count` until it is used, which is no operation's number for the next 2^32.
+void Control::begin_counting(std::uint32_t first_count) const {
+  header().first_count = first_count;
+  for (int owner = 0; owner < size_; ++owner) {
+    RankBlock& block = rank(owner);
+    for (auto* counter : {&block.phase, &block.completed, &block.bell}) {
+      counter->store(first_count, std::memory_order_relaxed);
+    }
+    for (std::uint32_t i = 0; i < kSlots; ++i) {
+      slot(owner, i).sequence.store(first_count, std::memory_order_relaxed);
+    }
+    for (int peer = 0; peer < size_; ++peer) {
+      mailbox(owner, peer).pushed.store(first_count, std::memory_order_relaxed);
+      mailbox(owner, peer).taken.store(first_count, std::memory_order_relaxed);
+    }
+  }
 }
 
 std::byte* Control::rank_base(int rank) const {

@@ -35,6 +35,10 @@ enum class Source : std::uint8_t {
   kKernel = 4,  // in private memory: peers read it through the kernel
 };
 
+// Where all counters in the control memory begin; 0 where it is not set. For tests only: they begin
+// close to 2^32, so that the counters wrap around while somebody looks. Rank 0's counts.
+inline constexpr char kEnvFirstCount[] = "TRIREME_TEST_FIRST_COUNT";
+
 // What a rank says about one operation. `sequence` is written last: a peer that sees it sees the
 // rest. A slot is reused after kSlots operations, when every peer has completed the old one.
 struct alignas(kLineBytes) Slot {
@@ -62,7 +66,8 @@ struct RankBlock {
   alignas(kLineBytes) std::atomic<std::uint32_t> phase;
   // Operations completed: their slots may be reused.
   alignas(kLineBytes) std::atomic<std::uint32_t> completed;
-  std::atomic<std::uint32_t> issued;
+  // How many it has issued; for messages.
+  std::atomic<std::uint64_t> issued;
   // Threads of this rank asleep on `bell`; whoever publishes what they wait for rings it.
   alignas(kLineBytes) std::atomic<std::uint32_t> sleeping;
   std::atomic<std::uint32_t> bell;  // a futex
@@ -80,9 +85,7 @@ struct AbortRecord {
 };
 
 struct ControlHeader {
-  char magic[8];
-  std::uint32_t size;
-  std::uint32_t stage_bytes;
+  std::uint32_t first_count;  // kEnvFirstCount
   AbortRecord abort;
 };
 
@@ -118,6 +121,9 @@ class Control {
 
   static std::size_t bytes(int size, std::size_t stage_bytes);
 
+  // Of memory that is all zero, before anyone else sees it.
+  void begin_counting(std::uint32_t first_count) const;
+
   ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(base_); }
   RankBlock& rank(int rank) const;
   Slot& slot(int rank, std::uint32_t sequence) const;
@@ -150,6 +156,7 @@ class Control {
 
   std::byte* base_ = nullptr;
   std::byte* ranks_ = nullptr;
+  int size_ = 0;
   std::size_t stage_bytes_ = 0;
   Offsets offsets_;
 };

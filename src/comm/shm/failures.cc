@@ -17,7 +17,7 @@ namespace {
 
 std::string describe_call(const Call& call) {
   const Operation& op = call.operation;
-  return concat(call.sequence != 0 ? concat("#", call.sequence, " ") : "",
+  return concat(call.number != 0 ? concat("#", call.number, " ") : "",
                 describe(op.kind, op.reduce, op.dtype, op.total, op.root));
 }
 
@@ -119,7 +119,7 @@ void Progress::fail(CommError::Reason reason, int blamed, const std::string& wha
       concat(stuck == nullptr ? "between operations" : describe_call(stuck->call), ": ", what);
   message += "; last operations:";
   for (int peer = 0; peer < station_.size(); ++peer) {
-    const std::uint32_t issued = station_.control().rank(peer).issued.load();
+    const std::uint64_t issued = station_.control().rank(peer).issued.load();
     message +=
         concat(peer == 0 ? " " : ", ", "rank ", peer, " ", describe_slot(station_, peer, issued));
   }
@@ -160,8 +160,10 @@ void Progress::write_summary(const std::string& message) const {
   text << message << "\n";
   for (int peer = 0; peer < station_.size(); ++peer) {
     const RankBlock& block = station_.control().rank(peer);
-    text << station_.name(peer) << ": issued " << describe_slot(station_, peer, block.issued.load())
-         << ", completed #" << block.completed.load() << "\n";
+    const std::uint64_t issued = block.issued.load();
+    const std::uint32_t in_flight = sequence_of(station_, issued) - block.completed.load();
+    text << station_.name(peer) << ": issued " << describe_slot(station_, peer, issued)
+         << ", completed #" << issued - in_flight << "\n";
   }
   options_.flight_folder.write_or_warn("flight-summary.txt", text.str());
 }

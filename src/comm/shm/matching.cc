@@ -20,15 +20,25 @@ CallFacts facts_in(const Station& station, int peer, std::uint32_t sequence) {
           slot.has_counts != 0 ? control.counts(slot) : nullptr};
 }
 
+// For messages: as the program counts them.
+std::uint32_t number_of(const Station& station, std::uint32_t sequence) {
+  return sequence - station.first_count();
+}
+
 }  // namespace
 
-std::string describe_slot(const Station& station, int peer, std::uint32_t sequence) {
-  return sequence == 0 ? "nothing yet"
-                       : describe_facts(sequence, facts_in(station, peer, sequence));
+std::uint32_t sequence_of(const Station& station, std::uint64_t number) {
+  return station.first_count() + static_cast<std::uint32_t>(number);
+}
+
+std::string describe_slot(const Station& station, int peer, std::uint64_t number) {
+  return number == 0 ? "nothing yet"
+                     : describe_facts(static_cast<std::uint32_t>(number),
+                                      facts_in(station, peer, sequence_of(station, number)));
 }
 
 void check_same_call(const Station& station, std::uint32_t sequence, int peer) {
-  check_same_call(sequence,
+  check_same_call(number_of(station, sequence),
                   station.size(),
                   station.rank(),
                   facts_in(station, station.rank(), sequence),
@@ -47,7 +57,8 @@ void check_splits(const Station& station, std::uint32_t sequence) {
   for (int peer = 0; peer < station.size(); ++peer) {
     all.push_back(facts_in(station, peer, sequence));
   }
-  check_splits(sequence, all, [&](int rank) { return station.name(rank); });
+  check_splits(
+      number_of(station, sequence), all, [&](int rank) { return station.name(rank); });
 }
 
 }  // namespace trireme::detail

@@ -14,7 +14,10 @@ void check_same_call(const Station& station, std::uint32_t sequence, int peer);
 // other in an operation where no rank alone can know. All ranks have published it.
 void check_splits(const Station& station, std::uint32_t sequence);
 
-// "#17 all_reduce(sum, float32 x 1024)", or "nothing yet".
-std::string describe_slot(const Station& station, int peer, std::uint32_t sequence);
+// What the control memory calls operation `number`, which counts from 1.
+std::uint32_t sequence_of(const Station& station, std::uint64_t number);
+
+// "#17 all_reduce(sum, float32 x 1024)"; "nothing yet" for number 0.
+std::string describe_slot(const Station& station, int peer, std::uint64_t number);
 
 }  // namespace trireme::detail

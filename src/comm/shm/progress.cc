@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include "comm/shm/matching.h"
 #include "comm/shm/pending.h"
 #include "comm/waiting.h"
 #include "trireme/core/log.h"
@@ -199,18 +200,20 @@ Work Progress::issue(Operation operation) {
   } else if (kind == OpKind::kRecv) {
     pending->steps = messages_.recv(pending->call);
   } else {
-    const auto sequence = static_cast<std::uint32_t>(issued_ + 1);
+    const std::uint32_t sequence = sequence_of(station_, issued_ + 1);
     FreeSlot slot(*this, sequence - kSlots);
     if (issued_ >= kSlots && !slot.reached()) {
       lock.unlock();
       run_until(slot, options_.timeout, kBacklogSleeper);
       lock.lock();
     }
-    ++issued_;
+    pending->call.number = ++issued_;
     pending->call.sequence = sequence;
     pending->steps = collectives_.run(pending->call);
   }
-  pending->record = recorder_.issued(pending->call.sequence, pending->call.operation, Clock::now());
+  pending->record = recorder_.issued(static_cast<std::uint32_t>(pending->call.number),
+                                     pending->call.operation,
+                                     Clock::now());
   queue_of(*pending).push_back(pending);
   if (pending->is_collective()) {
     collectives_.publish(pending->call);

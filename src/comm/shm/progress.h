@@ -110,7 +110,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
   Queue queue_;                 // collectives, in order
   std::map<int, Queue> sends_;  // by peer, each in order
   std::map<int, Queue> recvs_;
-  std::uint64_t issued_ = 0;  // collectives; their sequence numbers are its lower half
+  std::uint64_t issued_ = 0;  // collectives
   Clock::time_point last_check_ = Clock::now();
   std::optional<CommError> failure_;
   bool closing_ = false;

@@ -125,7 +125,7 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes) {
   }
 }
 
-std::shared_ptr<Mapping> Mapping::map(FileDescriptor fd, std::size_t bytes) {
+std::shared_ptr<Mapping> Mapping::map(const FileDescriptor& fd, std::size_t bytes) {
   LiveMappings& live = live_mappings();
   const std::lock_guard lock(live.mutex);
   const auto key = inode_of(fd.get());

@@ -29,7 +29,7 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes);
 // address space and lets the thread sanitizer see both sides of an exchange.
 class Mapping {
  public:
-  static std::shared_ptr<Mapping> map(FileDescriptor fd, std::size_t bytes);
+  static std::shared_ptr<Mapping> map(const FileDescriptor& fd, std::size_t bytes);
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();

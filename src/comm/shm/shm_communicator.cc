@@ -55,7 +55,8 @@ struct Outcome {
 class ShmCommunicator final : public Communicator {
  public:
   ShmCommunicator(Membership membership, ProgressOptions options)
-      : progress_(std::make_shared<Progress>(std::move(membership), std::move(options))) {
+      : progress_(std::make_shared<Progress>(std::move(membership), std::move(options))),
+        last_buffer_(progress_->station().first_count()) {
     progress_->start_helper();
   }
   ~ShmCommunicator() override { progress_->close(); }
@@ -87,7 +88,7 @@ class ShmCommunicator final : public Communicator {
     if (memory.valid()) {
       try {
         reserve_pages(memory.get(), static_cast<std::size_t>(rank()) * stride, stride);
-        mapping = Mapping::map(std::move(memory), total);
+        mapping = Mapping::map(memory, total);
       } catch (const MemoryError& error) {
         std::strncpy(outcome.failure, error.what(), sizeof(outcome.failure) - 1);
       }
@@ -154,7 +155,7 @@ class ShmCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Progress> progress_;
-  std::uint32_t last_buffer_ = 0;
+  std::uint32_t last_buffer_;
 };
 
 }  // namespace

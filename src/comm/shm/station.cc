@@ -76,7 +76,8 @@ char process_state(int pid) {
 
 Station::Station(Membership membership) : owner_(getpid()), membership_(std::move(membership)) {
   const std::size_t bytes = Control::bytes(membership_.size, membership_.stage_bytes);
-  memory_ = Mapping::map(std::move(membership_.control), bytes);
+  memory_ = Mapping::map(membership_.control, bytes);
+  membership_.control.reset();
   control_ = Control(memory_->data(), membership_.size, membership_.stage_bytes);
   announce_at_exit(&self());
 }

@@ -30,6 +30,7 @@ class Station {
   int sum_group() const { return membership_.sum_group; }
   const Control& control() const { return control_; }
   RankBlock& self() const { return control_.rank(rank()); }
+  std::uint32_t first_count() const { return control_.header().first_count; }
   // A copy that fork made: it must not act for the rank.
   bool in_forked_child() const { return getpid() != owner_; }
   // More ranks than processors: waiting must give the processor away at once.
