@@ -104,6 +104,7 @@ JobEnvironment with_what_the_user_says(JobEnvironment job) {
     job.rendezvous = *place;
     job.rendezvous_source = kEnvRendezvous;
   }
+  job.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(job.epoch);
   return job;
 }
 
@@ -226,6 +227,7 @@ JobEnvironment read_job_environment() {
   if (env_string(kTrireme.rank)) {
     JobEnvironment job = read(kTrireme);
     job.job = value(kEnvJob);
+    job.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
     job.rendezvous = value(kEnvRendezvous);
     job.rendezvous_source = kEnvRendezvous;
     return job;
@@ -237,9 +239,11 @@ JobEnvironment read_job_environment() {
                      " ",
                      value("MASTER_PORT"),
                      " ",
-                     value("TORCHELASTIC_RUN_ID"),
-                     " ",
-                     value("TORCHELASTIC_RESTART_COUNT"));
+                     value("TORCHELASTIC_RUN_ID"));
+    // Each machine's agent counts the failures of its own ranks: one agent's count is everyone's.
+    if (job.local_size == job.size) {
+      job.epoch = env_integer("TORCHELASTIC_RESTART_COUNT", 0, kMostEpoch).value_or(0);
+    }
     // torchrun itself has MASTER_PORT.
     if (const auto port = env_integer("MASTER_PORT", 1, 65534)) {
       job.rendezvous = concat(value("MASTER_ADDR"), ":", *port + 1);
@@ -260,12 +264,8 @@ JobEnvironment read_job_environment() {
   if (in_slurm_step()) {
     JobEnvironment job = read(kSlurm);
     place_in_slurm(job);
-    job.job = concat("slurm ",
-                     value("SLURM_JOB_ID"),
-                     " ",
-                     value("SLURM_STEP_ID"),
-                     " ",
-                     value("SLURM_RESTART_COUNT"));
+    job.job = concat("slurm ", value("SLURM_JOB_ID"), " ", value("SLURM_STEP_ID"));
+    job.epoch = env_integer("SLURM_RESTART_COUNT", 0, kMostEpoch).value_or(0);
     return with_what_the_user_says(job);
   }
   if (env_string(kMpich.rank)) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,7 @@ struct JobEnvironment {
   int local_size = 1;
   std::string job;            // what tells this job from others on the machine; empty: nothing does
   bool job_is_local = false;  // ranks on other machines have another name for it
+  std::int64_t epoch = 0;     // which attempt at it this is, of all ranks alike
   // Where rank 0 can be reached from other machines ("HOST:PORT"; empty: nothing says), and which
   // variables say so.
   std::string rendezvous;
@@ -32,7 +34,8 @@ std::optional<int> slurm_tasks_of(const std::string& list, int node);
 std::string hydra_control_place(const std::string& command_line);
 
 // Reads, in this order, the variables of trireme run, torchrun, Open MPI, Slurm's srun and MPICH;
-// the first that names a rank counts. TRIREME_JOB names the job under each. Throws ConfigError for
+// the first that names a rank counts. TRIREME_JOB names the job under each, TRIREME_EPOCH the
+// attempt at it. Throws ConfigError for
 // values that make no sense.
 JobEnvironment read_job_environment();
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <tuple>
 
 #include <sodium.h>
 #include <unistd.h>
@@ -28,11 +29,13 @@ using detail::JobEnvironment;
 
 // Which of a process's worlds of one job this is. The ranks build them in the same order, so equal
 // numbers meet; ranks that are threads of one process count each for itself.
-int number_of_world(const std::string& job, int rank) {
+// Each attempt at a job begins anew, so that processes which it starts and those which have lived
+// through an earlier one count alike.
+int number_of_world(const std::string& job, std::int64_t epoch, int rank) {
   static std::mutex mutex;
-  static std::map<std::pair<std::string, int>, int> counts;
+  static std::map<std::tuple<std::string, std::int64_t, int>, int> counts;
   const std::lock_guard lock(mutex);
-  return counts[{job, rank}]++;
+  return counts[{job, epoch, rank}]++;
 }
 
 std::string hex_digest(const std::string& text) {
@@ -63,6 +66,7 @@ JobEnvironment place_of_this_process(const InitOptions& options) {
   place.rank = place.local_rank = *options.rank;
   place.size = place.local_size = *options.size;
   place.job = env_string(kEnvJob).value_or("");
+  place.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
   return place;
 }
 
@@ -85,7 +89,9 @@ std::string program_version_of(const InitOptions& options) {
   return given ? *given : detail::executable_build_id();
 }
 
-detail::FlightFolder flight_folder_of(const InitOptions& options, const std::string& job) {
+detail::FlightFolder flight_folder_of(const InitOptions& options,
+                                      const std::string& job,
+                                      std::int64_t epoch) {
   using detail::FlightFolder;
   if (!options.flight_folder.empty()) {
     return FlightFolder::named(options.flight_folder);
@@ -93,7 +99,8 @@ detail::FlightFolder flight_folder_of(const InitOptions& options, const std::str
   if (const auto folder = env_string(kEnvLogDir)) {
     return FlightFolder::named(*folder);
   }
-  return FlightFolder::temporary(hex_digest(job).substr(0, 12));
+  const std::string attempt = epoch == 0 ? job : concat(job, " attempt ", epoch);
+  return FlightFolder::temporary(hex_digest(attempt).substr(0, 12));
 }
 
 }  // namespace
@@ -171,7 +178,14 @@ std::shared_ptr<World> init(const InitOptions& options) {
   if (job.empty()) {
     job = concat("alone ", getpid());
   }
+  const std::int64_t epoch = options.epoch.value_or(place.epoch);
+  TRIREME_CHECK(epoch >= 0 && epoch <= kMostEpoch,
+                "InitOptions::epoch: expected 0 to ",
+                kMostEpoch,
+                ", found ",
+                epoch);
   detail::RendezvousOptions meeting;
+  meeting.identity.epoch = epoch;
   meeting.identity.rank = place.rank;
   meeting.identity.size = place.size;
   // Without a token the ranks of a machine check the user ID alone, those of several machines
@@ -181,7 +195,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
   meeting.identity.program_version = program_version_of(options);
   meeting.identity.sum_group = sum_group_of(options);
   meeting.identity.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
-  const int number = number_of_world(job, place.rank);
+  const int number = number_of_world(job, epoch, place.rank);
   meeting.name = concat("trireme/", geteuid(), "/", hex_digest(job), "/", number);
   // Windows of the stage must hold a vector of each rank.
   constexpr std::size_t kLeastPerRank = 1024;
@@ -189,7 +203,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   meeting.kernel_copy = kernel_copy_of(options);
   meeting.timeout = timeout_of(options);
-  const detail::FlightFolder folder = flight_folder_of(options, job);
+  const detail::FlightFolder folder = flight_folder_of(options, job, epoch);
   World::Facts facts;
   facts.local_rank = place.local_rank;
   facts.local_size = place.local_size;

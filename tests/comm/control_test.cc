@@ -49,9 +49,8 @@ TEST(Control, PartsDoNotOverlap) {
   std::byte* base = memory.data() + (4096 - reinterpret_cast<std::uintptr_t>(memory.data()) % 4096);
   const Control control(base, kRanks, kSmallStage);
   const auto add = [&](const void* at, std::size_t length, std::size_t alignment) {
-    parts.push_back({index(static_cast<int>(static_cast<const std::byte*>(at) - base)),
-                     length,
-                     alignment});
+    parts.push_back(
+        {index(static_cast<int>(static_cast<const std::byte*>(at) - base)), length, alignment});
   };
   add(&control.header(), sizeof(detail::ControlHeader), 64);
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -72,9 +71,8 @@ TEST(Control, PartsDoNotOverlap) {
     add(control.stage(rank, 0), kSmallStage, 64);
     add(control.stage(rank, 1), kSmallStage, 64);
   }
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.begin < b.begin;
-  });
+  std::sort(
+      parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
   std::size_t end = 0;
   for (const Part& part : parts) {
     EXPECT_GE(part.begin, end) << "a part begins inside the one before it";

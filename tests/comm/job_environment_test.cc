@@ -67,6 +67,52 @@ TEST(JobEnvironment, ReadsTorchrun) {
   EXPECT_NE(job.job.find("29500"), std::string::npos);
 }
 
+// A job that is started again keeps its name: what is left over of it is then known by the attempt.
+TEST(JobEnvironment, CountsTheAttemptsOfOneTorchrun) {
+  const Variables variables{{"RANK", "1"},
+                            {"WORLD_SIZE", "2"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "2"},
+                            {"MASTER_ADDR", "localhost"},
+                            {"MASTER_PORT", "29500"}};
+  const JobEnvironment first = read_job_environment();
+  EXPECT_EQ(first.epoch, 0);
+  const Variables again{{"TORCHELASTIC_RESTART_COUNT", "2"}};
+  EXPECT_EQ(read_job_environment().epoch, 2);
+  EXPECT_EQ(read_job_environment().job, first.job);
+  const Variables said{{"TRIREME_EPOCH", "5"}};
+  EXPECT_EQ(read_job_environment().epoch, 5);
+}
+
+// On several machines each agent counts only the failures of its own ranks.
+TEST(JobEnvironment, DoesNotTakeOneAgentsCountForTheJobs) {
+  const Variables variables{{"RANK", "1"},
+                            {"WORLD_SIZE", "2"},
+                            {"LOCAL_RANK", "0"},
+                            {"LOCAL_WORLD_SIZE", "1"},
+                            {"MASTER_ADDR", "node-a"},
+                            {"MASTER_PORT", "29500"}};
+  const JobEnvironment first = read_job_environment();
+  const Variables again{{"TORCHELASTIC_RESTART_COUNT", "2"}};
+  EXPECT_EQ(read_job_environment().epoch, 0);
+  EXPECT_EQ(read_job_environment().job, first.job);
+}
+
+TEST(JobEnvironment, CountsTheAttemptsOfASlurmJob) {
+  const Variables variables{{"SLURM_PROCID", "0"},
+                            {"SLURM_NTASKS", "2"},
+                            {"SLURM_LOCALID", "0"},
+                            {"SLURM_JOB_ID", "17"},
+                            {"SLURM_STEP_ID", "0"}};
+  const JobEnvironment first = read_job_environment();
+  EXPECT_EQ(first.epoch, 0);
+  const Variables again{{"SLURM_RESTART_COUNT", "1"}};
+  EXPECT_EQ(read_job_environment().epoch, 1);
+  EXPECT_EQ(read_job_environment().job, first.job);
+  const Variables wrong{{"SLURM_RESTART_COUNT", "twice"}};
+  EXPECT_THROW(read_job_environment(), ConfigError);
+}
+
 TEST(JobEnvironment, ReadsOpenMpi) {
   const Variables variables{{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "5"}};
   expect_place(read_job_environment(), "mpirun (Open MPI)", 3, 5);

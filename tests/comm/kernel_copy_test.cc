@@ -1,5 +1,5 @@
-// Ordinary memory read through the kernel: the same values as without, on every rank or on none, and
-// every way in which it can fail.
+// Ordinary memory read through the kernel: the same values as without, on every rank or on none,
+// and every way in which it can fail.
 
 #include "comm/shm/kernel_copy.h"
 
@@ -97,8 +97,8 @@ void expect(const std::vector<std::uint8_t>& found,
   EXPECT_EQ(differs, found.end()) << what << " differs in byte " << differs - found.begin();
 }
 
-// Every operation that moves data, with parts of different lengths: none, on both sides of what goes
-// with the announcement, and of several pages at odd addresses.
+// Every operation that moves data, with parts of different lengths: none, on both sides of what
+// goes with the announcement, and of several pages at odd addresses.
 void check_operations(World& world) {
   const int rank = world.rank();
   const int size = world.size();
@@ -107,8 +107,8 @@ void check_operations(World& world) {
     constexpr std::int64_t kLengths[] = {50'001, 16'384, 0, 16'385, 123'457};
     counts.push_back(kLengths[peer % 5]);
   }
-  const auto total = static_cast<std::size_t>(std::accumulate(
-      counts.begin(), counts.end(), std::int64_t{0}));
+  const auto total =
+      static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
   const auto count_of = [&](int peer) {
     return static_cast<std::size_t>(counts[static_cast<std::size_t>(peer)]);
   };
@@ -210,7 +210,8 @@ TEST_F(KernelCopy, AnUnknownSettingIsRefused) {
 }
 
 // One rank may not: all know who, why, and what would help.
-void expect_not_used(const std::function<void()>& on_rank_1, const std::vector<std::string>& parts) {
+void expect_not_used(const std::function<void()>& on_rank_1,
+                     const std::vector<std::string>& parts) {
   const std::string job = unique_job();
   testing::fork_ranks(3, [&](int rank) {
     if (rank == 1) {
@@ -317,7 +318,8 @@ TEST_F(KernelCopy, ARankThatDiesWhileItIsReadIsNamed) {
   EXPECT_EQ(wait_for(pids[2]), 0);
 }
 
-// Memory that cannot be read, as after it was returned: its rank is named on all ranks, itself included.
+// Memory that cannot be read, as after it was returned: its rank is named on all ranks, itself
+// included.
 TEST_F(KernelCopy, MemoryThatCannotBeReadIsNamed) {
   fork_world(3, [](World& world) {
     constexpr std::size_t kBytes = 256 << 10;

@@ -43,7 +43,7 @@ constexpr char kTheJob[] = "a job of this test";
 // Rank 0 of two, which waits in a process of its own at a port of this machine.
 class Waiting {
  public:
-  Waiting() {
+  explicit Waiting(std::int64_t epoch = 0, int world = 0) : epoch_(epoch), world_(world) {
     const detail::MeetingPlace any{"127.0.0.1", 0};
     listener_ = detail::listen_at(detail::resolve(any), any);
     place_ = detail::MeetingPlace{"127.0.0.1", detail::port_of(listener_)};
@@ -72,7 +72,9 @@ class Waiting {
     options.identity.token = kTheToken;
     options.local_rank = rank;
     options.local_size = 2;
+    options.identity.epoch = epoch_;
     options.job = kTheJob;
+    options.world = world_;
     options.place = place_.text();
     options.where = "this test";
     options.timeout = std::chrono::seconds(60);
@@ -96,6 +98,8 @@ class Waiting {
   static Deadline soon() { return Deadline(std::chrono::seconds(30)); }
 
  private:
+  std::int64_t epoch_;
+  int world_;
   FileDescriptor listener_;
   detail::MeetingPlace place_;
   pid_t pid_ = -1;
@@ -228,6 +232,50 @@ TEST(NetMeeting, NamesBothSidesToARankThatKnowsTheToken) {
                                   std::string("it runs program version \"2.0-other\"")}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
+  host.expect_complete();
+}
+
+// What is left over of an earlier attempt at the job knows the token, and may have come further.
+TEST(NetMeeting, RefusesARankOfAnEarlierAttempt) {
+  for (const int world : {0, 3}) {
+    Waiting host(2);
+    NetMeetingOptions options = host.options_of(1);
+    options.identity.epoch = 1;
+    options.world = world;
+    const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+    for (const std::string& part : {detail::concat("refused rank 1 of 2 (pid ", getpid()),
+                                    std::string("it belongs to attempt 1"),
+                                    std::string("rank 0 to attempt 2"),
+                                    std::string("it is left over")}) {
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+    host.expect_complete();
+  }
+}
+
+// A rank that was started again, into a job that has gone on without it.
+TEST(NetMeeting, RefusesARankThatComesForAnEarlierWorld) {
+  Waiting host(0, 2);
+  NetMeetingOptions options = host.options_of(1);
+  options.world = 1;
+  const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+  for (const std::string& part : {detail::concat("refused rank 1 of 2 (pid ", getpid()),
+                                  std::string("it comes for world 1"),
+                                  std::string("the ranks of world 2"),
+                                  std::string("TRIREME_EPOCH")}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  host.expect_complete();
+}
+
+// One that is ahead waits until rank 0 has come so far.
+TEST(NetMeeting, ARankThatIsAheadComesAgain) {
+  Waiting host;
+  NetMeetingOptions options = host.options_of(1);
+  options.world = 1;
+  options.timeout = std::chrono::milliseconds(500);
+  const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+  EXPECT_NE(message.find("rendezvous timed out"), std::string::npos) << message;
   host.expect_complete();
 }
 

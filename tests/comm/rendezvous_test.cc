@@ -26,15 +26,19 @@ using testing::wait_for;
 // Rank 0 of two waits; an intruder comes first and must be refused with all of `parts`; then the
 // real rank 1 is still let in.
 void expect_refused(const std::function<void(InitOptions&)>& disguise,
-                    const std::vector<std::string>& parts) {
+                    const std::vector<std::string>& parts,
+                    std::int64_t epoch = 0) {
   const std::string job = unique_job();
   const auto join = [&](int rank) {
-    const auto world = init(options_for(job, rank, 2));
+    InitOptions options = options_for(job, rank, 2);
+    options.epoch = epoch;
+    const auto world = init(options);
     world->barrier().wait();
   };
   const pid_t host = fork_rank(0, join);
   const pid_t intruder = fork_rank(1, [&](int) {
     InitOptions options = options_for(job, 1, 2);
+    options.epoch = epoch;
     disguise(options);
     try {
       init(options);
@@ -80,6 +84,63 @@ TEST(Rendezvous, RefusesWhoWouldAddUpDifferently) {
 TEST(Rendezvous, RefusesAnotherAlgorithm) {
   expect_refused([](InitOptions& options) { options.algorithm = "ring"; },
                  {"the algorithm \"ring\" and rank 0 \"auto\"", "TRIREME_ALGORITHM"});
+}
+
+// A rank that has outlived its attempt at the job, and one whose rank 0 has.
+TEST(Rendezvous, RefusesARankOfAnotherAttempt) {
+  expect_refused([](InitOptions& options) { options.epoch = 1; },
+                 {"refused rank 1 of 2 (pid",
+                  "it belongs to attempt 1",
+                  "rank 0 to attempt 2",
+                  "so it is left"},
+                 2);
+  expect_refused([](InitOptions& options) { options.epoch = 3; },
+                 {"it belongs to attempt 3", "rank 0 to attempt 2", "so rank 0 is left over"},
+                 2);
+}
+
+TEST(Rendezvous, TakesTheAttemptFromTheLauncher) {
+  setenv("TRIREME_EPOCH", "7", 1);
+  expect_refused([](InitOptions& options) { options.epoch.reset(); },
+                 {"it belongs to attempt 7", "rank 0 to attempt 8"},
+                 8);
+  unsetenv("TRIREME_EPOCH");
+}
+
+TEST(Rendezvous, RefusesAnAttemptThatIsNoNumber) {
+  InitOptions options = options_for(unique_job(), 0, 1);
+  options.epoch = -1;
+  EXPECT_NE(message_of<ConfigError>([&] { init(options); }).find("InitOptions::epoch"),
+            std::string::npos);
+  options.epoch.reset();
+  setenv("TRIREME_EPOCH", "second", 1);
+  EXPECT_NE(message_of<ConfigError>([&] { init(options); }).find("TRIREME_EPOCH"),
+            std::string::npos);
+  unsetenv("TRIREME_EPOCH");
+}
+
+// A process that lives on after its world has failed, and one that is started in the place of the
+// lost: they have built different numbers of worlds, and meet in the next attempt.
+TEST(Rendezvous, SurvivorsAndNewcomersMeetInTheNextAttempt) {
+  const std::string job = unique_job();
+  const auto join = [&](int rank, std::int64_t epoch) {
+    InitOptions options = options_for(job, rank, 2);
+    options.epoch = epoch;
+    options.timeout = std::chrono::seconds(20);
+    init(options)->barrier().wait();
+  };
+  const pid_t survivor = fork_rank(0, [&](int rank) {
+    join(rank, 0);
+    join(rank, 0);
+    join(rank, 1);
+  });
+  const pid_t lost = fork_rank(1, [&](int rank) {
+    join(rank, 0);
+    join(rank, 0);
+  });
+  EXPECT_EQ(wait_for(lost), 0);
+  EXPECT_EQ(wait_for(fork_rank(1, [&](int rank) { join(rank, 1); })), 0);
+  EXPECT_EQ(wait_for(survivor), 0);
 }
 
 TEST(Rendezvous, RefusesADuplicateRank) {

@@ -1,5 +1,5 @@
-// The counters in the control memory are 32 bits wide: what happens when they wrap around. They begin
-// so close to 2^32 here that each does so after a few operations.
+// The counters in the control memory are 32 bits wide: what happens when they wrap around. They
+// begin so close to 2^32 here that each does so after a few operations.
 
 #include <algorithm>
 #include <cstdlib>
@@ -143,8 +143,8 @@ TEST_P(WrapAround, MistakesAreNamedAsElsewhere) {
         std::vector<float> data(world.rank() == 0 ? 10 : 11);
         const std::string message =
             testing::message_of<CommError>([&] { world.all_reduce(data).wait(); });
-        for (const char* part :
-             {"rank 0: #42 all_reduce(sum, float32 x 10)", "rank 1: #42 all_reduce(sum, float32 x 11)"}) {
+        for (const char* part : {"rank 0: #42 all_reduce(sum, float32 x 10)",
+                                 "rank 1: #42 all_reduce(sum, float32 x 11)"}) {
           EXPECT_NE(message.find(part), std::string::npos) << message;
         }
         EXPECT_NE(message.find("last operations: rank 0 #42 all_reduce"), std::string::npos)

@@ -86,8 +86,8 @@ TEST(DoctorCommand, PrintsATableAndWritesAFile) {
 // Ranks that do not read each other's memory say why, and what would change it.
 TEST(DoctorCommand, SaysWhyOrdinaryMemoryTakesTwoCopies) {
   const TemporaryFolder folder;
-  const Finished finished = doctor({"-n", "2", "--json", "-", "--folder", folder.path()},
-                                   {"TRIREME_KERNEL_COPY=off"});
+  const Finished finished =
+      doctor({"-n", "2", "--json", "-", "--folder", folder.path()}, {"TRIREME_KERNEL_COPY=off"});
   ASSERT_TRUE(finished.code == 0 || finished.code == 1) << finished.err;
   const Json finding = finding_of(Json::parse(finished.out), "kernel copy");
   EXPECT_EQ(finding.at("verdict"), "note");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -12,7 +13,11 @@ inline constexpr char kEnvRank[] = "TRIREME_RANK";
 inline constexpr char kEnvSize[] = "TRIREME_WORLD_SIZE";
 inline constexpr char kEnvLocalRank[] = "TRIREME_LOCAL_RANK";
 inline constexpr char kEnvLocalSize[] = "TRIREME_LOCAL_SIZE";
-inline constexpr char kEnvJob[] = "TRIREME_JOB";      // names the job; not a secret
+inline constexpr char kEnvJob[] = "TRIREME_JOB";  // names the job; not a secret
+// Which attempt at the job this is, from 0, counted by whoever starts its ranks again: ranks of
+// different ones refuse each other.
+inline constexpr char kEnvEpoch[] = "TRIREME_EPOCH";
+inline constexpr std::int64_t kMostEpoch = std::int64_t{1} << 62;
 inline constexpr char kEnvToken[] = "TRIREME_TOKEN";  // proves membership; a secret
 // As the token: there is no secret, and whoever reaches the port may join. A user must say so.
 inline constexpr char kNoToken[] = "none";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,11 @@ struct InitOptions {
   // Ranks that meet at a TCP port must have a token; "none" lets anyone join who reaches the port.
   std::string job;
   std::string token;
+  // Which attempt at the job this is, from 0. Ranks of different ones refuse each other, so that
+  // one that was left over cannot join those that were started in its place; worlds are counted
+  // anew in each. None: TRIREME_EPOCH, else what the launcher says (torchrun and Slurm count
+  // restarts).
+  std::optional<std::int64_t> epoch;
   // Of every wait, the rendezvous included. Zero: TRIREME_TIMEOUT, else kDefaultTimeout.
   Milliseconds timeout{0};
   // Processes of different versions refuse each other. Empty: TRIREME_PROGRAM_VERSION, else the

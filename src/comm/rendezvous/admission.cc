@@ -97,6 +97,7 @@ Hello make_hello(const Identity& identity) {
   hello.rank = identity.rank;
   hello.size = identity.size;
   hello.pid = getpid();
+  hello.epoch = identity.epoch;
   copy_text(hello.library, TRIREME_VERSION);
   copy_text(hello.program, identity.program_version);
   hello.sum_group = identity.sum_group;
@@ -164,6 +165,16 @@ bool same_proof(const ProofBytes& a, const ProofBytes& b) {
 }
 
 std::optional<std::string> objection(const Hello& host, const Hello& hello) {
+  // First: what is left over may differ in everything else too.
+  if (hello.epoch != host.epoch) {
+    return concat("it belongs to attempt ",
+                  hello.epoch,
+                  " at this job and rank 0 to attempt ",
+                  host.epoch,
+                  " (TRIREME_EPOCH), so ",
+                  hello.epoch < host.epoch ? "it" : "rank 0",
+                  " is left over from an earlier one: end that process");
+  }
   if (text_of(hello.library) != text_of(host.library)) {
     return concat("it uses Trireme ",
                   printable(text_of(hello.library)),

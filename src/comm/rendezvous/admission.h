@@ -46,6 +46,7 @@ struct Challenge {
 // Who a process is.
 struct Hello {
   std::uint64_t cpus[16];  // the processors it may run on, a bit each (the first 1024)
+  std::int64_t epoch;      // the attempt at the job that it belongs to
   std::int32_t rank;
   std::int32_t size;
   std::int32_t pid;
@@ -73,6 +74,7 @@ struct Verdict {
 struct Identity {
   int rank = 0;
   int size = 1;
+  std::int64_t epoch = 0;
   std::string token;
   std::string program_version;
   int sum_group = 1;

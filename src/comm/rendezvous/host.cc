@@ -368,8 +368,8 @@ Membership host_world(const RendezvousOptions& options) {
                getpid(),
                ") cannot open the rendezvous of this job: pid ",
                other ? other->peer().pid : -1,
-               " is already rank 0 of it; start rank 0 once, or give the new job another "
-               "name (TRIREME_JOB)"));
+               " is already rank 0 of it; start rank 0 once, end one that is left over, or give "
+               "the new job another name (TRIREME_JOB)"));
   }
   return Host(options, std::move(listener)).run();
 }

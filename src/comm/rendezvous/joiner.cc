@@ -135,8 +135,7 @@ class Joiner {
       }
       std::move(lives.begin(), lives.end(), std::back_inserter(membership.lives));
     }
-    KernelCopyReport report =
-        try_kernel_copy(probes, options_.identity.rank, options_.first_rank);
+    KernelCopyReport report = try_kernel_copy(probes, options_.identity.rank, options_.first_rank);
     if (!channel.send(&report, sizeof(report), {}, deadline_) ||
         !channel.receive(&report, sizeof(report), nullptr, deadline_)) {
       lost();

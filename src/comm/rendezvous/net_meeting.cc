@@ -176,9 +176,6 @@ class NetHost {
     if (talk.greeting.job != own_greeting_.job) {
       return refuse_stranger(talk, "it belongs to another job (TRIREME_JOB)");
     }
-    if (talk.greeting.world > own_greeting_.world) {
-      return false;  // it is ahead, and comes again
-    }
     talk.challenge = make_challenge(talk.greeting, options_.identity.token);
     talk.challenged = true;
     return talk.channel.send(TcpChannel::bytes_of(talk.challenge), soon());
@@ -194,6 +191,19 @@ class NetHost {
     const Hello& hello = introduction.said.hello;
     if (const auto reason = objection(hello_.hello, hello)) {
       return refuse_rank(talk, hello, *reason);
+    }
+    if (talk.greeting.world > own_greeting_.world) {
+      return false;  // it is ahead, and comes again
+    }
+    if (talk.greeting.world < own_greeting_.world) {
+      return refuse_rank(talk,
+                         hello,
+                         concat("it comes for world ",
+                                talk.greeting.world,
+                                " of this job and rank 0 waits for the ranks of world ",
+                                own_greeting_.world,
+                                ": a rank that was started again has to join with a new attempt "
+                                "(TRIREME_EPOCH) of all ranks"));
     }
     if (links_[index(hello.rank)].valid()) {
       return refuse_rank(talk,
@@ -359,7 +369,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
         !channel->receive(&message, deadline_)) {
       why = "it closed the connection without a word";
       std::this_thread::sleep_for(kNetRetryPause);
-      continue;  // rank 0 may still be busy with an earlier world
+      continue;
     }
     Challenge challenge{};
     Verdict verdict{};
@@ -382,7 +392,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
         is_rank_0 ? introduce(greeting, challenge, hello, token) : Introduction<NetHello>{};
     if (!channel->send(TcpChannel::bytes_of(introduction), deadline_) ||
         !channel->receive(&message, deadline_) || !TcpChannel::read_into(message, &verdict)) {
-      why = "it broke off while this rank was being admitted";
+      why = "it broke off while this rank was being admitted: it may wait for another world";
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }

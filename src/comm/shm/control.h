@@ -16,8 +16,8 @@ constexpr std::size_t kLineBytes = 64;
 constexpr std::uint32_t kSlots = 32;  // collectives in flight per rank
 constexpr std::uint32_t kMailboxEntries = 16;
 // Slots of an outbox that messages to any rank share. There is one more for each rank, so that
-// messages to a rank that does not receive yet cannot hold up those to others. Those are small: they
-// are there for every pair of ranks, and only keep things moving when the others are taken.
+// messages to a rank that does not receive yet cannot hold up those to others. Those are small:
+// they are there for every pair of ranks, and only keep things moving when the others are taken.
 constexpr std::uint32_t kOutboxSlots = 16;
 constexpr std::size_t kOutboxSlotBytes = 64 << 10;
 constexpr std::size_t kSpareSlotBytes = 1 << 10;

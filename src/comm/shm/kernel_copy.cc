@@ -61,8 +61,7 @@ void let_siblings_read() {
 }
 
 // 0, or an errno value.
-int read_process(
-    std::int32_t pid, std::uint64_t address, std::byte* to, std::size_t bytes) {
+int read_process(std::int32_t pid, std::uint64_t address, std::byte* to, std::size_t bytes) {
   for (std::size_t done = 0; done < bytes;) {
     // The kernel stops at what it cannot read, and after 2 GiB: the next call says which it was.
     const iovec local{to + done, bytes - done};
@@ -116,9 +115,7 @@ MemoryOffer::MemoryOffer(bool wanted) : word_(std::make_unique<std::uint64_t>(ra
   probe_.wanted = wanted ? 1 : 0;
 }
 
-KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes,
-                                 int rank,
-                                 int first_rank) {
+KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes, int rank, int first_rank) {
   KernelCopyReport report{};
   const auto name = [&](std::size_t of) { return first_rank + static_cast<int>(of); };
   for (std::size_t peer = 0; peer < probes.size(); ++peer) {
@@ -136,8 +133,8 @@ KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes,
       continue;
     }
     std::uint64_t word = ~theirs.word;
-    const int error = read_process(
-        theirs.pid, theirs.address, reinterpret_cast<std::byte*>(&word), sizeof(word));
+    const int error =
+        read_process(theirs.pid, theirs.address, reinterpret_cast<std::byte*>(&word), sizeof(word));
     if (error == 0 && word == theirs.word) {
       continue;
     }
@@ -169,10 +166,7 @@ KernelCopy::KernelCopy(const std::vector<MemoryProbe>& probes,
   }
 }
 
-int KernelCopy::read(int peer,
-                     std::uint64_t address,
-                     std::byte* to,
-                     std::size_t bytes) const {
+int KernelCopy::read(int peer, std::uint64_t address, std::byte* to, std::size_t bytes) const {
   const Peer& from = peers_[index(peer)];
   if (from.is_this_process) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): it was a pointer of this process

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-// Ordinary memory of a rank, read by its peers through the kernel (process_vm_readv): one copy, where
-// the stage takes two. The kernel need not allow it (a container, another user, a hardened machine),
-// and a process number may mean somebody else in another namespace, so the ranks of a machine try it
-// on each other when they meet, and all of them use it or none.
+// Ordinary memory of a rank, read by its peers through the kernel (process_vm_readv): one copy,
+// where the stage takes two. The kernel need not allow it (a container, another user, a hardened
+// machine), and a process number may mean somebody else in another namespace, so the ranks of a
+// machine try it on each other when they meet, and all of them use it or none.
 
 namespace trireme::detail {
 

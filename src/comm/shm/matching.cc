@@ -57,8 +57,7 @@ void check_splits(const Station& station, std::uint32_t sequence) {
   for (int peer = 0; peer < station.size(); ++peer) {
     all.push_back(facts_in(station, peer, sequence));
   }
-  check_splits(
-      number_of(station, sequence), all, [&](int rank) { return station.name(rank); });
+  check_splits(number_of(station, sequence), all, [&](int rank) { return station.name(rank); });
 }
 
 }  // namespace trireme::detail

@@ -80,8 +80,8 @@ Steps Messages::send(const Call& call) {
       }
       // Others have taken them all. Where pieces of this pair are among them, one comes back when
       // the peer takes it, and the small slot is not worth it.
-      const bool has_none = box.pushed.load(std::memory_order_relaxed) ==
-                            box.taken.load(std::memory_order_seq_cst);
+      const bool has_none =
+          box.pushed.load(std::memory_order_relaxed) == box.taken.load(std::memory_order_seq_cst);
       return has_none && is_free(kOutboxSlots + static_cast<std::uint32_t>(op.peer));
     });
     letter.bytes = std::min(Control::outbox_bytes(free_slot), bytes - sent);

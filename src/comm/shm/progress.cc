@@ -211,9 +211,8 @@ Work Progress::issue(Operation operation) {
     pending->call.sequence = sequence;
     pending->steps = collectives_.run(pending->call);
   }
-  pending->record = recorder_.issued(static_cast<std::uint32_t>(pending->call.number),
-                                     pending->call.operation,
-                                     Clock::now());
+  pending->record = recorder_.issued(
+      static_cast<std::uint32_t>(pending->call.number), pending->call.operation, Clock::now());
   queue_of(*pending).push_back(pending);
   if (pending->is_collective()) {
     collectives_.publish(pending->call);
