@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -15,6 +16,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "support/ranks.h"
@@ -152,6 +154,36 @@ void check_operations(World& world) {
   expect(incoming, expected, "all_to_all");
 }
 
+// Sums in several pieces, the last one short, and an uneven split.
+void check_sums(World& world) {
+  const auto ranks = static_cast<std::int64_t>(world.size());
+  const std::size_t numel = 100'003 * static_cast<std::size_t>(ranks);
+  const auto term = [](std::int64_t rank, std::size_t i) {
+    return static_cast<std::int64_t>(i * 2654435761U >> 7) * (rank + 1);
+  };
+  std::vector<std::int64_t> data(numel);
+  for (std::size_t i = 0; i < numel; ++i) {
+    data[i] = term(world.rank(), i);
+  }
+  const std::vector<std::int64_t> before = data;
+  const auto sum = [&](std::size_t i) { return term(0, i) * (ranks * (ranks + 1) / 2); };
+  Counts counts(static_cast<std::size_t>(ranks), 0);
+  counts.front() = 70'001;
+  counts.back() += static_cast<std::int64_t>(numel) - 70'001;
+  std::vector<std::int64_t> part(
+      static_cast<std::size_t>(counts[static_cast<std::size_t>(world.rank())]));
+  world.reduce_scatter(data, part, ReduceOp::kSum, counts).wait();
+  EXPECT_EQ(data, before);
+  const std::size_t first = world.rank() == 0 ? 0 : 70'001;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    ASSERT_EQ(part[i], sum(first + i)) << "reduce_scatter, element " << i;
+  }
+  world.all_reduce(data).wait();
+  for (std::size_t i = 0; i < numel; ++i) {
+    ASSERT_EQ(data[i], sum(i)) << "all_reduce, element " << i;
+  }
+}
+
 class KernelCopy : public ::testing::Test {
  protected:
   KernelCopy() { kernel = {}; }
@@ -163,6 +195,9 @@ TEST_F(KernelCopy, GivesTheValues) {
     ASSERT_TRUE(world.ordinary_memory().one_copy) << world.ordinary_memory().reason;
     check_operations(world);
     EXPECT_GT(kernel.calls, calls_to_try(world));
+    kernel.calls = 0;
+    check_sums(world);
+    EXPECT_GT(kernel.calls, 0);
     EXPECT_NE(world.description().find("ordinary memory in one copy"), std::string::npos)
         << world.description();
   });
@@ -173,6 +208,7 @@ TEST_F(KernelCopy, GoesOnAfterAShortRead) {
   fork_world(3, [](World& world) {
     ASSERT_TRUE(world.ordinary_memory().one_copy) << world.ordinary_memory().reason;
     check_operations(world);
+    check_sums(world);
   });
 }
 
@@ -182,6 +218,7 @@ TEST_F(KernelCopy, GivesTheSameSwitchedOff) {
       [](World& world) {
         EXPECT_FALSE(world.ordinary_memory().one_copy);
         check_operations(world);
+        check_sums(world);
         EXPECT_EQ(kernel.calls, 0);
       },
       [](InitOptions& options) { options.kernel_copy = "off"; });
@@ -284,24 +321,28 @@ TEST_F(KernelCopy, WaitsForItsReaders) {
         const auto begin = all.begin() + static_cast<std::int64_t>(kBytes) * peer;
         expect({begin, begin + kBytes}, input(turn + peer, kBytes), "all_gather");
       }
+      std::vector<std::int64_t> sums(50'000, world.rank() + turn);
+      world.all_reduce(sums).wait();
+      EXPECT_EQ(sums, std::vector<std::int64_t>(50'000, 3 + 3 * turn));
+      std::fill(sums.begin(), sums.end(), -1);
     }
   });
 }
 
 // The rank whose memory is being read is killed: the others name it, and do not go on with what
 // they have read.
-TEST_F(KernelCopy, ARankThatDiesWhileItIsReadIsNamed) {
+void expect_death_named(const std::function<void(World&)>& operation) {
   const std::string job = unique_job();
   std::vector<pid_t> pids;
   for (int rank = 0; rank < 3; ++rank) {
     pids.push_back(fork_rank(rank, [&](int me) {
       const auto world = init(options_for(job, me, 3));
       ASSERT_TRUE(world->ordinary_memory().one_copy);
+      world->barrier().wait();  // who is killed below has been tried by everyone
       kernel.calls = 0;
-      kernel.kills_in_call = me == 1 ? 1 : 0;
-      std::vector<std::uint8_t> data(1'000'000, 1);
+      kernel.kills_in_call = me == 2 ? 1 : 0;  // rank 2 begins with rank 0
       try {
-        world->broadcast(data, 0).wait();
+        operation(*world);
         world->barrier().wait();  // who had read it all before has to hear of it here
         ADD_FAILURE() << "rank " << me << " has not noticed";
       } catch (const CommError& error) {
@@ -316,6 +357,21 @@ TEST_F(KernelCopy, ARankThatDiesWhileItIsReadIsNamed) {
   EXPECT_TRUE(WIFSIGNALED(wait_for(pids[0])));
   EXPECT_EQ(wait_for(pids[1]), 0);
   EXPECT_EQ(wait_for(pids[2]), 0);
+}
+
+TEST_F(KernelCopy, ARankThatDiesWhileItIsReadIsNamed) {
+  expect_death_named([](World& world) {
+    std::vector<std::uint8_t> data(1'000'000, 1);
+    world.broadcast(data, 0).wait();
+  });
+  expect_death_named([](World& world) {
+    std::vector<std::uint8_t> all(3'000'000);
+    world.all_gather(std::vector<std::uint8_t>(1'000'000), all).wait();
+  });
+  expect_death_named([](World& world) {
+    std::vector<float> data(1'000'000, 1);
+    world.all_reduce(data).wait();
+  });
 }
 
 // Memory that cannot be read, as after it was returned: its rank is named on all ranks, itself

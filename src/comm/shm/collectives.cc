@@ -16,8 +16,8 @@
 //           who needs it. One synchronisation at the end keeps the inputs alive until all have
 //           read them.
 //   kernel  any other memory is read by the peers through the kernel (kernel_copy.h), where that is
-//           allowed and the operation only moves data. A rank whose memory is read is done when its
-//           readers are; the readers wait for nobody.
+//           allowed. A rank whose memory is read is done when its readers are; who only reads waits
+//           for nobody. Reductions do so where all inputs are like this, and pieces are long.
 //   staged  else it passes through the staging area, a window at a time.
 //
 // The sum of an element is one chain in rank order in every case, so all give the same bits.
@@ -79,7 +79,7 @@ void Collectives::publish(const Call& call) {
   } else if (bytes <= kEagerBytes && absent.empty()) {
     mine.source = Source::kSlot;
     std::memcpy(station_.control().eager(mine), op.input.bytes(), bytes);
-  } else if (station_.kernel_copy().usable() && !reduces(op.kind)) {
+  } else if (is_worth_the_kernel(op)) {
     mine.source = Source::kKernel;
     mine.offset = reinterpret_cast<std::uintptr_t>(op.input.bytes());
   } else {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/shm/call.h"
@@ -10,6 +11,12 @@
 #include "trireme/comm/operation.h"
 
 namespace trireme::detail {
+
+// Memory of `peer` that could not be read, and the errno value that says why.
+struct FailedRead {
+  int peer;
+  int error;
+};
 
 // The collectives of one machine over shared memory (docs/collectives.md). Issuing an operation
 // publishes its slot; running it is a coroutine that the owner advances, one operation after
@@ -29,6 +36,10 @@ class Collectives {
   Steps barrier(const Call& call);
   Steps exchange(const Call& call);
   Steps reduction(const Call& call);
+  // Whether ordinary memory that is the input of `op` should be read through the kernel.
+  bool is_worth_the_kernel(const Operation& op) const;
+  std::optional<FailedRead> reduce_through_kernel(const Call& call);
+  std::optional<FailedRead> fetch_through_kernel(const Call& call) const;
   void reduce_from_slots(const Call& call) const;
   void reduce_in_place(const Call& call) const;
   void reduce_chunk(const Call& call,
@@ -49,6 +60,7 @@ class Collectives {
   std::uint32_t phase_;
   // Windows staged so far. Halves of the staging area alternate by it; see Note [stage halves].
   std::uint32_t turn_;
+  std::vector<std::byte> pieces_;  // of reduce_through_kernel; kept, as it is the same every time
 };
 
 // Elements of the ranks before `rank`.

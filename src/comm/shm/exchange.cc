@@ -4,8 +4,6 @@
 #include "comm/shm/collectives.h"
 #include "comm/shm/conditions.h"
 #include "comm/shm/matching.h"
-#include "trireme/comm/launch_protocol.h"
-#include "trireme/core/error.h"
 
 namespace trireme::detail {
 namespace {
@@ -65,18 +63,6 @@ std::vector<Pull> plan_pulls(const Station& station, const Call& call) {
   return pulls;
 }
 
-CommError unreadable(const Station& station, int peer, int error) {
-  return {CommError::Reason::kAborted,
-          peer,
-          concat("the memory that ",
-                 station.name(peer),
-                 " contributes could not be read (process_vm_readv: ",
-                 errno_text(error),
-                 "): it must be readable memory, and stay until wait() has returned; ",
-                 kEnvKernelCopy,
-                 "=off does without")};
-}
-
 }  // namespace
 
 // Operations that only move data: every rank pulls what it needs into its own output.
@@ -115,7 +101,7 @@ Steps Collectives::exchange(const Call& call) {
     const int error = station_.kernel_copy().read(pull.from, theirs.offset + offset, to, bytes);
     if (error != 0) {
       co_await AliveAfterAll(pull.from);
-      throw unreadable(station_, pull.from, error);
+      throw station_.unreadable(pull.from, error);
     }
     lenders.push_back(pull.from);
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "comm/shm/collectives.h"
@@ -34,7 +35,9 @@ Steps Collectives::reduction(const Call& call) {
   const int size = station_.size();
   bool all_shared = true;
   bool all_in_slots = true;
+  bool all_kernel = true;
   for (int peer = 0; peer < size; ++peer) {
+    all_kernel &= slot(call, peer).source == Source::kKernel;
     all_shared &= slot(call, peer).source == Source::kShared;
     all_in_slots &= slot(call, peer).source == Source::kSlot;
   }
@@ -49,6 +52,27 @@ Steps Collectives::reduction(const Call& call) {
     co_return;
   }
 
+  if (all_kernel) {
+    std::vector<int> lenders(index(size));
+    std::iota(lenders.begin(), lenders.end(), 0);
+    lenders.erase(lenders.begin() + rank);
+    std::optional<FailedRead> failed = reduce_through_kernel(call);
+    if (!failed && op.kind == OpKind::kAllReduce) {
+      // Everyone has read what will now be overwritten, and has its sums where they will be read.
+      pass_phase();
+      co_await AllAtPhase(station_, phase_);
+      failed = fetch_through_kernel(call);
+    }
+    if (failed) {
+      co_await AliveAfterAll(failed->peer);
+      throw station_.unreadable(failed->peer, failed->error);
+    }
+    co_await Undisturbed(station_, std::move(lenders));
+    pass_phase();
+    co_await AllAtPhase(station_, phase_);
+    co_return;
+  }
+
   const Control& control = station_.control();
   const std::size_t element = dtype_bytes(op.dtype);
   const std::size_t piece =
@@ -57,7 +81,9 @@ Steps Collectives::reduction(const Call& call) {
       static_cast<std::size_t>(*std::max_element(op.counts.begin(), op.counts.end()));
   const std::size_t windows = (longest + piece - 1) / piece;
   const auto* input = op.input.bytes();
-  const bool mine_staged = slot(call, rank).source == Source::kStaged;
+  // What some could read through the kernel takes the way of all where others have it elsewhere.
+  const Source mine = slot(call, rank).source;
+  const bool mine_staged = mine == Source::kStaged || mine == Source::kKernel;
   const std::uint32_t first_turn = turn_;
   turn_ += static_cast<std::uint32_t>(windows);
 

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "trireme/core/error.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/core/index.h"
 
 // Note [doorbells]
@@ -144,6 +144,18 @@ bool Station::are_undisturbed(const std::vector<int>& peers) const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return alive && control_.header().abort.state.load(std::memory_order_seq_cst) == 0 &&
          std::none_of(peers.begin(), peers.end(), [&](int peer) { return has_left(peer); });
+}
+
+CommError Station::unreadable(int peer, int error) const {
+  return {CommError::Reason::kAborted,
+          peer,
+          concat("the memory that ",
+                 name(peer),
+                 " contributes could not be read (process_vm_readv: ",
+                 errno_text(error),
+                 "): it must be readable memory, and stay until wait() has returned; ",
+                 kEnvKernelCopy,
+                 "=off does without")};
 }
 
 std::string Station::name(int peer) const {

@@ -13,6 +13,7 @@
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/shm/control.h"
 #include "comm/shm/segment.h"
+#include "trireme/core/error.h"
 
 namespace trireme::detail {
 
@@ -69,6 +70,8 @@ class Station {
   // --- ordinary memory of peers
 
   const KernelCopy& kernel_copy() const { return membership_.kernel_copy; }
+  // What to throw where reading it failed and the peer is alive; `error` is an errno value.
+  CommError unreadable(int peer, int error) const;
 
   // --- shared buffers
 
