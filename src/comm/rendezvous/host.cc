@@ -12,13 +12,13 @@
 #include "comm/fixed_text.h"
 #include "comm/rendezvous/accept_pause.h"
 #include "comm/rendezvous/admission.h"
+#include "comm/rendezvous/remarks.h"
 #include "comm/rendezvous/welcome.h"
 #include "comm/shm/control.h"
 #include "comm/shm/segment.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
-#include "trireme/core/log.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::detail {
@@ -26,7 +26,6 @@ namespace {
 
 constexpr Milliseconds kStrangerPatience{5000};  // for a connection that does not go on talking
 constexpr std::size_t kMostComers = 64;          // at once; more wait in the kernel's queue
-constexpr std::size_t kMostRemarksOfHost = 20;
 
 // Rank 0's side of the meeting: several conversations at once, so that nobody can hold up the
 // others by not talking.
@@ -94,41 +93,27 @@ class Host {
       auto channel = listener_->accept();
       if (!channel) {
         if (pause_.failed(errno)) {
-          warn(concat("rank 0 has no open file left for whoever comes (",
-                      errno_text(errno),
-                      "): raise the limit (ulimit -n)"));
+          remarks_.warn(concat("rank 0 has no open file left for whoever comes (",
+                               errno_text(errno),
+                               "): raise the limit (ulimit -n)"));
         }
         break;
       }
       // Other users of the machine can reach the socket, and are told nothing.
       if (channel->peer().uid != geteuid()) {
-        warn(concat("rank 0 of ",
-                    hello_.size,
-                    " (pid ",
-                    hello_.pid,
-                    ") refused pid ",
-                    channel->peer().pid,
-                    ": it belongs to user ",
-                    channel->peer().uid,
-                    " and rank 0 to user ",
-                    geteuid()));
+        remarks_.warn(concat("rank 0 of ",
+                             hello_.size,
+                             " (pid ",
+                             hello_.pid,
+                             ") refused pid ",
+                             channel->peer().pid,
+                             ": it belongs to user ",
+                             channel->peer().uid,
+                             " and rank 0 to user ",
+                             geteuid()));
         continue;
       }
       talks_.push_back({std::move(*channel)});
-    }
-  }
-
-  // For the message at the deadline; not without end. True where there was still room.
-  bool remark(const std::string& text) {
-    if (remarks_.size() == kMostRemarksOfHost) {
-      return false;
-    }
-    remarks_.push_back(text);
-    return true;
-  }
-  void warn(const std::string& text) {
-    if (remark(text)) {
-      log(LogLevel::kWarning, text);
     }
   }
 
@@ -137,7 +122,7 @@ class Host {
     const std::size_t first = entries.size() - members_.size();
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       if (entries[first + rank].revents != 0) {
-        remark(concat(name_of(members_[rank].hello), " joined and then ended"));
+        remarks_.add(concat(name_of(members_[rank].hello), " joined and then ended"));
         members_[rank] = {};
         --admitted_;
       }
@@ -159,9 +144,9 @@ class Host {
     Introduction<LocalHello> introduction{};
     std::vector<FileDescriptor> fds;
     if (!talk.channel.receive(&introduction, sizeof(introduction), &fds, now)) {
-      remark(concat("a process (pid ",
-                    talk.channel.peer().pid,
-                    ") broke off before it proved the job's token"));
+      remarks_.add(concat("a process (pid ",
+                          talk.channel.peer().pid,
+                          ") broke off before it proved the job's token"));
       return false;
     }
     const Hello& hello = introduction.said.hello;
@@ -201,7 +186,7 @@ class Host {
                                 : name_of(*hello);
     const std::string message =
         concat("rank 0 of ", hello_.size, " (pid ", hello_.pid, ") refused ", who, ": ", why);
-    warn(message);
+    remarks_.warn(message);
     const Verdict verdict = refusal(message);
     talk.channel.send(&verdict, sizeof(verdict), {}, Deadline(Milliseconds(0)));
     return false;
@@ -214,7 +199,7 @@ class Host {
         missing += concat(missing.empty() ? "" : ", ", rank);
       }
     }
-    std::string text =
+    const std::string text =
         concat("rendezvous timed out after ",
                deadline_.elapsed_seconds(),
                " s: ",
@@ -224,10 +209,7 @@ class Host {
                " ranks came together, missing: ",
                missing,
                "; check that every rank was started with the same job (TRIREME_JOB)");
-    for (const std::string& remark : remarks_) {
-      text += "; " + remark;
-    }
-    return text;
+    return text + remarks_.text();
   }
 
   Membership welcome_everyone() {
@@ -348,7 +330,7 @@ class Host {
   std::vector<Member> members_;  // by rank; [0] stays without a channel
   std::vector<Conversation> talks_;
   AcceptPause pause_;
-  std::vector<std::string> remarks_;  // on who was refused or lost, for the message at the deadline
+  Remarks remarks_;
   int admitted_ = 0;
 };
 

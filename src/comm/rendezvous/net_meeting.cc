@@ -8,9 +8,9 @@
 #include <poll.h>
 
 #include "comm/rendezvous/accept_pause.h"
+#include "comm/rendezvous/remarks.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
-#include "trireme/core/log.h"
 
 namespace trireme::detail {
 namespace {
@@ -20,7 +20,6 @@ constexpr Milliseconds kNetRetryPause{50};
 // place, since a rank says its next word at once.
 constexpr Milliseconds kPatience{5000};
 constexpr Milliseconds kPatienceInACrowd{500};
-constexpr std::size_t kMostRemarks = 20;
 
 static_assert(sizeof(Introduction<NetHello>) <= TcpChannel::kLongestFromStranger);
 static_assert(sizeof(Verdict) <= TcpChannel::kLongestFromStranger);
@@ -105,7 +104,7 @@ class NetHost {
     for (std::size_t rank = 1; rank < links_.size(); ++rank) {
       // An admitted rank says nothing until everyone is here: whatever comes means that it is gone.
       if (entries[1 + talks_.size() + rank].revents != 0) {
-        remark(concat("rank ", rank, " on ", members_[rank].host, " joined and ended"));
+        remarks_.add(concat("rank ", rank, " on ", members_[rank].host, " joined and ended"));
         links_[rank] = {};
         --admitted_;
       }
@@ -121,30 +120,15 @@ class NetHost {
       FileDescriptor fd = accept_from(own_);
       if (!fd.valid()) {
         if (pause_.failed(errno)) {
-          warn(concat("rank 0 has no open file left for whoever comes to ",
-                      options_.place,
-                      " (",
-                      errno_text(errno),
-                      "): raise the limit (ulimit -n)"));
+          remarks_.warn(concat("rank 0 has no open file left for whoever comes to ",
+                               options_.place,
+                               " (",
+                               errno_text(errno),
+                               "): raise the limit (ulimit -n)"));
         }
         break;
       }
       talks_.push_back({.channel = TcpChannel(std::move(fd))});
-    }
-  }
-
-  // For the message at the deadline; not without end, since anyone can be refused. True where there
-  // was still room.
-  bool remark(const std::string& text) {
-    if (remarks_.size() == kMostRemarks) {
-      return false;
-    }
-    remarks_.push_back(text);
-    return true;
-  }
-  void warn(const std::string& text) {
-    if (remark(text)) {
-      log(LogLevel::kWarning, text);
     }
   }
 
@@ -234,7 +218,7 @@ class NetHost {
   // Who has not proven the token is told why, and nothing about this process; nor is anything that
   // it said repeated here.
   bool refuse_stranger(Conversation& talk, const std::string& why) {
-    warn(concat(own_name(), " refused a process at ", talk.channel.peer(), ": ", why));
+    remarks_.warn(concat(own_name(), " refused a process at ", talk.channel.peer(), ": ", why));
     talk.channel.send(TcpChannel::bytes_of(refusal(why)), soon());
     return false;
   }
@@ -242,7 +226,7 @@ class NetHost {
   bool refuse_rank(Conversation& talk, const Hello& hello, const std::string& why) {
     const std::string message =
         concat(own_name(), " refused ", name_of(hello), " at ", talk.channel.peer(), ": ", why);
-    warn(message);
+    remarks_.warn(message);
     talk.channel.send(TcpChannel::bytes_of(refusal(message)), soon());
     return false;
   }
@@ -265,22 +249,20 @@ class NetHost {
         missing += concat(missing.empty() ? "" : ", ", rank);
       }
     }
-    std::string text = concat("rendezvous timed out after ",
-                              deadline_.elapsed_seconds(),
-                              " s: ",
-                              admitted_ + 1,
-                              " of ",
-                              options_.identity.size,
-                              " ranks came to ",
-                              options_.place,
-                              ", missing: ",
-                              missing,
-                              "; check that the other machines were started, and that a firewall "
-                              "lets them through to this port");
-    for (const std::string& remark : remarks_) {
-      text += "; " + remark;
-    }
-    return text;
+    const std::string text =
+        concat("rendezvous timed out after ",
+               deadline_.elapsed_seconds(),
+               " s: ",
+               admitted_ + 1,
+               " of ",
+               options_.identity.size,
+               " ranks came to ",
+               options_.place,
+               ", missing: ",
+               missing,
+               "; check that the other machines were started, and that a firewall "
+               "lets them through to this port");
+    return text + remarks_.text();
   }
 
   const NetMeetingOptions& options_;
@@ -292,7 +274,7 @@ class NetHost {
   std::vector<TcpChannel> links_;  // by rank; [0] stays empty
   std::vector<Member> members_;
   std::vector<Conversation> talks_;
-  std::vector<std::string> remarks_;
+  Remarks remarks_;
   int admitted_ = 0;
 };
 
