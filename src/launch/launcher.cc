@@ -249,10 +249,32 @@ class Job {
       return;
     }
     if (!asked_to_end_) {
+      name_first_failure();
       begin_ending(SIGTERM);
     } else {
       ranks_.send_signal(SIGKILL);
       ending_.emplace(time_to_end());
+    }
+  }
+
+  // The verdict comes when all have ended. Where that takes long (a rank that computes something
+  // else does not notice), a rank that has died must not be a secret until then.
+  void name_first_failure() {
+    for (const JobEvent& event : events()) {
+      if (event.kind == JobEvent::Kind::kRankFailed && time_to_end() > kTimeForOthers) {
+        complain(concat("rank ",
+                        event.rank,
+                        " of ",
+                        identity_.world_size,
+                        " (pid ",
+                        event.pid,
+                        ") ",
+                        detail::how_it_ended(event.number),
+                        ": waiting up to ",
+                        options_.end_seconds,
+                        " s for the other ranks to end"));
+        return;
+      }
     }
   }
 

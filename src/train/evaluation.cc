@@ -1,5 +1,6 @@
 #include "trireme/train/evaluation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -142,7 +143,8 @@ Evaluation evaluate(const Trainable& model,
   TRIREME_CHECK(total > 0, "evaluate: there is nothing to evaluate on");
   const at::NoGradGuard no_grad;
   const EvaluationMode mode(*model.module);
-  const std::int64_t batches = (total + options.batch - 1) / options.batch;
+  const std::int64_t at_a_time = std::min(options.batch, total);
+  const std::int64_t batches = (total + at_a_time - 1) / at_a_time;
   Tally tally;
   tally.losses.resize(static_cast<std::size_t>(batches));
   if (task.classifies() && task.shape().classes <= kMostClasses) {
@@ -154,8 +156,8 @@ Evaluation evaluate(const Trainable& model,
   }
   Evaluator evaluator(model, task, data, tally);
   for (std::int64_t b = ranks.rank(); b < batches; b += ranks.size()) {
-    const std::int64_t first = b * options.batch;
-    evaluator.evaluate(first, std::min(first + options.batch, total), static_cast<std::size_t>(b));
+    const std::int64_t first = b * at_a_time;
+    evaluator.evaluate(first, std::min(first + at_a_time, total), static_cast<std::size_t>(b));
   }
   ranks.all_reduce(tally.losses).wait();
   ranks.all_reduce(tally.correct).wait();

@@ -117,11 +117,33 @@ std::int64_t StepRunner::count_steps() const {
   }
   TRIREME_CHECK(settings_.epochs > 0, "steps: expected a number of steps or epochs, found none");
   const double samples = settings_.epochs * static_cast<double>(sampler_.epoch_samples());
-  std::int64_t steps = 0;
-  for (double taken = 0; taken < samples; ++steps) {
-    taken += static_cast<double>(batch_at(steps));
+  constexpr double kMostSamples = 9e15;  // whole numbers of samples are exact up to here
+  TRIREME_CHECK(samples <= kMostSamples,
+                "epochs: expected at most ",
+                kMostSamples / static_cast<double>(sampler_.epoch_samples()),
+                " of this data, found ",
+                settings_.epochs);
+  std::vector<std::int64_t> changes;
+  for (const BatchChange& change : batch_changes_) {
+    changes.push_back(change.step);
   }
-  return steps;
+  std::sort(changes.begin(), changes.end());
+  double left = samples;
+  std::int64_t step = 0;
+  for (std::size_t next = 0;; ++next) {
+    // Up to the next change all batches are alike.
+    while (next < changes.size() && changes[next] <= step) {
+      ++next;
+    }
+    const auto batch = static_cast<double>(batch_at(step));
+    double steps = std::ceil(left / batch);
+    steps -= steps > 0 && (steps - 1) * batch >= left ? 1 : 0;  // where the division was rounded
+    if (next >= changes.size() || static_cast<double>(changes[next] - step) >= steps) {
+      return step + static_cast<std::int64_t>(steps);
+    }
+    left -= static_cast<double>(changes[next] - step) * batch;
+    step = changes[next];
+  }
 }
 
 void StepRunner::limit_memory() const {

@@ -1,5 +1,6 @@
 #include "train/train_progress.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -7,6 +8,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/core/random.h"
 
 namespace trireme::detail {
 namespace {
@@ -46,6 +48,13 @@ void each_member(Progress& progress, const Visit& visit) {
   visit("samples", progress.samples);
   visit("tensor_bytes", progress.tensor_bytes);
   visit("threads", progress.threads);
+}
+
+// Since version 0.1: what was saved before has none of them.
+template <class Progress, class Visit>
+void each_later_member(Progress& progress, const Visit& visit) {
+  visit("sum_group", progress.sum_group);
+  visit("data_fingerprint", progress.data_fingerprint);
 }
 
 // JSON has no words for what is not finite.
@@ -168,7 +177,9 @@ void TrainProgress::summarise(TrainResult& result) const {
 
 std::string TrainProgress::to_json() const {
   Json json = Json::object();
-  each_member(*this, [&](const char* name, const auto& member) { json[name] = json_of(member); });
+  const auto write = [&](const char* name, const auto& member) { json[name] = json_of(member); };
+  each_member(*this, write);
+  each_later_member(*this, write);
   return json.dump();
 }
 
@@ -185,15 +196,38 @@ TrainProgress TrainProgress::parse(const std::string& text, const std::string& p
     refuse("a JSON object", json.is_discarded() ? "something else" : json.dump());
   }
   TrainProgress progress;
+  const auto take = [&](const char* name, auto& member) {
+    if (!read(json[name], member)) {
+      refuse(concat("a value of \"", name, "\""), json[name].dump());
+    }
+  };
   each_member(progress, [&](const char* name, auto& member) {
     if (!json.contains(name)) {
       refuse(concat("\"", name, "\""), "none");
     }
-    if (!read(json[name], member)) {
-      refuse(concat("a value of \"", name, "\""), json[name].dump());
+    take(name, member);
+  });
+  each_later_member(progress, [&](const char* name, auto& member) {
+    if (json.contains(name)) {
+      take(name, member);
     }
   });
   return progress;
+}
+
+std::int64_t fingerprint_of(const Parts& data) {
+  constexpr std::int64_t kMostSamples = 256;
+  std::uint64_t state = 0;
+  for (const auto* part : {&data.train, &data.held_out}) {
+    const std::int64_t size = *part ? (*part)->size() : 0;
+    const std::int64_t looked_at = std::min(size, kMostSamples);
+    for (std::int64_t i = 0; i < looked_at; ++i) {
+      // Not i * size / looked_at, which may overflow.
+      const std::int64_t sample = i * (size / looked_at) + i * (size % looked_at) / looked_at;
+      state = mix(state, (*part)->fingerprint(sample));
+    }
+  }
+  return static_cast<std::int64_t>(state | 1);  // 0 means that nobody has looked
 }
 
 }  // namespace trireme::detail

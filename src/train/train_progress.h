@@ -44,6 +44,9 @@ struct TrainProgress {
   std::int64_t samples = 0;
   std::int64_t tensor_bytes = 0;
   std::int64_t threads = 0;  // of a rank
+  // What else the bits depend on; 0: the checkpoint was saved before it was recorded.
+  std::int64_t sum_group = 0;         // InitOptions::sum_group
+  std::int64_t data_fingerprint = 0;  // of some samples, see fingerprint_of
 
   // Takes an evaluation after `after` steps into account, and decides by one of its metrics. True
   // where it is the best so far.
@@ -61,5 +64,8 @@ struct TrainProgress {
   // Throws CheckpointError, which names `path`, for a text that is no progress.
   static TrainProgress parse(const std::string& text, const std::string& path);
 };
+
+// Tells data from other data with as many samples: some of them, evenly chosen, with their targets.
+std::int64_t fingerprint_of(const Parts& data);
 
 }  // namespace trireme::detail

@@ -82,6 +82,10 @@ class Training {
     progress_.training_samples = data.train->size();
     progress_.held_out_samples = data.held_out ? data.held_out->size() : 0;
     progress_.threads = at::get_num_threads();
+    progress_.sum_group = world_->sum_group();
+    if (checkpoints_.saves() || checkpoints_.resumed_step()) {
+      progress_.data_fingerprint = detail::fingerprint_of(data);
+    }
   }
 
   TrainResult run() {
@@ -177,6 +181,21 @@ class Training {
         " and ",
         progress_.held_out_samples,
         ": use the same data, or --allow-changes");
+    TRIREME_CHECK(settings_.allow_changes || saved.data_fingerprint == 0 ||
+                      saved.data_fingerprint == progress_.data_fingerprint,
+                  "data: the checkpoint was trained on other samples than those of \"",
+                  settings_.data,
+                  "\", although there are as many: use the same data, or --allow-changes");
+    TRIREME_CHECK(
+        settings_.allow_changes || saved.sum_group == 0 || saved.sum_group == progress_.sum_group,
+        "sum_group: the checkpoint was computed with sums of groups of ",
+        saved.sum_group,
+        saved.sum_group == 1 ? " rank" : " ranks",
+        ", found ",
+        progress_.sum_group,
+        ", which changes the last bits of the result: use --sum-group ",
+        saved.sum_group,
+        ", or --allow-changes");
     TRIREME_CHECK(settings_.allow_changes || saved.threads == progress_.threads,
                   "threads: the checkpoint was computed with ",
                   saved.threads,
@@ -190,6 +209,8 @@ class Training {
     progress_.training_samples = here.training_samples;
     progress_.held_out_samples = here.held_out_samples;
     progress_.threads = here.threads;
+    progress_.sum_group = here.sum_group;
+    progress_.data_fingerprint = here.data_fingerprint;
     runner_.go_on(progress_);
     first_step_ = progress_.step;
     plateau_.restore(progress_.plateau);

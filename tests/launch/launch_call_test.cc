@@ -168,5 +168,27 @@ TEST(LaunchCall, LeavesNothingOfAProgramThatCannotBeStarted) {
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
 }
 
+TEST(LaunchCall, NamesARankThatHasDiedWhileOthersAreStillBusy) {
+  const TemporaryFolder folder;
+  const std::string errors = folder.path() + "/errors";
+  const std::string seen = folder.path() + "/seen";
+  const pid_t job = start([&] {
+    EXPECT_NE(freopen(errors.c_str(), "w", stderr), nullptr);
+    // Rank 0 does not notice, for as long as nobody has been told.
+    LaunchOptions options =
+        shells(2,
+               "if [ $TRIREME_RANK = 1 ]; then kill -9 $$; fi; trap '' TERM; for i in "
+               "$(seq 200); do grep -q 'rank 1 of 2' " +
+                   errors + " && echo told > " + seen + " && exit 1; sleep 0.1; done");
+    options.end_seconds = 30;
+    _exit(launch(options));
+  });
+  int status = 0;
+  ASSERT_EQ(waitpid(job, &status, 0), job);
+  EXPECT_EQ(WEXITSTATUS(status), kExitRankFailed);
+  EXPECT_EQ(read_file(seen), "told\n") << read_file(errors);
+  EXPECT_NE(read_file(errors).find("waiting up to 30 s"), std::string::npos) << read_file(errors);
+}
+
 }  // namespace
 }  // namespace trireme

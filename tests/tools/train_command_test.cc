@@ -466,5 +466,31 @@ TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {
   }
 }
 
+TEST_F(TrainCommand, CountsTheStepsOfEpochs) {
+  // Updates become larger on the way; counted one by one.
+  const auto expected = [](double epochs, const std::vector<std::int64_t>& batches) {
+    constexpr std::size_t kUntil = 3;  // steps that have one batch each
+    double taken = 0;
+    int steps = 0;
+    for (; taken < epochs * 60; ++steps) {
+      taken += static_cast<double>(batches[static_cast<std::size_t>(steps) / kUntil < batches.size()
+                                               ? static_cast<std::size_t>(steps) / kUntil
+                                               : batches.size() - 1]);
+    }
+    return steps;
+  };
+  int run = 0;
+  for (const double epochs : {0.1, 1.0, 1.7, 2.5, 4.0}) {
+    const std::string name = "run-" + std::to_string(++run);
+    train_well(
+        name,
+        mlp() + "--batch-schedule 3:24,6:6 --eval-every 1000 --epochs " + std::to_string(epochs));
+    EXPECT_EQ(summary(name).at("steps"), expected(epochs, {12, 24, 6})) << epochs;
+  }
+  const Finished endless = train("endless", mlp() + "--epochs 1e18");
+  EXPECT_EQ(endless.code, 2);
+  expect_parts(endless.err, {"epochs"});
+}
+
 }  // namespace
 }  // namespace trireme

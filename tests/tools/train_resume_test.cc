@@ -1,5 +1,6 @@
 // trireme train, ended and started again.
 
+#include <algorithm>
 #include <csignal>
 #include <map>
 
@@ -222,6 +223,46 @@ TEST_F(TrainResume, ARunThatWasKilledBeforeItsFirstCheckpointBeginsAnew) {
   EXPECT_EQ(again.code, 0) << again.err;
   expect_parts(again.out, {"ended before its first checkpoint"});
   EXPECT_EQ(history(path("run")), before);
+}
+
+TEST_F(TrainResume, ARunWhoseRankWasKilledBeforeItsFirstCheckpointBeginsAnew) {
+  const std::string settings = mlp() + "--steps 6 --save-every 4 ";
+  train_well("run", settings);
+  const Words before = history(path("run"));
+  // As it is left by a failure that the other ranks have survived.
+  std::filesystem::remove_all(path("run") + "/checkpoints");
+  data_.write("run/summary.json", R"({"status": "failed", "reason": "rank 1 was killed"})");
+  const Finished again = train("run", settings);
+  EXPECT_EQ(again.code, 0) << again.err;
+  expect_parts(again.out, {"ended before its first checkpoint"});
+  EXPECT_EQ(history(path("run")), before);
+  EXPECT_EQ(summary("run").at("status"), "finished");
+}
+
+TEST_F(TrainResume, KnowsItsDataFromOtherDataOfTheSameSize) {
+  train_well("run", mlp() + "--steps 6 --save-every 3");
+  copy("run", "other");
+  const std::string labels = path("train-labels-idx1-ubyte");
+  std::string bytes = testing::read_file(labels);
+  std::rotate(bytes.begin() + 8, bytes.begin() + 9, bytes.end());
+  data_.write("train-labels-idx1-ubyte", bytes);
+  const Finished refused = train("other", "--resume 3");
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  expect_parts(refused.err, {"other samples", data_.path(), "--allow-changes"});
+  const Finished allowed = train("other", "--resume 3 --allow-changes");
+  EXPECT_EQ(allowed.code, 0) << allowed.err;
+}
+
+// The order of sums is one of the things that bits depend on.
+TEST_F(TrainResume, KeepsTheSumGroup) {
+  train_well("run", mlp() + "-n 2 --sum-group 2 --steps 6 --save-every 3");
+  copy("run", "other");
+  const Finished refused = train("other", "--resume 3");
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  expect_parts(refused.err, {"groups of 2 ranks", "found 1", "--sum-group 2"});
+  copy("run", "same");
+  train_well("same", "--resume 3 --sum-group 2");
+  expect_same_run("run", "same");
 }
 
 TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -221,6 +222,11 @@ TEST(Evaluate, PredictsNumbers) {
       loss += sample.loss;
     }
     EXPECT_NEAR(found.metrics.at("loss"), loss / 17, 1e-9);
+    // A batch of more than there is is all there is.
+    for (const std::int64_t batch : {std::int64_t{17}, std::numeric_limits<std::int64_t>::max()}) {
+      const Evaluation whole = evaluate(trainable(net), task, data, {.batch = batch}, *world);
+      EXPECT_NEAR(whole.metrics.at("loss"), loss / 17, 1e-5) << batch;
+    }
   });
 }
 

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/manifest.h"
 #include "trireme/core/environment.h"
@@ -23,6 +25,17 @@ constexpr const char* kSettingsNote = "settings";  // of checkpoints that a run 
 
 std::string checkpoints_of(const std::string& run) {
   return run + "/checkpoints";
+}
+
+// The run has come to an end of its own: by its last step, or because it was asked to. One that a
+// failure has ended has a summary too, which says so.
+bool has_ended_well(const fs::path& run) {
+  std::ifstream file(run / "summary.json", std::ios::binary);
+  if (!file.is_open()) {
+    return false;
+  }
+  const auto summary = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return !summary.is_object() || summary.value("status", "") != "failed";
 }
 
 }  // namespace
@@ -106,7 +119,7 @@ bool ended_before_a_checkpoint(const TrainSettings& settings) {
   const fs::path run = settings.run;
   std::error_code error;
   const auto has = [&](const char* name) { return fs::exists(run / name, error); };
-  if (settings.save_every == 0 || !has("metrics.jsonl") || has("summary.json") || has("fold-1") ||
+  if (settings.save_every == 0 || !has("metrics.jsonl") || has_ended_well(run) || has("fold-1") ||
       !CheckpointFolder(checkpoints_of(settings.run)).steps().empty()) {
     return false;
   }
@@ -120,7 +133,8 @@ void forget_run(const std::string& run) {
   std::error_code error;
   for (fs::directory_iterator it(run, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name == "metrics.jsonl" || name == "samples.jsonl" || name.starts_with("events.out.")) {
+    if (name == "metrics.jsonl" || name == "samples.jsonl" || name == "summary.json" ||
+        name.starts_with("events.out.")) {
       files.push_back(it->path());
     }
   }
