@@ -186,6 +186,11 @@ std::vector<std::int64_t> CheckpointFolder::superfluous(const Retention& retenti
     by_age.emplace_back(sequence_in(path_of(step)), step);
   }
   std::sort(by_age.rbegin(), by_age.rend());
+  // A run that was resumed from an earlier step has given up what came after it: of no use to
+  // whoever resumes the newest one, so it is the first to go.
+  const std::int64_t newest_step = by_age.empty() ? 0 : by_age.front().second;
+  std::stable_partition(
+      by_age.begin(), by_age.end(), [&](const auto& each) { return each.second <= newest_step; });
   for (std::size_t i = static_cast<std::size_t>(retention.keep_last); i < by_age.size(); ++i) {
     const std::int64_t step = by_age[i].second;
     const bool marked = retention.keep_every > 0 && step % retention.keep_every == 0;

@@ -191,6 +191,15 @@ TEST_F(FolderOfCheckpoints, AManifestWithoutASequenceIsTheOldest) {
   EXPECT_EQ(folder_.superfluous({.keep_last = 1, .keep_every = 0}, 10), Steps{20});
 }
 
+TEST_F(FolderOfCheckpoints, WhatAResumedRunHasGivenUpIsTheFirstToGo) {
+  make(1000, 1);
+  make(2000, 2);
+  make(3000, 3);
+  make(2100, 4);  // resumed from 2000
+  EXPECT_EQ(folder_.superfluous({.keep_last = 2, .keep_every = 0}, 2100), (Steps{1000, 3000}));
+  EXPECT_EQ(folder_.superfluous({.keep_last = 3, .keep_every = 0}, 2100), Steps{3000});
+}
+
 TEST_F(FolderOfCheckpoints, RetentionKeepsTheNewestAndTheMarked) {
   for (std::int64_t i = 1; i <= 9; ++i) {
     make(10 * i, i);
