@@ -100,7 +100,7 @@ FolderLock::FolderLock(const std::string& folder) {
         concat("the folder \"", folder, "\" could not be created: ", error.message()));
   }
   const std::string path = lock_of(folder);
-  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (file_ < 0) {
     throw ConfigError(concat("\"",
                              path,
@@ -127,7 +127,8 @@ FolderLock::FolderLock(const std::string& folder) {
 }
 
 void FolderLock::check_free(const std::string& folder) {
-  const FileDescriptor file(open(lock_of(folder).c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(
+      open(lock_of(folder).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.valid() && try_to_lock(file.get(), LOCK_SH) == EWOULDBLOCK) {
     refuse(folder, text_of(file.get()));
   }

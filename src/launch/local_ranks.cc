@@ -75,7 +75,8 @@ void LocalRanks::start(JobIdentity identity, FileDescriptor rank0_listener) {
   if (!options_.log_dir.empty()) {
     // After the last fork: ranks have no business with each other's logs.
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      ranks_[i].open_log(concat(options_.log_dir, "/rank-", rank_at(i), ".log"));
+      ranks_[i].open_log(concat(options_.log_dir, "/rank-", rank_at(i), ".log"),
+                         options_.append_logs);
     }
   }
   // The listener is closed here: when rank 0 ends, nobody may seem to listen.

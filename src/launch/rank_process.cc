@@ -37,8 +37,8 @@ JobEvent RankProcess::failure(int rank) const {
   return event;
 }
 
-void RankProcess::open_log(const std::string& path) {
-  log.open(path);
+void RankProcess::open_log(const std::string& path, bool append) {
+  log.open(path, append ? std::ios::app : std::ios::out);
   TRIREME_CHECK(log, "the log file \"", path, "\" cannot be written: ", errno_text(errno));
 }
 

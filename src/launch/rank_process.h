@@ -29,7 +29,7 @@ struct RankProcess {
   JobEvent failure(int rank) const;
 
   // Throws ConfigError when the file cannot be written.
-  void open_log(const std::string& path);
+  void open_log(const std::string& path, bool append);
 
   // Reads what the streams hold now, a limited number of times, so that a rank that never stops
   // writing does not keep the launcher from everything else; closes a stream at its end. 0, or the

@@ -38,8 +38,9 @@ void say_how_a_rank_failed(const Evidence& evidence, const JobEvent& cause, cons
 
 int blame_rank(const Evidence& evidence, const JobEvent& cause, const Say& say) {
   const RankProcess* spokesman = evidence.spokesman;
-  const bool was_said =
-      spokesman != nullptr && spokesman->failed() && !spokesman->errors.last_lines().empty();
+  // A rank that ended itself has said why. One that was killed has not, whatever it wrote before.
+  const bool was_said = spokesman != nullptr && spokesman->failed() &&
+                        WIFEXITED(spokesman->status) && !spokesman->errors.last_lines().empty();
   if (!was_said) {
     say_how_a_rank_failed(evidence, cause, say);
   }

@@ -22,7 +22,8 @@ std::set<std::string> free_settings(bool local_first, bool scaled) {
       "save_every",   "keep_last",       "keep_every",
       "run",          "snapshot_limit",  "allow_changes",
       "log_every",    "histogram_every", "tensorboard",
-      "save_weights", "save_initial",
+      "save_weights", "save_initial",    "record_samples",
+      "goal",
   };
   if (!local_first) {
     names.insert({"balance", "speeds"});

@@ -305,8 +305,10 @@ std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
     const auto step = parse_integer(text.substr(0, colon));
     const auto batch =
         colon == std::string::npos ? std::nullopt : parse_integer(text.substr(colon + 1));
-    TRIREME_CHECK(step && batch && *step >= 1 && *batch >= 1,
-                  "batch_schedule: expected STEP:BATCH like 1000:256, found \"",
+    TRIREME_CHECK(step && batch && *step >= 1 && *batch >= 1 && *batch <= kLargestBatch,
+                  "batch_schedule: expected STEP:BATCH like 1000:256, with a batch of at most ",
+                  kLargestBatch,
+                  ", found \"",
                   text,
                   "\"");
     TRIREME_CHECK(changes.empty() || changes.back().step < *step,

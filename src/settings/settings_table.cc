@@ -281,7 +281,7 @@ std::vector<Setting> optimizer_settings() {
       field("plateau_patience",
             &S::plateau_patience,
             "Evaluations without improvement that plateau forgives.",
-            {.least = 0}),
+            {.least = 0, .most = 1'000'000'000}),
       field("lr_scaling",
             &S::lr_scaling,
             "Multiplies the learning rate by the number of ranks, or its square root.",

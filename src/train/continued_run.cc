@@ -45,17 +45,23 @@ void give_name(const std::string& file, const std::string& name) {
 
 KeptLines kept_metrics(const std::string& path, std::int64_t step, bool evaluated) {
   KeptLines kept;
-  kept.bytes = take_lines(path, [&](const std::string& text) {
+  std::uint64_t bytes = 0;  // up to the line at hand
+  std::int64_t number = 0;
+  std::int64_t damaged = 0;
+  take_lines(path, [&](const std::string& text) {
+    bytes += text.size() + 1;
+    ++number;
     const Json line =
         json_too_deep_at(text) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) {
-      return false;
+      damaged = damaged == 0 ? number : damaged;
+      return true;  // good ones may follow
     }
     const auto of = line["step"].get<std::int64_t>();
     if (of > step || (of == step && line.contains("eval") && !evaluated)) {
       return false;
     }
-    kept.steps = of;
+    kept = {bytes, of, damaged};
     return true;
   });
   return kept;

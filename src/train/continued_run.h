@@ -11,10 +11,12 @@ namespace trireme::detail {
 struct KeptLines {
   std::uint64_t bytes = 0;
   std::int64_t steps = 0;  // of the last step among them
+  std::int64_t damaged =
+      0;  // the number of the first line among them that is none; 0: all are good
 };
 
 // Of metrics.jsonl: up to `step`, and of that step's evaluation only where it is not to come again
-// (`evaluated`). Also ends at a line that is none: a killed run leaves halves.
+// (`evaluated`). Ends at the last line that is one: a killed run leaves halves.
 KeptLines kept_metrics(const std::string& path, std::int64_t step, bool evaluated);
 
 // Of samples.jsonl, which has a line per step.

@@ -130,6 +130,12 @@ class Evaluator {
   Batch batch_;
 };
 
+bool someone_wants_to_stop(bool this_rank, Communicator& ranks) {
+  std::vector<std::int64_t> wanted = {this_rank ? 1 : 0};
+  ranks.all_reduce(wanted, ReduceOp::kMax).wait();
+  return wanted[0] != 0;
+}
+
 }  // namespace
 
 Evaluation evaluate(const Trainable& model,
@@ -155,9 +161,17 @@ Evaluation evaluate(const Trainable& model,
     tally.fingerprints.resize(static_cast<std::size_t>(total));
   }
   Evaluator evaluator(model, task, data, tally);
-  for (std::int64_t b = ranks.rank(); b < batches; b += ranks.size()) {
-    const std::int64_t first = b * at_a_time;
-    evaluator.evaluate(first, std::min(first + at_a_time, total), static_cast<std::size_t>(b));
+  // Every rank takes part in every round, also in a last one that has no batch for it.
+  for (std::int64_t begin = 0; begin < batches; begin += ranks.size()) {
+    if (const std::int64_t b = begin + ranks.rank(); b < batches) {
+      const std::int64_t first = b * at_a_time;
+      evaluator.evaluate(first, std::min(first + at_a_time, total), static_cast<std::size_t>(b));
+    }
+    if (options.stop && someone_wants_to_stop(options.stop(), ranks)) {
+      Evaluation none;
+      none.interrupted = true;
+      return none;
+    }
   }
   ranks.all_reduce(tally.losses).wait();
   ranks.all_reduce(tally.correct).wait();

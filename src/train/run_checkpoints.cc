@@ -115,7 +115,7 @@ std::string RunCheckpoints::other_steps() const {
 
 Resumed RunCheckpoints::resume(EngineBase& engine) {
   try {
-    return folder_->resume(engine, step_).value();
+    return load_checkpoint(folder_->folder().path_of(*step_), engine);
   } catch (const ConfigError& error) {
     throw ConfigError(concat(error.what(),
                              "\nThe model or the optimizer is another one: --weights-from begins a "
@@ -144,10 +144,22 @@ RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
     });
     loaded.ranks = resume(engine).ranks;
   } catch (const CheckpointError& error) {
-    throw CheckpointError(error.file(), error.offset(), concat(error.what(), "; ", other_steps()));
+    // What is wrong with another file (a full disk) is no reason to take another checkpoint.
+    const bool of_this = error.file().starts_with(loaded.path);
+    throw CheckpointError(error.file(),
+                          error.offset(),
+                          concat(error.what(), of_this ? "; " : "", of_this ? other_steps() : ""));
   }
   saved_step_ = loaded.progress.step;
   return loaded;
+}
+
+void RunCheckpoints::take_up() {
+  on_all_ranks(*world_, [&] {
+    if (world_->rank() == 0) {
+      folder_->folder().set_latest(*step_);  // later ones are of a future that was given up
+    }
+  });
 }
 
 double RunCheckpoints::save(EngineBase& engine, const TrainProgress& progress) {

@@ -41,6 +41,8 @@ class RunCheckpoints {
     int ranks = 0;  // that had saved it
   };
   Loaded load(EngineBase& engine);
+  // Once nothing speaks against it any more: from now on this is the newest one. Collective.
+  void take_up();
 
   bool saves() const { return folder_ && settings_.save_every > 0; }
   bool is_due(std::int64_t step) const { return saves() && step % settings_.save_every == 0; }

@@ -24,9 +24,12 @@ std::unique_ptr<TensorSource> open_source(const std::string& path) {
   if (fs::is_regular_file(fs::path(path) / Manifest::kFileName)) {
     return weights_of_checkpoint(path);
   }
-  const CheckpointFolder checkpoints(path + "/checkpoints");
-  if (const auto newest = checkpoints.newest()) {
-    return weights_of_checkpoint(checkpoints.path_of(*newest));
+  // Of a run, and of what `ckpt import` has made.
+  for (const std::string& folder : {path + "/checkpoints", path}) {
+    const CheckpointFolder checkpoints(folder);
+    if (const auto newest = checkpoints.newest()) {
+      return weights_of_checkpoint(checkpoints.path_of(*newest));
+    }
   }
   if (fs::is_regular_file(path + "/model.safetensors")) {
     return weights_of_safetensors(path + "/model.safetensors");

@@ -93,17 +93,22 @@ bool read(const Json& json, double& value) {
   }
   return json.is_number();
 }
+// Counts: none is negative, and none so large that adding to it could overflow.
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 60;
 bool read(const Json& json, std::int64_t& value) {
-  if (json.is_number_integer()) {
-    value = json.get<std::int64_t>();
+  if (!json.is_number_integer()) {
+    return false;
   }
-  return json.is_number_integer();
+  value = json.get<std::int64_t>();
+  return value >= 0 && value <= kMostCounted;
 }
 bool read(const Json& json, int& value) {
-  if (json.is_number_integer()) {
-    value = json.get<int>();
+  std::int64_t wide = 0;
+  if (!read(json, wide) || wide > std::numeric_limits<int>::max()) {
+    return false;
   }
-  return json.is_number_integer();
+  value = static_cast<int>(wide);
+  return true;
 }
 bool read(const Json& json, bool& value) {
   if (json.is_boolean()) {
@@ -227,7 +232,8 @@ std::int64_t fingerprint_of(const Parts& data) {
       state = mix(state, (*part)->fingerprint(sample));
     }
   }
-  return static_cast<std::int64_t>(state | 1);  // 0 means that nobody has looked
+  // 0 means that nobody has looked; and it is kept as a count.
+  return static_cast<std::int64_t>((state | 1) % static_cast<std::uint64_t>(kMostCounted)) | 1;
 }
 
 }  // namespace trireme::detail

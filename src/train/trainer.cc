@@ -100,8 +100,9 @@ class Training {
         result_.status = TrainResult::Status::kInterrupted;
         break;
       }
-      if (is_due()) {
-        evaluate_now();
+      if (is_due() && !evaluate_now()) {
+        result_.status = TrainResult::Status::kInterrupted;
+        break;
       }
       if (checkpoints_.is_due(runner_.next_step()) && runner_.next_step() < runner_.steps()) {
         save();
@@ -148,6 +149,7 @@ class Training {
     }
     const RunCheckpoints::Loaded loaded = checkpoints_.load(runner_.engine());
     go_on(loaded.progress);
+    checkpoints_.take_up();
     if (leads()) {
       observer_->begins({.step = progress_.step,
                          .evaluated = progress_.evaluated_step == progress_.step,
@@ -164,7 +166,7 @@ class Training {
                loaded.ranks == 1 ? " rank" : " ranks"));
     // One that was interrupted has not waited for its evaluation.
     if (is_due() && progress_.evaluated_step != runner_.next_step()) {
-      evaluate_now();
+      evaluate_now();  // interrupted: the first step notices it, too
     }
   }
 
@@ -204,6 +206,10 @@ class Training {
                   ", which changes the last bits of the result: use --threads ",
                   saved.threads,
                   ", or --allow-changes");
+    TRIREME_CHECK(saved.best.empty() || saved.best.count(settings_.best) > 0,
+                  "best: the checkpoint has no ",
+                  settings_.best,
+                  " of its best evaluation: its note \"train\" is damaged");
     const TrainProgress here = progress_;
     progress_ = saved;
     progress_.training_samples = here.training_samples;
@@ -347,16 +353,24 @@ class Training {
     return true;
   }
 
-  void evaluate_now(bool last = false) {
+  // False where somebody wanted to stop before all was evaluated: nothing has happened then, and
+  // whoever resumes evaluates.
+  bool evaluate_now(bool last = false) {
     const bool keep = last && data_.held_out->size() <= kMostSampleResults;
-    result_.evaluation = evaluate(judged_,
-                                  task_,
-                                  *data_.held_out,
-                                  {.batch = settings_.eval_batch, .keep_samples = keep},
-                                  *world_);
+    Evaluation found = evaluate(judged_,
+                                task_,
+                                *data_.held_out,
+                                {.batch = settings_.eval_batch,
+                                 .keep_samples = keep,
+                                 .stop = [this] { return stop_ && stop_(); }},
+                                *world_);
     judged_.module->train();
+    if (found.interrupted) {
+      return false;
+    }
+    result_.evaluation = std::move(found);
     if (progress_.evaluated_step == runner_.next_step()) {
-      return;  // the same weights again, for each sample's result: nothing is to be decided anew
+      return true;  // the same weights again, for each sample's result: nothing is decided anew
     }
     const Evaluation& evaluation = result_.evaluation;
     const bool better = progress_.judge(runner_.next_step(), evaluation.metrics, settings_.best);
@@ -373,13 +387,15 @@ class Training {
     if (better && settings_.save_weights) {
       keep_weights("best");
     }
+    return true;
   }
 
   // --- the end
 
   void finish() {
-    if (data_.held_out && result_.status != TrainResult::Status::kInterrupted) {
-      evaluate_now(/*last=*/true);
+    if (data_.held_out && result_.status != TrainResult::Status::kInterrupted &&
+        !evaluate_now(/*last=*/true)) {
+      result_.status = TrainResult::Status::kInterrupted;
     }
     if (checkpoints_.saves()) {
       save();

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -343,6 +344,19 @@ TEST(FolderLock, IsLetGoWhenItsHolderIsKilled) {
   });
   EXPECT_TRUE(WIFSIGNALED(testing::wait_for(pid)));
   EXPECT_NO_THROW(FolderLock again(folder.path()));
+}
+
+TEST(FolderLock, FollowsNoLinkAndWaitsForNoPipe) {
+  const TemporaryFolder folder;
+  const std::string victim = folder.path() + "/victim";
+  std::ofstream(victim) << "precious";
+  fs::create_symlink(victim, folder.path() + "/.lock");
+  EXPECT_NE(message_of<ConfigError>([&] { FolderLock lock(folder.path()); }).find(".lock"),
+            std::string::npos);
+  EXPECT_EQ(read_file(victim), "precious");
+  fs::remove(folder.path() + "/.lock");
+  ASSERT_EQ(mkfifo((folder.path() + "/.lock").c_str(), 0600), 0);
+  FolderLock::check_free(folder.path());  // returns
 }
 
 }  // namespace

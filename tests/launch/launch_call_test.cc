@@ -190,5 +190,32 @@ TEST(LaunchCall, NamesARankThatHasDiedWhileOthersAreStillBusy) {
   EXPECT_NE(read_file(errors).find("waiting up to 30 s"), std::string::npos) << read_file(errors);
 }
 
+TEST(LaunchCall, NamesASpokesmanThatWasKilledWhateverItSaidBefore) {
+  const TemporaryFolder folder;
+  const std::string errors = folder.path() + "/errors";
+  const pid_t job = start([&] {
+    EXPECT_NE(freopen(errors.c_str(), "w", stderr), nullptr);
+    LaunchOptions options = shells(1, "echo a warning of some library >&2; kill -9 $$");
+    options.rank0_speaks = true;
+    _exit(launch(options));
+  });
+  int status = 0;
+  ASSERT_EQ(waitpid(job, &status, 0), job);
+  EXPECT_EQ(WEXITSTATUS(status), kExitRankFailed);
+  EXPECT_NE(read_file(errors).find("killed by signal 9"), std::string::npos) << read_file(errors);
+}
+
+TEST(LaunchCall, KeepsLogsWhereItIsTold) {
+  const TemporaryFolder folder;
+  LaunchOptions options = shells(1, "echo once");
+  options.log_dir = folder.path();
+  EXPECT_EQ(launch(options), kExitOk);
+  EXPECT_EQ(launch(options), kExitOk);
+  EXPECT_EQ(read_file(folder.path() + "/rank-0.log"), "once\n");
+  options.append_logs = true;
+  EXPECT_EQ(launch(options), kExitOk);
+  EXPECT_EQ(read_file(folder.path() + "/rank-0.log"), "once\nonce\n");
+}
+
 }  // namespace
 }  // namespace trireme

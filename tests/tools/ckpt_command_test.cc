@@ -164,6 +164,19 @@ TEST_F(CkptCommand, VerifiesEveryByte) {
   expect({"verify", run(), "--all", "--step", "5"}, 2, {"--all"});
 }
 
+TEST_F(CkptCommand, OutputThatCannotBeWrittenIsAFailure) {
+  save(5);
+  for (const char* command : {"ls", "show", "verify"}) {
+    const auto finished = testing::run_program(
+        {"bash",
+         "-c",
+         testing::trireme_binary() + " ckpt " + command + " " + run() + " > /dev/full"});
+    EXPECT_EQ(finished.code, 1) << command;
+    EXPECT_NE(finished.err.find("standard output could not be written"), std::string::npos)
+        << finished.err;
+  }
+}
+
 TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
   save(5, 0.5F);
   const std::string out = path("out.safetensors");

@@ -246,9 +246,13 @@ TEST_F(TrainResume, KnowsItsDataFromOtherDataOfTheSameSize) {
   std::string bytes = testing::read_file(labels);
   std::rotate(bytes.begin() + 8, bytes.begin() + 9, bytes.end());
   data_.write("train-labels-idx1-ubyte", bytes);
+  const std::string latest = testing::read_file(path("other") + "/checkpoints/latest");
+  EXPECT_FALSE(latest.empty());
   const Finished refused = train("other", "--resume 3");
   EXPECT_EQ(refused.code, 2) << refused.out;
   expect_parts(refused.err, {"other samples", data_.path(), "--allow-changes"});
+  EXPECT_EQ(testing::read_file(path("other") + "/checkpoints/latest"), latest)
+      << "what is refused gives nothing up";
   const Finished allowed = train("other", "--resume 3 --allow-changes");
   EXPECT_EQ(allowed.code, 0) << allowed.err;
 }

@@ -262,6 +262,31 @@ TEST(Evaluate, SplitsWhatDoesNotFit) {
 }
 
 // A user may have put parts of a model into evaluation mode by hand.
+TEST(Evaluate, EndsOnAllRanksWhenOneWantsToStop) {
+  in_world(3, [](std::shared_ptr<World> world) {
+    SampleShape shape;
+    shape.dense = {kFeatures};
+    const OtherDataset data(100, shape);
+    Net net(1);
+    int asked = 0;
+    EvaluationOptions options{.batch = 1};
+    options.stop = [&] { return ++asked == 5 && world->rank() == 2; };
+    const Evaluation none = evaluate(trainable(net), Task(shape), data, options, *world);
+    EXPECT_TRUE(none.interrupted);
+    EXPECT_EQ(asked, 5) << "of 34 rounds";
+    EXPECT_TRUE(none.metrics.empty());
+    // Asked in vain, and with fewer batches than ranks.
+    for (const std::int64_t batch : {7, 60, 1000}) {
+      options.batch = batch;
+      asked = 100;
+      const Evaluation whole = evaluate(trainable(net), Task(shape), data, options, *world);
+      EXPECT_FALSE(whole.interrupted);
+      expect_same_bits(
+          whole, evaluate(trainable(net), Task(shape), data, {.batch = batch}, *world_of_one()));
+    }
+  });
+}
+
 TEST(Evaluate, LeavesEveryModuleInItsMode) {
   in_world(1, [](std::shared_ptr<World> world) {
     const FormulaDataset data(

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
 #include <torch/nn/modules/batchnorm.h>
@@ -661,7 +662,7 @@ TEST(Resume, ASaveThatFailsOnOneRankStopsAll) {
 TEST(TrainProgress, ComesBackToTheLastBit) {
   TrainProgress progress;
   progress.step = 9007199254740993;  // 2^53 + 1, which is no double
-  progress.position = -1;
+  progress.position = 12;
   progress.micro_batch = 7;
   progress.evaluation = {{"loss", std::nan("")}, {"accuracy", 0.1 + 0.2}, {"f1", -INFINITY}};
   progress.best = {{"loss", INFINITY}};
@@ -672,7 +673,7 @@ TEST(TrainProgress, ComesBackToTheLastBit) {
   const TrainProgress read = TrainProgress::parse(text, "a");
   EXPECT_EQ(read.to_json(), text);
   EXPECT_EQ(read.step, progress.step);
-  EXPECT_EQ(read.position, -1);
+  EXPECT_EQ(read.position, 12);
   EXPECT_TRUE(std::isnan(read.evaluation.at("loss")));
   EXPECT_EQ(read.evaluation.at("accuracy"), 0.1 + 0.2);
   EXPECT_EQ(read.evaluation.at("f1"), -INFINITY);
@@ -690,6 +691,19 @@ TEST(TrainProgress, RefusesWhatIsNone) {
     const std::string message =
         message_of<CheckpointError>([&] { TrainProgress::parse(text, "the/manifest.json"); });
     expect_parts(message, {"the/manifest.json", "\"train\"", "expected"});
+  }
+  // Numbers that no training has.
+  const std::string good = TrainProgress{}.to_json();
+  const auto with = [&](const std::string& name, const std::string& value) {
+    auto json = nlohmann::json::parse(good);
+    json[name] = nlohmann::json::parse(value);
+    return json.dump();
+  };
+  EXPECT_NO_THROW(TrainProgress::parse(with("position", "7"), "a"));
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"step", "-1"}, {"position", "9223372036854775807"}, {"plateau_bad", "99999999999"}}) {
+    expect_parts(message_of<CheckpointError>([&] { TrainProgress::parse(with(name, value), "a"); }),
+                 {name, value});
   }
   // Printing it would need a stack as deep as the text.
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
@@ -727,7 +741,11 @@ TEST_F(KeptLines, EndWithTheStep) {
   EXPECT_EQ(kept(all, 0, true), Kept("", 0));
   EXPECT_EQ(kept(one + two.substr(0, 9), 2, true), Kept(one, 1)) << "half a line";
   EXPECT_EQ(kept(one + two.substr(0, two.size() - 1), 2, true), Kept(one, 1)) << "no end";
-  EXPECT_EQ(kept(one + "nothing\n" + two, 2, true), Kept(one, 1)) << "no line";
+  EXPECT_EQ(kept(one + "nothing\n", 2, true), Kept(one, 1)) << "no line";
+  EXPECT_EQ(kept(one + "nothing\n" + two, 2, true), Kept(one + "nothing\n" + two, 2))
+      << "what follows a damaged line is not lost";
+  EXPECT_EQ(detail::kept_metrics(file(one + "nothing\n" + two), 2, true).damaged, 2);
+  EXPECT_EQ(detail::kept_metrics(file(one + two), 2, true).damaged, 0);
   EXPECT_EQ(kept("", 2, true), Kept("", 0));
   EXPECT_EQ(detail::kept_metrics(folder_.path() + "/none", 2, true).bytes, 0U);
 }

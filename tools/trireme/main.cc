@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -70,11 +71,22 @@ void open_standard_streams() {
 
 }  // namespace
 
+// What could not be written to standard output is a failure: the reader may be a script.
+int checked_output(int code) {
+  std::cout.flush();
+  const bool written = std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || code != trireme::kExitOk) {
+    return code;
+  }
+  std::fprintf(stderr, "trireme: standard output could not be written\n");
+  return 1;
+}
+
 int main(int argc, char** argv) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   try {
-    return run_program(argc, argv);
+    return checked_output(run_program(argc, argv));
   } catch (const trireme::ConfigError& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return trireme::kExitUsage;

@@ -248,6 +248,7 @@ int run_training(const TrainCommand& command) {
   options.threads = static_cast<int>(settings.threads);
   options.timeout_seconds = settings.timeout;
   options.log_dir = (fs::path(settings.run) / "logs").string();
+  options.append_logs = step.has_value();  // an earlier attempt's last words are in them
   options.rank0_speaks = true;
   options.end_seconds = kTimeToEnd;
   options.name = "trireme train";

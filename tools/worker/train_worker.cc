@@ -40,7 +40,11 @@ void watch_signals() {
   action.sa_handler = [](int number) { g_stop = number; };
   action.sa_flags = SA_RESTART;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    sigaction(number, &action, nullptr);
+    struct sigaction before {};
+    // What nohup or a script in the background had ignored stays ignored.
+    if (sigaction(number, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) {
+      sigaction(number, &action, nullptr);
+    }
   }
 }
 
@@ -251,9 +255,11 @@ class Job {
 }  // namespace
 
 int train_in(const std::string& run, const std::string& step) {
-  watch_signals();
+  // Rank 0 writes to the terminal from a process group of its own: not a reason to stop it.
+  std::signal(SIGTTOU, SIG_IGN);
   keep_freed_memory();
   Job job(run, parse_integer(step));
+  watch_signals();  // before there is a world there is nothing to end in good order
   try {
     return job.run();
   } catch (const CommError&) {

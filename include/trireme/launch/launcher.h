@@ -26,6 +26,7 @@ struct LaunchOptions {
   bool rank0_speaks = false;
   // Time to end in good order after a signal, before the ranks are killed.
   double end_seconds = 3;
+  bool append_logs = false;          // what the files in log_dir hold already stays
   std::string name = "trireme run";  // of who speaks, in messages
 
   // A job over several machines: `launch` is called once on each, with the same `nodes`.

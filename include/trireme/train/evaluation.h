@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@ struct Evaluation {
   std::vector<SampleResult> samples;         // where asked for, in the order of the dataset
   std::uint64_t fingerprint = 0;             // of those samples, by what they hold
   std::int64_t evaluated = 0;
+  bool interrupted = false;  // EvaluationOptions::stop said so; there is nothing else in it
 
   // "loss 0.3012, accuracy 89.31 %"
   std::string to_string() const;
@@ -35,6 +37,8 @@ struct Evaluation {
 struct EvaluationOptions {
   std::int64_t batch = 256;   // samples evaluated at a time
   bool keep_samples = false;  // fill Evaluation::samples
+  // Asked after each batch, on every rank or on none; the first rank that says yes ends it for all.
+  std::function<bool()> stop{};
 };
 
 // A confusion matrix of more classes is of no use to a person.
