@@ -110,7 +110,7 @@ std::string RunCheckpoints::other_steps() const {
   }
   return others.empty()
              ? "there is no other checkpoint to go on from"
-             : concat("--resume STEP goes on from another one, of step ", list_of(others));
+             : concat("--resume STEP resumes from another one, of step ", list_of(others));
 }
 
 Resumed RunCheckpoints::resume(EngineBase& engine) {
@@ -139,7 +139,7 @@ RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
         }
       }
       if (!changes.empty()) {
-        say_(concat("going on with other settings than before:\n", to_string(changes)));
+        say_(concat("resuming with other settings than before:\n", to_string(changes)));
       }
     });
     loaded.ranks = resume(engine).ranks;

@@ -236,7 +236,7 @@ void StepRunner::make_smaller(const StepGivenUp& reason) {
                 reason.what(),
                 "; smaller micro-batches would change the shares of the data: set micro_batch");
   say_(concat(
-      reason.what(), "; going on with micro-batches of ", micro_batch_, " instead of ", before));
+      reason.what(), "; continuing with micro-batches of ", micro_batch_, " instead of ", before));
   dealt_.clear();
 }
 

@@ -157,7 +157,7 @@ class Training {
                          .checkpoint = loaded.path,
                          .ranks = loaded.ranks});
     }
-    say(concat("going on after step ",
+    say(concat("resuming after step ",
                progress_.step,
                " with ",
                loaded.path,

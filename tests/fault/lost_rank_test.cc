@@ -52,7 +52,7 @@ TEST(LostRank, AKilledRankIsNamedByEveryoneWithinASecond) {
                 "signal 9",
                 "[0] rank 0 of 3",
                 "[2] rank 2 of 3",
-                detail::concat("rank 1 (pid ", ranks[1], ", has ended)"),
+                detail::concat("rank 1 (pid ", ranks[1], ") ended without leaving the world"),
                 "last operations:"});
   // Each survivor has written its record, and one of them the summary for all.
   for (const char* file : {"flight-rank-0.json", "flight-rank-2.json"}) {
@@ -79,7 +79,7 @@ TEST(LostRank, RecordsAreNotWrittenThroughALinkThatSomebodyPutThere) {
   const Finished result = program.wait();
   EXPECT_EQ(result.code, 3);
   expect_parts(result.err,
-               {detail::concat("rank 1 (pid ", ranks[1], ", has ended)"),
+               {detail::concat("rank 1 (pid ", ranks[1], ") ended without leaving the world"),
                 "no flight record: expected a folder of this user at " + planted,
                 "TRIREME_LOG_DIR"});
   EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));

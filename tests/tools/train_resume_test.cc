@@ -108,11 +108,11 @@ TEST_F(TrainResume, EndsAsIfNobodyHadKilledIt) {
   kill_after("killed", settings + "--save-every 5 -n 3 --zero 3 --placement copied", "step 100/");
   const Finished last = train("killed", settings + "-n 2 --zero 2 --save-every 0");
   EXPECT_EQ(last.code, 0) << last.err;
-  expect_parts(last.out, {"going on after step ", "saved by 3 ranks"});
+  expect_parts(last.out, {"resuming after step ", "saved by 3 ranks"});
   expect_same_run("calm", "killed");
   expect_same_file("calm", "killed", "samples.jsonl");
   const std::string log = read_file(path("killed") + "/train.log");
-  expect_parts(log, {"step 1/150", "going on after step", "step 150/150"});
+  expect_parts(log, {"step 1/150", "resuming after step", "step 150/150"});
 }
 
 TEST_F(TrainResume, EndsAsIfNobodyHadInterruptedIt) {

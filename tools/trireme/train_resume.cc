@@ -93,7 +93,7 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
                   run,
                   "/config.json\" could not be read, and \"",
                   path,
-                  "\" was not saved by a run: its settings are needed to go on with it");
+                  "\" was not saved by a run: its settings are needed to resume it");
     text = saved->second;
   }
   TrainSettings settings;

@@ -35,7 +35,7 @@ CommError PartDone::of_the_world(const CommError& error) const {
   return CommError(error.reason(),
                    rank,
                    concat(name_(rank),
-                          died ? " has ended without leaving the world: it crashed or was killed"
+                          died ? " ended without leaving the world: it crashed or was killed"
                                : " has left the world while others still wait for it"));
 }
 

@@ -100,7 +100,8 @@ void Progress::check_peers(Goal& goal) {
     if (!station_.has_left(peer)) {
       fail(CommError::Reason::kPeerDied,
            peer,
-           concat(station_.name(peer), " without leaving the world: it crashed or was killed"),
+           concat(station_.plain_name(peer),
+                  " ended without leaving the world: it crashed or was killed"),
            goal.stuck());
     }
     // In good order; it is missed only by those who wait for it.

@@ -158,9 +158,14 @@ CommError Station::unreadable(int peer, int error) const {
                  "=off does without")};
 }
 
+std::string Station::plain_name(int peer) const {
+  return concat(
+      "rank ", membership_.first_rank + peer, " (pid ", membership_.pids[index(peer)], ")");
+}
+
 std::string Station::name(int peer) const {
-  std::string text =
-      concat("rank ", membership_.first_rank + peer, " (pid ", membership_.pids[index(peer)]);
+  std::string text = plain_name(peer);
+  text.pop_back();
   if (has_left(peer)) {
     return text + ", has left the world)";
   }

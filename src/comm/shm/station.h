@@ -60,7 +60,8 @@ class Station {
 
   bool has_ended(int peer) const;  // its process is gone
   bool has_left(int peer) const { return control_.rank(peer).left.load() != 0; }
-  // "rank 2 (pid 4711)", and what the kernel says of it: " (stopped)".
+  // "rank 2 (pid 4711)"; and with what the kernel says of it: "rank 2 (pid 4711, has ended)".
+  std::string plain_name(int peer) const;
   std::string name(int peer) const;
   const std::vector<Channel>& links() const { return membership_.links; }
   // True as long as nothing has happened to these ranks, nor to the world, that would have let them
