@@ -9,6 +9,17 @@
 #include "trireme/launch/launcher.h"
 
 namespace trireme::tools {
+namespace {
+
+// What follows "--" is no option, so CLI11 does not know of it.
+class RunFormatter final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]\n";
+  }
+};
+
+}  // namespace
 
 std::vector<std::string> split_off_command(std::vector<std::string>& words) {
   std::vector<std::string> command;
@@ -37,7 +48,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       program.add_subcommand("run",
                              "Start a program as several ranks, on this machine or on "
                              "several: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]");
-  run->usage("Usage: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]");
+  run->formatter(std::make_shared<RunFormatter>());
   run->footer(
       "Each line of output is printed with its rank in front. When a rank fails, the others are "
       "ended.\n"
