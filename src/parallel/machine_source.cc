@@ -1,12 +1,11 @@
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <new>
 
-#include <pthread.h>
-
+#include "parallel/machine_lock.h"
+#include "parallel/neighbour_watch.h"
+#include "parallel/shared_word.h"
 #include "parallel/unit_source.h"
-#include "trireme/core/error.h"
 #include "trireme/core/log.h"
 
 // Note [shared units]
@@ -16,6 +15,10 @@
 // release, for a rank that is a little behind. Units of before an update have another number of the
 // update and are not found. When all places are in use, because the ranks are at different ends of
 // the model, a rank fetches for itself: nobody ever waits for a place.
+//
+// The lock is for finding and taking a place. From then on it is its fetcher's, who alone changes
+// its state until the unit is whole; the others sleep on that word. A rank that dies anywhere in
+// here is found by those who wait for it (Note [watching neighbours]) or by the next collective.
 
 namespace trireme::detail {
 namespace {
@@ -25,12 +28,13 @@ class MachineSource final : public UnitSource {
   MachineSource(Communicator& machine,
                 std::vector<std::size_t> unit_bytes,
                 std::size_t limit,
-                Milliseconds patience,
+                int rank,
                 FetchUnit fetch,
                 std::shared_ptr<MemoryLedger> ledger)
       : bytes_(std::move(unit_bytes)),
-        patience_(patience),
         fetch_(fetch),
+        machine_(machine),
+        neighbours_(meet_neighbours(machine, rank)),
         held_(bytes_.size(), kNowhere),
         own_(make_private_source(bytes_, limit, std::move(fetch), ledger)) {
     const std::size_t page = SharedBuffer::page_bytes();
@@ -46,7 +50,6 @@ class MachineSource final : public UnitSource {
     if (machine.rank() == 0) {
       charge_ = ledger->charge(MemoryCategory::kGather, part * ranks);
       table_ = new (memory_.whole()) Table;
-      table_->prepare();
     }
     machine.barrier().wait();
     table_ = reinterpret_cast<Table*>(memory_.whole());
@@ -54,56 +57,37 @@ class MachineSource final : public UnitSource {
   }
 
   const std::byte* acquire(std::size_t unit) override {
-    const Deadline deadline(patience_);
-    std::size_t place = kNowhere;
-    {
-      Lock lock(*table_);
-      for (;;) {
-        place = find(unit);
-        if (place == kNowhere || table_->places[place].state == State::kWhole) {
+    NeighbourWatch watch(machine_, neighbours_);
+    for (;;) {
+      Found found;
+      {
+        const MachineLock::Hold hold(table_->lock, machine_.rank(), watch);
+        found = find_or_take(unit);
+      }
+      switch (found.how) {
+        case How::kWhole:
+          held_[unit] = found.place;
+          return at(found.place);
+        case How::kTaken:
+          fetch(unit, found.place);
+          held_[unit] = found.place;
+          return at(found.place);
+        case How::kNoPlace:
+          tell_of_crowding();
+          held_[unit] = kNowhere;
+          return own_->acquire(unit);
+        case How::kComing:
           break;
+      }
+      // What is there then, the unit or nothing, is looked up again.
+      Place& place = table_->places[found.place];
+      while (place.state.load(std::memory_order_acquire) == kComing) {
+        sleep_on(place.state, kComing, NeighbourWatch::kInterval);
+        if (place.state.load(std::memory_order_acquire) == kComing) {
+          watch.look(place.fetcher.load(), "fetches parameters from other machines");
         }
-        if (!lock.wait(deadline)) {
-          throw CommError(
-              CommError::Reason::kTimeout,
-              -1,
-              "a rank of this machine began to fetch parameters from other machines and "
-              "has not finished: it is stopped or lost");
-        }
-      }
-      if (place != kNowhere) {
-        ++table_->places[place].users;
-        held_[unit] = place;
-        return at(place);
-      }
-      place = find_free();
-      if (place != kNowhere) {
-        Place& mine = table_->places[place];
-        mine.unit = unit;
-        mine.update = update_;
-        mine.state = State::kComing;
-        mine.users = 1;
       }
     }
-    if (place == kNowhere) {
-      tell_of_crowding();
-      held_[unit] = kNowhere;
-      return own_->acquire(unit);
-    }
-    try {
-      fetch_(unit, memory_.whole() + table_bytes_ + place * place_bytes_);
-    } catch (...) {
-      Lock lock(*table_);
-      table_->places[place].state = State::kEmpty;
-      table_->places[place].users = 0;
-      lock.tell();
-      throw;
-    }
-    Lock lock(*table_);
-    table_->places[place].state = State::kWhole;
-    held_[unit] = place;
-    lock.tell();
-    return at(place);
   }
 
   void release(std::size_t unit) override {
@@ -111,11 +95,10 @@ class MachineSource final : public UnitSource {
       own_->release(unit);
       return;
     }
-    Lock lock(*table_);
     Place& place = table_->places[held_[unit]];
-    --place.users;
-    place.last_use = ++table_->clock;
     held_[unit] = kNowhere;
+    place.last_use.store(table_->clock.fetch_add(1) + 1);
+    place.users.fetch_sub(1, std::memory_order_release);
   }
 
   void outdate() override { ++update_; }
@@ -123,72 +106,81 @@ class MachineSource final : public UnitSource {
  private:
   static constexpr std::size_t kMostPlaces = 64;
   static constexpr std::size_t kNowhere = ~std::size_t{0};
-  enum class State : std::uint32_t { kEmpty = 0, kComing = 1, kWhole = 2 };
+  // Of a place.
+  static constexpr std::uint32_t kEmpty = 0;
+  static constexpr std::uint32_t kComing = 1;
+  static constexpr std::uint32_t kWhole = 2;
   struct Place {
+    SharedWord state{kEmpty};
+    std::atomic<std::int32_t> fetcher{0};  // its number on the machine
+    std::atomic<std::int32_t> users{0};
+    std::atomic<std::uint64_t> last_use{0};
+    // Guarded by the lock:
     std::uint64_t unit = 0;
     std::uint64_t update = 0;
-    std::uint64_t last_use = 0;
-    State state = State::kEmpty;
-    std::int32_t users = 0;
   };
   // In memory that all ranks of the machine map.
   struct Table {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    std::uint64_t clock = 0;
+    MachineLock lock;
+    std::atomic<std::uint64_t> clock{0};
     Place places[kMostPlaces];
-
-    void prepare() {
-      pthread_mutexattr_t mutex_kind;
-      pthread_mutexattr_init(&mutex_kind);
-      pthread_mutexattr_setpshared(&mutex_kind, PTHREAD_PROCESS_SHARED);
-      // A rank that dies inside leaves it usable; that the rank is gone is found elsewhere.
-      pthread_mutexattr_setrobust(&mutex_kind, PTHREAD_MUTEX_ROBUST);
-      pthread_mutex_init(&mutex, &mutex_kind);
-      pthread_mutexattr_destroy(&mutex_kind);
-      pthread_condattr_t condition_kind;
-      pthread_condattr_init(&condition_kind);
-      pthread_condattr_setpshared(&condition_kind, PTHREAD_PROCESS_SHARED);
-      pthread_condattr_setclock(&condition_kind, CLOCK_MONOTONIC);
-      pthread_cond_init(&changed, &condition_kind);
-      pthread_condattr_destroy(&condition_kind);
-    }
   };
-  class Lock {
-   public:
-    explicit Lock(Table& table) : table_(table) { settle(pthread_mutex_lock(&table.mutex)); }
-    ~Lock() { pthread_mutex_unlock(&table_.mutex); }
-    Lock(const Lock&) = delete;
-    Lock& operator=(const Lock&) = delete;
-    void tell() { pthread_cond_broadcast(&table_.changed); }
-    // False when the deadline has passed.
-    bool wait(const Deadline& deadline) {
-      timespec until{};
-      clock_gettime(CLOCK_MONOTONIC, &until);
-      until.tv_nsec += 20'000'000;
-      if (until.tv_nsec >= 1'000'000'000) {
-        until.tv_nsec -= 1'000'000'000;
-        ++until.tv_sec;
-      }
-      settle(pthread_cond_timedwait(&table_.changed, &table_.mutex, &until));
-      return !deadline.passed();
-    }
-
-   private:
-    void settle(int result) {
-      if (result == EOWNERDEAD) {
-        pthread_mutex_consistent(&table_.mutex);
-      }
-    }
-    Table& table_;
+  enum class How {
+    kWhole,    // this rank is one of its users now
+    kComing,   // somebody fetches it
+    kTaken,    // by this rank, which is to fetch it
+    kNoPlace,  // all are in use
   };
+  struct Found {
+    How how = How::kNoPlace;
+    std::size_t place = kNowhere;
+  };
+
+  // Under the lock.
+  Found find_or_take(std::size_t unit) {
+    std::size_t index = find(unit);
+    if (index != kNowhere) {
+      Place& place = table_->places[index];
+      if (place.state.load(std::memory_order_acquire) != kWhole) {
+        return {How::kComing, index};  // or has failed to come since it was found
+      }
+      place.users.fetch_add(1);
+      return {How::kWhole, index};
+    }
+    index = find_free();
+    if (index == kNowhere) {
+      return {};
+    }
+    Place& place = table_->places[index];
+    place.unit = unit;
+    place.update = update_;
+    place.users.store(1);
+    place.fetcher.store(machine_.rank());
+    place.state.store(kComing);
+    return {How::kTaken, index};
+  }
+
+  void fetch(std::size_t unit, std::size_t index) {
+    Place& place = table_->places[index];
+    try {
+      fetch_(unit, memory_.whole() + table_bytes_ + index * place_bytes_);
+    } catch (...) {
+      place.users.store(0);
+      place.state.store(kEmpty, std::memory_order_release);
+      wake_all(place.state);
+      throw;
+    }
+    place.state.store(kWhole, std::memory_order_release);
+    wake_all(place.state);
+  }
 
   const std::byte* at(std::size_t place) const { return seen_ + place * place_bytes_; }
 
   std::size_t find(std::size_t unit) const {
     for (std::size_t i = 0; i < places_; ++i) {
       const Place& place = table_->places[i];
-      if (place.state != State::kEmpty && place.unit == unit && place.update == update_) {
+      if (place.state.load(std::memory_order_acquire) != kEmpty && place.unit == unit &&
+          place.update == update_) {
         return i;
       }
     }
@@ -198,11 +190,12 @@ class MachineSource final : public UnitSource {
   std::size_t find_free() const {
     std::size_t best = kNowhere;
     const auto worth = [&](const Place& place) {
-      return place.state == State::kEmpty || place.update != update_ ? 0 : place.last_use + 1;
+      return place.state.load() == kEmpty || place.update != update_ ? 0
+                                                                     : place.last_use.load() + 1;
     };
     for (std::size_t i = 0; i < places_; ++i) {
       const Place& place = table_->places[i];
-      if (place.users == 0 && place.state != State::kComing &&
+      if (place.users.load(std::memory_order_acquire) == 0 && place.state.load() != kComing &&
           (best == kNowhere || worth(place) < worth(table_->places[best]))) {
         best = i;
       }
@@ -214,14 +207,14 @@ class MachineSource final : public UnitSource {
     if (!told_.exchange(true)) {
       log(LogLevel::kInfo,
           "the ranks of this machine use different parameters at a time: some are fetched from "
-          "other "
-          "machines more than once (EngineOptions::gather_bytes)");
+          "other machines more than once (EngineOptions::gather_bytes)");
     }
   }
 
   const std::vector<std::size_t> bytes_;  // of each unit
-  const Milliseconds patience_;
   const FetchUnit fetch_;
+  Communicator& machine_;
+  const std::vector<Neighbour> neighbours_;
   std::size_t place_bytes_ = 0;
   std::size_t places_ = 0;
   std::size_t table_bytes_ = 0;
@@ -240,11 +233,11 @@ class MachineSource final : public UnitSource {
 std::unique_ptr<UnitSource> make_machine_source(Communicator& machine,
                                                 std::vector<std::size_t> unit_bytes,
                                                 std::size_t limit,
-                                                Milliseconds patience,
+                                                int rank,
                                                 FetchUnit fetch,
                                                 std::shared_ptr<MemoryLedger> ledger) {
   return std::make_unique<MachineSource>(
-      machine, std::move(unit_bytes), limit, patience, std::move(fetch), std::move(ledger));
+      machine, std::move(unit_bytes), limit, rank, std::move(fetch), std::move(ledger));
 }
 
 }  // namespace trireme::detail

@@ -43,8 +43,12 @@ class ScatteredMemory final : public ParameterMemory {
       };
       auto ledger = context.ledger.shared_from_this();
       return machine.size() > 1
-                 ? make_machine_source(
-                       machine, std::move(bytes), limit, kPatience, fetch, std::move(ledger))
+                 ? make_machine_source(machine,
+                                       std::move(bytes),
+                                       limit,
+                                       context_.ranks.rank(),
+                                       fetch,
+                                       std::move(ledger))
                  : make_private_source(std::move(bytes), limit, fetch, std::move(ledger));
     });
   }
@@ -137,10 +141,6 @@ class ScatteredMemory final : public ParameterMemory {
   }
 
  private:
-  // For a rank of this machine that fetches a unit for all; its own reads have the world's
-  // deadline.
-  static constexpr Milliseconds kPatience{600'000};
-
   // Which of the world's ranks share this machine, as the machine numbers them.
   void find_neighbours() {
     Communicator& machine = context_.ranks.machine();

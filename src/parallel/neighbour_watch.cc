@@ -1,0 +1,97 @@
+#include "parallel/neighbour_watch.h"
+
+#include <chrono>
+
+#include <unistd.h>
+
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+// Note [watching neighbours]
+// A communicator notices dead peers, an ended launcher and a passed deadline while an operation of
+// its own is waited for. So the watch is such an operation: a message from this rank to itself,
+// asked for at the first look and sent at the end. Threads of a rank that watch at the same time
+// may get each other's messages; each sends as many as it has asked for, so that none is left over.
+
+namespace trireme::detail {
+namespace {
+
+// Between two looks: this process itself was stopped (Ctrl-Z), which is nobody's fault.
+constexpr auto kTooLong = std::chrono::seconds(1);
+
+}  // namespace
+
+std::string Neighbour::name() const {
+  return concat("rank ", rank, " (pid ", pid, ")");
+}
+
+std::vector<Neighbour> meet_neighbours(Communicator& machine, int rank) {
+  const std::vector<std::int32_t> own = {rank, static_cast<std::int32_t>(getpid())};
+  std::vector<std::int32_t> all(2 * static_cast<std::size_t>(machine.size()));
+  machine.all_gather(own, all).wait();
+  std::vector<Neighbour> neighbours;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    neighbours.push_back({all[i], all[i + 1]});
+  }
+  return neighbours;
+}
+
+NeighbourWatch::~NeighbourWatch() {
+  waiting_.forget();
+  try {
+    for (; begun_ > 0; --begun_) {
+      Work message = machine_.send({nullptr, 0, Dtype::kUint8}, machine_.rank());
+      message.done();
+      message.forget();
+    }
+  } catch (const Error& error) {
+    log(LogLevel::kDebug, error.what());  // the communicator is finished, and this wait with it
+  }
+}
+
+void NeighbourWatch::begin() {
+  waiting_.forget();
+  waiting_ = machine_.recv({nullptr, 0, Dtype::kUint8}, machine_.rank());
+  ++begun_;
+}
+
+void NeighbourWatch::look(int holder, const char* doing) {
+  const auto now = Clock::now();
+  const bool stopped = begun_ > 0 && now - last_look_ > kTooLong;
+  last_look_ = now;
+  const Neighbour& self = neighbours_[static_cast<std::size_t>(machine_.rank())];
+  const Neighbour& other = neighbours_[static_cast<std::size_t>(holder)];
+  try {
+    // Also where it was another thread's message: then there is a deadline, but from now on.
+    if (begun_ == 0 || stopped || waiting_.done()) {
+      begin();
+    }
+  } catch (const CommError& error) {
+    if (error.reason() == CommError::Reason::kPeerDied) {
+      const Neighbour& dead = neighbours_[static_cast<std::size_t>(error.peer())];
+      throw CommError(CommError::Reason::kPeerDied,
+                      dead.rank,
+                      concat("rank ",
+                             self.rank,
+                             ": ",
+                             dead.name(),
+                             ", on the same machine, has ended without leaving the world: it "
+                             "crashed or was killed"));
+    }
+    if (error.reason() == CommError::Reason::kTimeout) {
+      throw CommError(CommError::Reason::kTimeout,
+                      other.rank,
+                      concat("rank ",
+                             self.rank,
+                             " has waited until its deadline for ",
+                             other.name(),
+                             ", on the same machine, which ",
+                             doing,
+                             ": it is stopped, or cut off from the network; --timeout allows "
+                             "more"));
+    }
+    throw;
+  }
+}
+
+}  // namespace trireme::detail
