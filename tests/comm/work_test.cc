@@ -248,6 +248,97 @@ TEST(Work, AMessageThatNobodyReceivesYetTakesLittleMemory) {
   });
 }
 
+constexpr std::size_t kBeyondAnyWindow = 9 << 20;  // floats: 36 MiB
+
+void expect_all(const std::vector<float>& values, float expected, const char* what) {
+  EXPECT_TRUE(std::all_of(values.begin(), values.end(), [&](float value) {
+    return value == expected;
+  })) << what;
+}
+
+// A few seconds instead of the minute that ranks have elsewhere: a hang is what is tested for.
+void hurry(InitOptions& options) {
+  options.timeout = std::chrono::seconds(15);
+}
+
+// Messages that are received last do not hold up what is called meanwhile, whichever way they go.
+TEST(Work, AMessageThatNobodyReceivesYetHoldsUpNothing) {
+  for (const bool both_ways : {false, true}) {
+    fork_world(
+        2,
+        [&](World& world) {
+          const int other = 1 - world.rank();
+          for (const int sender : {0, 1}) {
+            const bool sends = both_ways || world.rank() == sender;
+            const bool receives = both_ways || world.rank() != sender;
+            const std::vector<float> message(kBeyondAnyWindow, static_cast<float>(world.rank()));
+            Work sent;
+            if (sends) {
+              sent = world.send(message, other);
+            }
+            // Each goes another way: long data, long results, one to all, and short words.
+            std::vector<float> sum(1 << 20, 1.0F);
+            world.all_reduce(sum).wait();
+            expect_all(sum, 2, "all_reduce");
+            std::vector<float> news(6 << 20, world.rank() == sender ? 5.0F : 0.0F);
+            world.broadcast(news, sender).wait();
+            expect_all(news, 5, "broadcast");
+            std::vector<float> whole(2 << 20);
+            world.all_gather(sum, whole).wait();
+            expect_all(whole, 2, "all_gather");
+            world.barrier().wait();
+            if (receives) {
+              std::vector<float> found(kBeyondAnyWindow);
+              world.recv(found, other).wait();
+              expect_all(found, static_cast<float>(other), "recv");
+            }
+            sent.wait();
+          }
+        },
+        hurry);
+  }
+}
+
+// Several of them, to one rank and to another, with different tags.
+TEST(Work, MessagesThatNobodyReceivesYetHoldUpNothing) {
+  fork_world(
+      3,
+      [](World& world) {
+        const std::vector<float> first(kBeyondAnyWindow / 2, 1.0F);
+        const std::vector<float> second(kBeyondAnyWindow / 2, 2.0F);
+        std::vector<Work> sent;
+        if (world.rank() == 0) {
+          for (const int to : {1, 2}) {
+            sent.push_back(world.send(first, to, /*tag=*/7));
+            sent.push_back(world.send(second, to, /*tag=*/4));
+          }
+        }
+        std::vector<float> sum(3 << 20, 1.0F);
+        world.all_reduce(sum).wait();
+        expect_all(sum, 3, "all_reduce");
+        // What the others send each other, and to rank 0, passes rank 0's messages as well.
+        std::vector<float> found(kBeyondAnyWindow / 2);
+        if (world.rank() == 2) {
+          world.send(sum, 1).wait();
+          world.send(sum, 0).wait();
+        } else {
+          world.recv(sum, 2).wait();
+        }
+        world.all_reduce(sum).wait();
+        expect_all(sum, 9, "all_reduce after messages");
+        if (world.rank() != 0) {
+          world.recv(found, 0, /*tag=*/7).wait();
+          expect_all(found, 1, "the first");
+          world.recv(found, 0, /*tag=*/4).wait();
+          expect_all(found, 2, "the second");
+        }
+        for (Work& work : sent) {
+          work.wait();
+        }
+      },
+      hurry);
+}
+
 TEST(Work, AbortEndsEveryRank) {
   fork_world(3, [](World& world) {
     if (world.rank() == 1) {

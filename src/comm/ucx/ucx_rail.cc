@@ -15,9 +15,7 @@ namespace {
 
 // See Note [pieces].
 constexpr std::size_t kLeastWindow = 2 * UcxRail::kConfirmedBytes;
-constexpr std::size_t kMostWindow = 16 << 20;  // of all connections together
-// Tags of messages are smaller (Transport::kTags).
-constexpr std::uint64_t kConfirmationTag = std::uint64_t{1} << 31;
+constexpr std::size_t kMostWindow = 16 << 20;  // of one tag, over all connections together
 // For closing connections.
 constexpr Milliseconds kTimeToClose{1000};
 
@@ -160,7 +158,7 @@ void UcxRail::close_endpoints() {
 }
 
 void UcxRail::send(int to,
-                   std::uint64_t tag,
+                   std::uint32_t tag,
                    const std::byte* data,
                    std::size_t bytes,
                    bool exact,
@@ -172,39 +170,42 @@ void UcxRail::send(int to,
     parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     parameters.cb.send = on_sent;
     parameters.user_data = flight;
-    began(flight, ucp_tag_send_nbx(lane.endpoint, data, bytes, tag, &parameters));
+    began(flight,
+          ucp_tag_send_nbx(lane.endpoint, data, bytes, full_tag(own_rank_, tag), &parameters));
     return;
   }
+  Stream& stream = lane.stream(tag);
   for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += kUcxPieceBytes) {
-    const Waiting piece{tag, data + begin, std::min(kUcxPieceBytes, bytes - begin), parcel};
-    if (lane.waiting.empty() && has_room(lane, piece.bytes)) {
-      start(lane, piece);
+    const Waiting piece{data + begin, std::min(kUcxPieceBytes, bytes - begin), parcel};
+    if (stream.waiting.empty() && has_room(stream, piece.bytes)) {
+      start(lane, stream, piece);
     } else {
       ++parcel->pieces;
-      lane.waiting.push_back(piece);
+      stream.waiting.push_back(piece);
       ++waiting_;
     }
   }
 }
 
 void UcxRail::receive(int from,
-                      std::uint64_t tag,
+                      std::uint32_t tag,
                       std::byte* data,
                       std::size_t bytes,
                       bool exact,
                       UcxParcel* parcel) {
   const bool in_pieces = exact && in_pieces_;
   const std::size_t most = in_pieces ? kUcxPieceBytes : std::max<std::size_t>(1, bytes);
+  Stream* stream = in_pieces ? &lane(from).stream(tag) : nullptr;
   for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += most) {
     Flight* flight = take_flight(parcel);
-    flight->lane = in_pieces ? &lane(from) : nullptr;
+    flight->stream = stream;
     flight->bytes = std::min(most, bytes - begin);
     ucp_request_param_t parameters{};
     parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     parameters.cb.recv = on_received;
     parameters.user_data = flight;
-    void* request =
-        ucp_tag_recv_nbx(worker_, data + begin, flight->bytes, tag, ~std::uint64_t{0}, &parameters);
+    void* request = ucp_tag_recv_nbx(
+        worker_, data + begin, flight->bytes, full_tag(from, tag), ~std::uint64_t{0}, &parameters);
     if (!exact && UCS_PTR_IS_PTR(request)) {
       parcel->receive = request;
     }
@@ -219,20 +220,8 @@ void UcxRail::cancel(UcxParcel* parcel) {
 }
 
 bool UcxRail::progress() {
-  bool moved = ucp_worker_progress(worker_) > 0;
-  if (waiting_ > 0) {
-    const std::size_t before = waiting_;
-    for (const auto& lane : lanes_) {
-      start_waiting(*lane);
-    }
-    moved |= waiting_ != before;
-  }
-  if (std::exchange(to_confirm_, false)) {
-    for (const auto& lane : lanes_) {
-      confirm(*lane);
-    }
-  }
-  return moved;
+  const bool moved = ucp_worker_progress(worker_) > 0;
+  return move_windows() || moved;
 }
 
 void* UcxRail::begin_flush(int to) {
@@ -242,67 +231,6 @@ void* UcxRail::begin_flush(int to) {
   ucp_request_param_t parameters{};
   void* request = ucp_ep_flush_nbx(lane(to).endpoint, &parameters);
   return UCS_PTR_IS_PTR(request) ? request : nullptr;
-}
-
-bool UcxRail::has_room(const Lane& lane, std::size_t bytes) const {
-  return lane.unconfirmed + bytes <= window_;
-}
-
-void UcxRail::start(Lane& lane, const Waiting& piece) {
-  Flight* flight = take_flight(piece.parcel);
-  lane.unconfirmed += piece.bytes;
-  ucp_request_param_t parameters{};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  parameters.cb.send = on_sent;
-  parameters.user_data = flight;
-  began(flight, ucp_tag_send_nbx(lane.endpoint, piece.data, piece.bytes, piece.tag, &parameters));
-}
-
-// Tells the sender what has met its receives here.
-void UcxRail::confirm(Lane& lane) {
-  static constexpr std::byte kWord{};  // what counts is that it comes
-  for (; lane.received >= kConfirmedBytes; lane.received -= kConfirmedBytes) {
-    ucp_request_param_t parameters{};
-    const std::uint64_t tag = static_cast<std::uint64_t>(own_rank_) << 32 | kConfirmationTag;
-    void* request = ucp_tag_send_nbx(lane.endpoint, &kWord, sizeof(kWord), tag, &parameters);
-    if (UCS_PTR_IS_PTR(request)) {
-      ucp_request_free(request);  // UCX finishes it; who is gone needs none
-    }
-  }
-}
-
-void UcxRail::expect_confirmation(Lane& lane) {
-  const std::uint64_t tag = static_cast<std::uint64_t>(lane.rank) << 32 | kConfirmationTag;
-  for (;;) {
-    ucp_request_param_t parameters{};
-    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    parameters.cb.recv = on_confirmed;
-    parameters.user_data = &lane;
-    void* request = ucp_tag_recv_nbx(worker_,
-                                     &lane.confirmation,
-                                     sizeof(lane.confirmation),
-                                     tag,
-                                     ~std::uint64_t{0},
-                                     &parameters);
-    if (UCS_PTR_IS_PTR(request)) {
-      lane.confirmation_request = request;
-      return;
-    }
-    if (UCS_PTR_STATUS(request) != UCS_OK) {
-      return;  // nothing will be confirmed any more: whoever waits finds the rank lost
-    }
-    lane.confirmed();  // it was already there
-  }
-}
-
-void UcxRail::start_waiting(Lane& lane) {
-  while (!lane.waiting.empty() && has_room(lane, lane.waiting.front().bytes)) {
-    const Waiting piece = lane.waiting.front();
-    lane.waiting.pop_front();
-    --waiting_;
-    --piece.parcel->pieces;  // counts as UCX's from now on
-    start(lane, piece);
-  }
 }
 
 UcxRail::Flight* UcxRail::take_flight(UcxParcel* parcel) {
@@ -334,9 +262,9 @@ void UcxRail::ended(Flight* flight, ucs_status_t status) {
       on_loss_(parcel.peer, status);
     }
   }
-  if (flight->lane != nullptr && status == UCS_OK) {
-    flight->lane->received += flight->bytes;
-    to_confirm_ |= flight->lane->received >= kConfirmedBytes;
+  if (flight->stream != nullptr && status == UCS_OK) {
+    flight->stream->received += flight->bytes;
+    to_confirm_ |= flight->stream->received >= kConfirmedBytes;
   }
   spare_flights_.push_back(flight);
 }
@@ -344,19 +272,6 @@ void UcxRail::ended(Flight* flight, ucs_status_t status) {
 void UcxRail::on_error(void* argument, ucp_ep_h, ucs_status_t status) {
   const auto& lane = *static_cast<Lane*>(argument);
   lane.rail->on_loss_(lane.rank, status);
-}
-
-void UcxRail::on_confirmed(void* request,
-                           ucs_status_t status,
-                           const ucp_tag_recv_info_t*,
-                           void* lane) {
-  ucp_request_free(request);
-  auto& from = *static_cast<Lane*>(lane);
-  from.confirmation_request = nullptr;
-  if (status == UCS_OK && !from.rail->closing_) {
-    from.confirmed();
-    from.rail->expect_confirmation(from);
-  }
 }
 
 void UcxRail::on_sent(void* request, ucs_status_t status, void* flight) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,10 @@ std::string ucx_status_text(ucs_status_t status);
 // So that this has a bound, the receiver confirms what has met its receives, a MiB at a time, and
 // no more than a window is sent beyond that. (UCX's own way, synchronous sends, ends in the same
 // assertion.)
+//
+// Each tag has a window of its own. What nobody receives yet fills it and holds back only what
+// comes later with the same tag, which is received later as well: a message that is not waited for
+// does not stop the collectives.
 class UcxRail {
  public:
   static constexpr std::size_t kConfirmedBytes = 1 << 20;
@@ -55,13 +60,13 @@ class UcxRail {
 
   // `exact`: both sides know the length, so that it can be cut.
   void send(int to,
-            std::uint64_t tag,
+            std::uint32_t tag,
             const std::byte* data,
             std::size_t bytes,
             bool exact,
             UcxParcel* parcel);
   void receive(int from,
-               std::uint64_t tag,
+               std::uint32_t tag,
                std::byte* data,
                std::size_t bytes,
                bool exact,
@@ -81,30 +86,37 @@ class UcxRail {
  private:
   // A piece that waits for its turn.
   struct Waiting {
-    std::uint64_t tag;
     const std::byte* data;
     std::size_t bytes;
     UcxParcel* parcel;
+  };
+  // What has one tag, to and from one rank.
+  struct Stream {
+    explicit Stream(std::uint32_t name) : tag(name) {}
+    const std::uint32_t tag;  // a confirmation is sent from here
+    std::deque<Waiting> waiting;
+    std::size_t unconfirmed = 0;  // bytes sent
+    std::size_t received = 0;     // bytes that this rank has not confirmed yet
+
+    // Ranks that made different calls count differently, until they hear of it.
+    void confirmed() { unconfirmed -= std::min(unconfirmed, kConfirmedBytes); }
   };
   // To and from one rank.
   struct Lane {
     UcxRail* rail = nullptr;
     int rank = -1;
     ucp_ep_h endpoint = nullptr;
-    std::deque<Waiting> waiting;
-    std::size_t unconfirmed = 0;  // bytes sent
-    std::size_t received = 0;     // bytes that this rank has not confirmed yet
-    std::byte confirmation{};     // the next one is received here
+    std::map<std::uint32_t, Stream> streams;  // by tag; they stay where they are
+    std::uint32_t confirmation = 0;           // the next one, the tag of a stream, comes here
     void* confirmation_request = nullptr;
 
-    // Ranks that made different calls count differently, until they hear of it.
-    void confirmed() { unconfirmed -= std::min(unconfirmed, kConfirmedBytes); }
+    Stream& stream(std::uint32_t tag) { return streams.try_emplace(tag, tag).first->second; }
   };
   // A piece that UCX has.
   struct Flight {
     UcxRail* rail = nullptr;
     UcxParcel* parcel = nullptr;
-    Lane* lane = nullptr;  // that it is to be confirmed on
+    Stream* stream = nullptr;  // that it is to be confirmed on
     std::size_t bytes = 0;
   };
 
@@ -122,10 +134,16 @@ class UcxRail {
 
   void check(ucs_status_t status, const std::string& what) const;
   Lane& lane(int rank) { return *lanes_[static_cast<std::size_t>(rank)]; }
-  bool has_room(const Lane& lane, std::size_t bytes) const;
-  void start(Lane& lane, const Waiting& piece);
-  void start_waiting(Lane& lane);
-  void confirm(Lane& lane);
+  // UCX matches by the tag alone: ours says whose message it is, too.
+  static std::uint64_t full_tag(int from, std::uint32_t tag) {
+    return static_cast<std::uint64_t>(from) << 32 | tag;
+  }
+  // Sends what has room now, and confirms what has come; true if anything was sent.
+  bool move_windows();
+  bool has_room(const Stream& stream, std::size_t bytes) const;
+  void start(Lane& lane, Stream& stream, const Waiting& piece);
+  void start_waiting(Lane& lane, Stream& stream);
+  void confirm(Lane& lane, Stream& stream);
   void expect_confirmation(Lane& lane);
   Flight* take_flight(UcxParcel* parcel);
   // What became of a piece: UCX's answer to the call that began it, and what it says in the end.
@@ -144,8 +162,8 @@ class UcxRail {
   bool in_pieces_ = false;
   std::size_t window_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by rank
-  std::size_t waiting_ = 0;                   // pieces, in all lanes
-  bool to_confirm_ = false;                   // on some lane
+  std::size_t waiting_ = 0;                   // pieces, in all streams
+  bool to_confirm_ = false;                   // on some stream
   bool closing_ = false;
   std::vector<std::unique_ptr<Flight>> flights_;
   std::vector<Flight*> spare_flights_;

@@ -118,8 +118,7 @@ class UcxTransport final : public Transport {
       int to, std::uint32_t tag, const std::byte* data, std::size_t bytes, Length length) override {
     UcxParcel* parcel = take_parcel(to);
     for_parts(bytes, length, [&](UcxRail& rail, std::size_t begin, std::size_t size) {
-      rail.send(
-          to, full_tag(options_.rank, tag), data + begin, size, length == Length::kExact, parcel);
+      rail.send(to, tag, data + begin, size, length == Length::kExact, parcel);
     });
     return ticket_of(parcel);
   }
@@ -128,7 +127,7 @@ class UcxTransport final : public Transport {
       int from, std::uint32_t tag, std::byte* data, std::size_t bytes, Length length) override {
     UcxParcel* parcel = take_parcel(from);
     for_parts(bytes, length, [&](UcxRail& rail, std::size_t begin, std::size_t size) {
-      rail.receive(from, full_tag(from, tag), data + begin, size, length == Length::kExact, parcel);
+      rail.receive(from, tag, data + begin, size, length == Length::kExact, parcel);
     });
     return ticket_of(parcel);
   }
@@ -198,10 +197,6 @@ class UcxTransport final : public Transport {
 
  private:
   using Parcels = std::vector<std::unique_ptr<UcxParcel>>;
-
-  static std::uint64_t full_tag(int from, std::uint32_t tag) {
-    return static_cast<std::uint64_t>(from) << 32 | tag;
-  }
 
   void connect(const std::vector<std::string>& everyone) {
     std::vector<std::vector<std::string>> addresses(rails_.size());
