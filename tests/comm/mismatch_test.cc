@@ -224,11 +224,29 @@ TEST(Mismatch, MessagesMustBeReceivedAsTheyWereSent) {
 }
 
 TEST(Mismatch, AllocationsOfDifferentSizesAreNamed) {
-  fork_world(2, [](World& world) {
-    const std::string message =
-        message_of<CommError>([&] { world.allocate(world.rank() == 0 ? 100 : 200); });
-    expect_parts(message, {"allocate(100 bytes)", "allocate(200 bytes)"});
-  });
+  for (const int ranks : {2, 4}) {  // on machines: another size on each
+    fork_world(ranks, [&](World& world) {
+      const std::string message =
+          message_of<CommError>([&] { world.allocate(world.rank() < ranks / 2 ? 100 : 200); });
+      expect_parts(message, {"allocate(100 bytes)", "allocate(200 bytes)"});
+    });
+  }
+}
+
+TEST(Mismatch, OfAnAllocationAndSomethingElseIsNamed) {
+  for (const std::set<int>& allocating : {std::set<int>{1}, {2, 3}}) {
+    fork_world(4, [&](World& world) {
+      const std::string message = message_of<CommError>([&] {
+        if (allocating.count(world.rank()) > 0) {
+          world.allocate(100);
+        } else {
+          auto data = floats(1000);
+          world.all_reduce(data).wait();
+        }
+      });
+      expect_parts(message, {"different operations", "allocate(100 bytes)", "all_reduce"});
+    });
+  }
 }
 
 TEST(Arguments, AreCheckedBeforeAnythingIsIssued) {

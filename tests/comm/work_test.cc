@@ -339,6 +339,37 @@ TEST(Work, MessagesThatNobodyReceivesYetHoldUpNothing) {
       hurry);
 }
 
+// Some ranks have already moved what was called before an allocation, others not: it has its turn
+// everywhere.
+TEST(Work, AnAllocationHasItsTurn) {
+  for (const bool helped : {false, true}) {
+    fork_world(
+        4,
+        [](World& world) {
+          for (int round = 0; round < 5; ++round) {
+            std::vector<float> sum(1 << 18, 1.0F);
+            std::vector<float> next(1000, 2.0F);
+            Work one = world.all_reduce(sum);
+            Work two = world.all_reduce(next);
+            if ((world.local_rank() + round) % 2 == 0) {
+              for (int i = 0; i < 100 && !one.done(); ++i) {
+              }
+            }
+            const SharedBuffer buffer = world.allocate(1 << 20);
+            EXPECT_EQ(buffer.data()[0], std::byte{0});
+            two.wait();
+            one.wait();
+            expect_all(sum, 4, "before the allocation");
+            expect_all(next, 8, "before the allocation");
+          }
+        },
+        [&](InitOptions& options) {
+          hurry(options);
+          options.progress_thread = helped;
+        });
+  }
+}
+
 TEST(Work, AbortEndsEveryRank) {
   fork_world(3, [](World& world) {
     if (world.rank() == 1) {

@@ -185,6 +185,12 @@ class MachineBuffer final : public SharedBuffer::Impl {
 };
 
 SharedBuffer HierarchicalCommunicator::allocate(std::size_t bytes) {
+  // In its turn: the parts of earlier operations that go through `inside_` come before it there, on
+  // every rank, and the machines agree about the size.
+  Operation operation;
+  operation.kind = OpKind::kAllocate;
+  operation.total = static_cast<std::int64_t>(bytes);
+  submit(std::move(operation)).wait();
   SharedBuffer buffer;
   std::string failure;
   try {
