@@ -345,6 +345,28 @@ void OperationQueue::fail_with(const CommError& error) {
   }
 }
 
+std::optional<CommError> OperationQueue::find_failure(Milliseconds patience) {
+  const Deadline deadline(patience);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      try {
+        throw_if_failed();
+        advance();
+        if (const auto loss = host_.loss({})) {
+          fail(*loss, nullptr, true);
+        }
+      } catch (const CommError& error) {
+        return error;
+      }
+    }
+    if (deadline.passed()) {
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 void OperationQueue::fail(const CommError& error, const Pending* stuck, bool spread) {
   // A failure that was found elsewhere comes with its own words.
   const std::string message =

@@ -76,6 +76,10 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   void abort(const std::string& reason);
   // Ends everything with an error that somebody else has found.
   void fail_with(const CommError& error);
+  // For somebody who has lost a rank by another way: looks for what has ended the world, for at
+  // most `patience`, and ends everything with it. That rank may only have ended because another is
+  // lost.
+  std::optional<CommError> find_failure(Milliseconds patience);
 
   CommUse use() const;
   const QueueOptions& options() const { return options_; }

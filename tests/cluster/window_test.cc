@@ -172,6 +172,52 @@ TEST_F(LostWindowTest, ReadingAKilledRankThrows) {
   EXPECT_EQ(testing::wait_for(pids[1]), SIGKILL);
 }
 
+bool has_ended(pid_t pid) {
+  const std::string stat = testing::read_file(detail::concat("/proc/", pid, "/stat"));
+  return stat.empty() || stat.find(") Z ") != std::string::npos;
+}
+
+// Rank 2 is killed, rank 1 finds that and ends, and rank 0 only notices when it reads rank 1.
+TEST_F(LostWindowTest, ReadingARankThatAnotherLossHasEndedNamesTheFirst) {
+  const std::string job = testing::unique_job();
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < 3; ++rank) {
+    pids.push_back(testing::fork_rank(rank, [&](int self) {
+      const auto world = init(testing::options_for(job, self, 3));
+      const std::vector<std::byte> memory = memory_of(self);
+      const auto window = world->expose(memory.data(), memory.size());
+      const std::vector<std::int32_t> own = {getpid()};
+      std::vector<std::int32_t> all(3);
+      world->all_gather(own, all).wait();
+      if (self == 2) {
+        raise(SIGKILL);
+      }
+      if (self == 1) {
+        EXPECT_THROW(world->barrier().wait(), CommError);
+        return;
+      }
+      for (int i = 0; i < 2000 && !has_ended(all[1]); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      std::vector<std::byte> found(1);
+      try {
+        window->read(1, 0, 1, found.data());
+        ADD_FAILURE() << "a rank that has ended answered";
+      } catch (const CommError& error) {
+        const std::string message = error.what();
+        EXPECT_EQ(error.peer(), 2) << message;
+        EXPECT_NE(message.find("rank 0 could not read"), std::string::npos) << message;
+        EXPECT_NE(message.find(detail::concat("rank 2 (pid ", all[2])), std::string::npos)
+            << message;
+      }
+      EXPECT_THROW(world->barrier().wait(), CommError);
+    }));
+  }
+  EXPECT_EQ(testing::wait_for(pids[0]), 0);
+  EXPECT_EQ(testing::wait_for(pids[1]), 0);
+  EXPECT_EQ(testing::wait_for(pids[2]), SIGKILL);
+}
+
 TEST_F(LostWindowTest, AnAnswerThatWasGivenUpDoesNotComeLater) {
   const std::string job = testing::unique_job();
   std::vector<pid_t> pids;

@@ -96,7 +96,14 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   SharedBuffer allocate(std::size_t bytes) override;
   std::unique_ptr<Window> expose(const std::byte* data, std::size_t bytes) override {
     return make_remote_window(
-        *this, *transport_, members_, options_.queue.timeout, data, bytes, window_bytes_);
+        *this,
+        *transport_,
+        members_,
+        options_.queue.timeout,
+        data,
+        bytes,
+        window_bytes_,
+        [queue = queue_] { return queue->find_failure(kTimeToFindFailures); });
   }
 
   std::string name(int rank) const override { return flat_->name(rank); }

@@ -404,8 +404,14 @@ SharedBuffer NetCommunicator::allocate(std::size_t bytes) {
 }
 
 std::unique_ptr<Window> NetCommunicator::expose(const std::byte* data, std::size_t bytes) {
-  return make_remote_window(
-      *this, *transport_, options_.members, options_.queue.timeout, data, bytes, window_bytes_);
+  return make_remote_window(*this,
+                            *transport_,
+                            options_.members,
+                            options_.queue.timeout,
+                            data,
+                            bytes,
+                            window_bytes_,
+                            [queue = queue_] { return queue->find_failure(kTimeToFindFailures); });
 }
 
 void agree_on_memory(Communicator& ranks, const std::string& failure) {

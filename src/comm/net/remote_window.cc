@@ -51,13 +51,15 @@ class RemoteWindow final : public Window {
                Milliseconds timeout,
                const std::byte* data,
                std::size_t bytes,
-               std::shared_ptr<std::atomic<std::int64_t>> network_bytes)
+               std::shared_ptr<std::atomic<std::int64_t>> network_bytes,
+               FindFailure find_failure)
       : transport_(std::move(transport)),
         members_(members),
         timeout_(timeout),
         data_(data),
         bytes_(bytes),
         network_bytes_(std::move(network_bytes)),
+        find_failure_(std::move(find_failure)),
         posts_(members.size()) {
     for (int rank = 0; rank < transport_->size(); ++rank) {
       if (rank != transport_->rank()) {
@@ -111,24 +113,31 @@ class RemoteWindow final : public Window {
     if (reading->done) {
       return;
     }
+    lock.unlock();
     const Member& member = members_[static_cast<std::size_t>(rank)];
-    throw CommError(
-        over ? CommError::Reason::kPeerDied : CommError::Reason::kTimeout,
-        rank,
-        concat("rank ",
-               transport_->rank(),
-               " could not read ",
-               bytes,
-               " bytes of rank ",
-               rank,
-               " (pid ",
-               member.pid,
-               " on machine ",
-               member.node,
-               ", ",
-               member.host,
-               "): ",
-               over ? reading->reason : concat("no answer in ", timeout_.count() / 1000, " s")));
+    const std::string what = concat("rank ",
+                                    transport_->rank(),
+                                    " could not read ",
+                                    bytes,
+                                    " bytes of rank ",
+                                    rank,
+                                    " (pid ",
+                                    member.pid,
+                                    " on machine ",
+                                    member.node,
+                                    ", ",
+                                    member.host,
+                                    "): ");
+    if (!over) {
+      throw CommError(CommError::Reason::kTimeout,
+                      rank,
+                      concat(what, "no answer in ", timeout_.count() / 1000, " s"));
+    }
+    // A rank that has ended because another is lost is not the one to name.
+    if (const auto first = find_failure_()) {
+      throw CommError(first->reason(), first->peer(), what + first->what());
+    }
+    throw CommError(CommError::Reason::kPeerDied, rank, what + reading->reason);
   }
 
  private:
@@ -268,6 +277,7 @@ class RemoteWindow final : public Window {
   const std::byte* data_;
   const std::size_t bytes_;
   const std::shared_ptr<std::atomic<std::int64_t>> network_bytes_;
+  const FindFailure find_failure_;
   std::vector<Post> posts_;  // by rank; the thread's
 
   std::mutex mutex_;
@@ -282,18 +292,23 @@ class RemoteWindow final : public Window {
 
 }  // namespace
 
-std::unique_ptr<Window> make_remote_window(
-    Communicator& ranks,
-    Transport& transport,
-    const std::vector<Member>& members,
-    Milliseconds timeout,
-    const std::byte* data,
-    std::size_t bytes,
-    std::shared_ptr<std::atomic<std::int64_t>> network_bytes) {
+std::unique_ptr<Window> make_remote_window(Communicator& ranks,
+                                           Transport& transport,
+                                           const std::vector<Member>& members,
+                                           Milliseconds timeout,
+                                           const std::byte* data,
+                                           std::size_t bytes,
+                                           std::shared_ptr<std::atomic<std::int64_t>> network_bytes,
+                                           FindFailure find_failure) {
   auto own =
       transport.duplicate([&](const std::string& mine) { return exchange_through(ranks, mine); });
-  return std::make_unique<RemoteWindow>(
-      std::move(own), members, timeout, data, bytes, std::move(network_bytes));
+  return std::make_unique<RemoteWindow>(std::move(own),
+                                        members,
+                                        timeout,
+                                        data,
+                                        bytes,
+                                        std::move(network_bytes),
+                                        std::move(find_failure));
 }
 
 }  // namespace trireme::detail
