@@ -8,7 +8,7 @@ namespace trireme::detail {
 OrdinaryMemory note_ordinary_memory(const Membership& membership) {
   const KernelCopy& kernel = membership.kernel_copy;
   if (membership.size == 1) {
-    return {.one_copy = kernel.usable()};
+    return {kernel.usable(), "", ""};
   }
   if (!kernel.usable() && membership.rank == 0) {
     log(LogLevel::kInfo,
