@@ -47,11 +47,14 @@ TEST(RunCommand, StartsRanksThatFindEachOther) {
 }
 
 TEST(RunCommand, RanksOfOneMachineCanGoOverTheNetwork) {
-  for (const char* ranks : {"1", "3"}) {
-    const Finished result =
-        run({"-n", ranks, "--backend", "ucx", "--", test_binary("worker"), "hello"});
+  for (const int ranks : {1, 3}) {
+    const Finished result = run(
+        {"-n", std::to_string(ranks), "--backend", "ucx", "--", test_binary("worker"), "hello"});
     EXPECT_EQ(result.code, 0) << result.err;
-    expect_parts(result.out, {detail::concat("[0] rank 0 of ", ranks, " by trireme run")});
+    for (int rank = 0; rank < ranks; ++rank) {
+      expect_parts(result.out,
+                   {detail::concat("[", rank, "] rank ", rank, " of ", ranks, " by trireme run")});
+    }
   }
 }
 

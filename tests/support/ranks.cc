@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include <netinet/in.h>
@@ -11,6 +13,7 @@
 
 #include "support/machines.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/deadline.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/shard/range.h"
@@ -80,6 +83,48 @@ class LayoutCheck final : public ::testing::Environment {
 };
 
 const auto* const layout_check = ::testing::AddGlobalTestEnvironment(new LayoutCheck);
+
+// What every_rank.py looks for. Launchers end all ranks when one has ended in their eyes badly, as
+// after a failure that was to be tested: each waits until all have reported.
+class RankReport final : public ::testing::EmptyTestEventListener {
+ public:
+  static constexpr Milliseconds kPatience{20'000};
+
+  void tested(const World& world) {
+    rank_ = world.rank();
+    size_ = world.size();
+  }
+
+  void OnTestProgramEnd(const ::testing::UnitTest& all) override {
+    const auto folder = env_string("TRIREME_TEST_REPORTS");
+    if (!folder || size_ == 0) {
+      return;
+    }
+    const auto path = [&](int rank) { return detail::concat(*folder, "/", rank); };
+    const std::string draft = path(rank_) + ".draft";
+    std::ofstream(draft) << (all.Passed() ? detail::concat("passed as one of ", size_) : "failed");
+    std::filesystem::rename(draft, path(rank_));
+    const Deadline patience(kPatience);
+    for (int rank = 0; rank < size_; ++rank) {
+      while (!std::filesystem::exists(path(rank)) && !patience.passed()) {
+        std::this_thread::sleep_for(Milliseconds(5));
+      }
+    }
+  }
+
+ private:
+  int rank_ = 0;
+  int size_ = 0;  // none: no world was tested
+};
+
+RankReport& rank_report() {
+  static auto* const report = [] {
+    auto* made = new RankReport;
+    ::testing::UnitTest::GetInstance()->listeners().Append(made);  // which owns it
+    return made;
+  }();
+  return *report;
+}
 
 }  // namespace
 
@@ -195,6 +240,7 @@ void outside_world(int size,
   }
   const auto world = init(options);
   if (world->size() == size) {
+    rank_report().tested(*world);
     body(*world);
   }
 }
