@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +19,18 @@ inline void expect_parts(const std::string& text, const std::vector<std::string>
   for (const std::string& part : parts) {
     EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
   }
+}
+
+// The lines of a text that begin with `prefix`.
+inline std::string lines_of(const std::string& text, const std::string& prefix) {
+  std::istringstream lines(text);
+  std::string found;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(prefix)) {
+      found += line + "\n";
+    }
+  }
+  return found;
 }
 
 inline constexpr char kToken[] = "TRIREME_TOKEN=the secret of this test";
@@ -42,6 +55,7 @@ class MachineJob {
   std::string folder(int machine) const { return detail::concat(logs_.path(), "/", machine); }
 
   // What may be changed before `start`.
+  std::string program_name = "worker";
   std::string place;
   std::vector<std::string> options = {"--timeout", "5"};
 
@@ -61,7 +75,7 @@ class MachineJob {
                                         "--log-dir",
                                         folder(machine)};
     command.insert(command.end(), options.begin(), options.end());
-    command.insert(command.end(), {"--", test_binary("worker"), mode});
+    command.insert(command.end(), {"--", test_binary(program_name), mode});
     std::vector<std::string> all = environment;
     all.push_back(mark_);
     programs_.resize(ranks_.size());
