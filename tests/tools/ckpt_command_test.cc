@@ -225,7 +225,7 @@ TEST_F(CkptCommand, FindsTheHeadsOfAGptInItsRun) {
   EXPECT_EQ(heads("given"), 3);
   // What was exported as a folder can be imported as one.
   expect({"import", path("given"), path("back")}, 0, {"back/step-00000000"});
-  expect({"diff", path("back"), run()}, 0, {"are equal"});
+  expect({"diff", path("back"), run()}, 1, {"4 tensors are equal", "imported_from: only in A"});
   expect({"export", run(), path("wrong"), "--format", "gpt2", "--heads", "5"}, 2, {"multiple"});
   std::ofstream(run() + "/config.json") << R"({"model":"gpt","size":"small"})";
   expect({"export", run(), path("by_size"), "--format", "gpt2"}, 0);
