@@ -71,6 +71,26 @@ if(killed OR NOT calm OR NOT calm STREQUAL struck)
   message(FATAL_ERROR "04_resume: ${calm} without a break, ${struck} with one (${killed})")
 endif()
 
+# Every benchmark that the installed program offers runs from there, as little as it can be told to.
+set(bench_collectives --rounds 1 --op all_reduce --bytes 4KiB)
+set(bench_optim --rounds 1 --numel 1000)
+set(bench_step --rounds 1 --only zero3)
+set(bench_checkpoint --rounds 1 --bytes 1MB --folder "${WORK}/checkpoints")
+set(bench_train --rounds 1 --model mlp --epochs 0.01)
+execute_process(COMMAND "${WORK}/prefix/bin/trireme" bench --help RESULT_VARIABLE code OUTPUT_VARIABLE help)
+string(REGEX REPLACE "^.*Subcommands:" "" offered "${help}")
+string(REGEX MATCHALL "\n  [a-z]+" offered "${offered}")
+if(NOT code EQUAL 0 OR NOT offered)
+  message(FATAL_ERROR "trireme bench --help ended with ${code} and named no benchmarks: ${help}")
+endif()
+foreach(name IN LISTS offered)
+  string(STRIP "${name}" name)
+  if(NOT DEFINED bench_${name})
+    message(FATAL_ERROR "trireme bench offers ${name}; say above how to run it")
+  endif()
+  run("${WORK}/prefix/bin/trireme" bench ${name} ${bench_${name}})
+endforeach()
+
 # The installed program trains.
 run("${WORK}/prefix/bin/trireme" train -n 2 --zero 3 --steps 3 --run "${WORK}/run")
 
