@@ -1,8 +1,8 @@
 // trireme bench checkpoint: saving and loading the state of a training, beside PyTorch.
 //
-// Every system saves and loads the same tensors on the same disk, in turns, round after round, so
-// that a slow minute of the machine hits all of them. A save ends when the bytes are on disk. The
-// table shows medians over all rounds; a ratio above 1 says that Trireme took less time.
+// Every system saves and loads the same tensors on the same disk, in turns (turn_order.h). A save
+// ends when the bytes are on disk. The table shows medians over all rounds; a ratio above 1 says
+// that Trireme took less time.
 
 #include <csignal>
 #include <cstdio>
@@ -18,16 +18,18 @@
 
 #include "checkpoint_ranks.h"
 #include "checkpoint_state.h"
+#include "host_text.h"
 #include "number_text.h"
 #include "page_cache.h"
 #include "peers.h"
+#include "same_terms.h"
 #include "samples.h"
 #include "scratch_folder.h"
 #include "trireme/core/error.h"
-#include "trireme/core/machine.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
+#include "turn_order.h"
 
 namespace trireme::bench {
 namespace {
@@ -45,6 +47,7 @@ struct CheckpointBenchOptions {
   std::size_t bytes = 512U << 20U;
   std::string folder = "build/temp";
   std::string json_path;
+  std::string command_line;
 };
 
 // What is started in every round: ranks of this program, or the peers' script.
@@ -88,7 +91,8 @@ class CheckpointBench {
   int measure() {
     for (int round = 0; round < options_.rounds; ++round) {
       std::fprintf(stderr, "round %d of %d:", round + 1, options_.rounds);
-      for (const Contender& contender : kContenders) {
+      const std::vector<Contender> all(std::begin(kContenders), std::end(kContenders));
+      for (const Contender& contender : turn_order(all, round, options_.rounds)) {
         if ((contender.worker.empty() && !options_.peers) ||
             (contender.name == "steps" && options_.ranks == 1)) {
           continue;
@@ -107,16 +111,21 @@ class CheckpointBench {
   // Prints the table and returns it.
   Json report() {
     std::printf(
-        "Trireme %s, LibTorch %s, %d ranks x 1 thread on %zu processors, %s in %zu float32 tensors "
-        "on %s, median ms (best) of %d rounds\n",
+        "Trireme %s, LibTorch %s, %d ranks, %s in %zu float32 tensors on %s, median ms (best) of "
+        "%d "
+        "rounds\n",
         TRIREME_VERSION,
         libtorch_version(),
         options_.ranks,
-        allowed_cpus().size(),
         bytes_text(static_cast<long long>(state_bytes(tensors_))).c_str(),
         tensors_.size(),
         file_system_of(options_.folder).c_str(),
         options_.rounds);
+    for (const auto& [peer, settings] : settings_) {
+      std::printf("%s: %s\n", peer.c_str(), settings.c_str());
+    }
+    std::fputs(same_terms_text().c_str(), stdout);
+    std::fputs(host_text(options_.command_line).c_str(), stdout);
     Table table(
         {"operation", "ranks", "ms", "(best)", "MB/s", "beside", "ms", "(best)", "MB/s", "ratio"});
     Json json = Json::array();
@@ -185,6 +194,9 @@ class CheckpointBench {
       auto& times = samples_[{line.at("op"), ranks}][line.at("peer")];
       const auto more = line.at("ms").get<std::vector<double>>();
       times.insert(times.end(), more.begin(), more.end());
+      if (const std::string settings = line.value("settings", ""); !settings.empty()) {
+        settings_[line.at("peer")] = settings;
+      }
     }
   }
 
@@ -231,8 +243,12 @@ class CheckpointBench {
       }
       const double theirs = median(times);
       const Json mb_s = speed(op, theirs);
-      entry["peers"][name] = {
-          {"ms", theirs}, {"best_ms", best(times)}, {"mb_s", mb_s}, {"ratio", theirs / ms}};
+      const auto settings = settings_.find(name);
+      entry["peers"][name] = {{"ms", theirs},
+                              {"best_ms", best(times)},
+                              {"mb_s", mb_s},
+                              {"ratio", theirs / ms},
+                              {"settings", settings == settings_.end() ? "" : settings->second}};
       const auto other = cells(theirs, best(times), mb_s);
       row.push_back(name);
       row.insert(row.end(), other.begin(), other.end());
@@ -247,6 +263,7 @@ class CheckpointBench {
   std::vector<StateTensor> tensors_;
   ScratchFolder scratch_;
   Samples samples_;
+  std::map<std::string, std::string> settings_;  // of the peers
   std::map<std::string, std::string> missing_;
 };
 
@@ -256,6 +273,7 @@ int run_conductor(const CheckpointBenchOptions& options) {
     json_file.open(options.json_path);
     TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
   }
+  set_same_terms();
   std::signal(SIGPIPE, SIG_IGN);  // who reads no further gets no table, but leaves no files either
   CheckpointBench bench(options);
   if (const int code = bench.measure(); code != 0) {
@@ -283,6 +301,9 @@ int run(int argc, char** argv) {
   CheckpointBenchOptions options;
   CheckpointRankOptions rank_options;
   std::string worker;
+  for (int i = 0; i < argc; ++i) {
+    options.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
+  }
   CLI::App program(
       "Saving and loading the state of a training, the pause that a save in the background makes, "
       "and steps beside it.",

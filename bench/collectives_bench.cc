@@ -11,15 +11,17 @@
 #include "host_text.h"
 #include "number_text.h"
 #include "peers.h"
+#include "same_terms.h"
 #include "samples.h"
 #include "scratch_folder.h"
 #include "test_bed.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
+#include "turn_order.h"
 
-// Who is measured when: the systems take turns, round after round, so that a slow minute of the
-// machine hits all of them. Each times every call on rank 0, back to back, after a warm-up; the
-// table shows the median over all rounds. All use float32, one thread per rank.
+// The systems take turns (turn_order.h). Each times every call on rank 0, back to back, after a
+// warm-up, in memory that it has touched before; the table shows the median over all rounds. All
+// use float32.
 
 namespace trireme::bench {
 namespace {
@@ -40,17 +42,18 @@ class CollectivesBench {
   int measure() {
     // By hand on several machines there are no peers to take turns with, and one meeting is enough.
     const bool by_hand = !bed_ && machines_ > 1;
-    for (int round = 0; round < (by_hand ? 1 : options_.rounds); ++round) {
-      say("round %d of %d: trireme", round);
-      if (const int code = measure_ours(by_hand ? options_.rounds : 1); code != 0) {
-        return code;
-      }
-      if (options_.peers) {
-        if (const int code = measure_peers(round); code != 0) {
+    const int rounds = by_hand ? 1 : options_.rounds;
+    for (int round = 0; round < rounds; ++round) {
+      say("round " + std::to_string(round + 1) + " of " + std::to_string(rounds) + ":");
+      for (const Peer& system : turn_order(systems_of(round), round, rounds)) {
+        say(" " + system.name);
+        const int code = system.name == kOurName ? measure_ours(by_hand ? options_.rounds : 1)
+                                                 : measure_peer(system);
+        if (code != 0) {
           return code;
         }
       }
-      say("\n", round);
+      say("\n");
     }
     return 0;
   }
@@ -62,9 +65,11 @@ class CollectivesBench {
                 ours_.system.c_str(),
                 place_text().c_str(),
                 options_.rounds);
+    std::printf("trireme: %s\n", ours_.settings.c_str());
     for (const auto& [name, samples] : theirs_) {
-      std::printf("%s: %s\n", name.c_str(), samples.system.c_str());
+      std::printf("%s: %s; %s\n", name.c_str(), samples.system.c_str(), samples.settings.c_str());
     }
+    std::fputs(same_terms_text().c_str(), stdout);
     std::fputs(host_text(options_.command_line).c_str(), stdout);
     std::vector<std::string> header = {"operation", "bytes", "buffer", "trireme", "(best)"};
     for (const std::string& name : names_) {
@@ -95,9 +100,9 @@ class CollectivesBench {
 
  private:
   // Progress, on the machine that prints.
-  void say(const char* format, int round) const {
+  void say(const std::string& text) const {
     if (speaks()) {
-      std::fprintf(stderr, format, round + 1, options_.rounds);  // NOLINT: formats are above
+      std::fputs(text.c_str(), stderr);
     }
   }
 
@@ -128,40 +133,51 @@ class CollectivesBench {
     job.ranks = ranks_;
     job.threads = 1;
     job.command = collectives_rank_command(options_, rounds, output);
-    const int code = counted("trireme", [&] { return bed_ ? launch_on(*bed_, job) : launch(job); });
+    const int code = counted(kOurName, [&] { return bed_ ? launch_on(*bed_, job) : launch(job); });
     if (code == 0 && speaks()) {
       ours_.collect(output);
     }
     return code;
   }
 
-  int measure_peers(int round) {
-    const std::string output = scratch_.file("peer.json");
+  // Trireme, whose command measure_ours knows, and the peers that can be measured.
+  std::vector<Peer> systems_of(int round) {
+    std::vector<Peer> systems = {Peer{kOurName, "", {}}};
+    if (!options_.peers) {
+      return systems;
+    }
+    const auto cases = peer_cases(options_);
     // Gloo's ranks meet in a file, which must be new.
     const std::string meeting = scratch_.file("meeting-" + std::to_string(round));
     names_.clear();
     for (const Peer& peer :
-         bed_ ? collective_peers_on(*bed_, ranks_, options_.launch.interfaces, meeting, output)
-              : collective_peers(ranks_, output)) {
+         bed_ ? collective_peers_on(
+                    *bed_, ranks_, options_.launch.interfaces, cases, meeting, peer_output())
+              : collective_peers(ranks_, cases, peer_output())) {
       names_.push_back(peer.name);
       if (!peer.missing.empty()) {
         missing_[peer.name] = peer.missing;
       }
-      if (missing_.count(peer.name) > 0) {
-        continue;
+      if (missing_.count(peer.name) == 0) {
+        systems.push_back(peer);
       }
-      std::fprintf(stderr, " %s", peer.name.c_str());
-      const int code = counted(peer.name, [&] {
-        return bed_ ? run_together(peer.on_machines) : run_command(peer.command);
-      });
-      if (bed_ && code > 128) {
-        return code;  // a signal, to this process most likely
-      }
-      if (code != 0) {
-        missing_[peer.name] = "its program failed with exit code " + std::to_string(code);
-      } else {
-        theirs_[peer.name].collect(output);
-      }
+    }
+    return systems;
+  }
+
+  std::string peer_output() const { return scratch_.file("peer.json"); }
+
+  int measure_peer(const Peer& peer) {
+    const int code = counted(peer.name, [&] {
+      return bed_ ? run_together(peer.on_machines) : run_command(peer.command);
+    });
+    if (bed_ && code > 128) {
+      return code;  // a signal, to this process most likely
+    }
+    if (code != 0) {
+      missing_[peer.name] = "its program failed with exit code " + std::to_string(code);
+    } else {
+      theirs_[peer.name].collect(peer_output());
     }
     return 0;
   }
@@ -180,6 +196,7 @@ class CollectivesBench {
                   {"owned", owned},
                   {"ms", median(times)},
                   {"best_ms", best(times)},
+                  {"settings", ours_.settings},
                   {"gloo_ms", nullptr},
                   {"mpi_ms", nullptr}};
     for (const std::string& name : names_) {
@@ -196,6 +213,7 @@ class CollectivesBench {
                   number_text(theirs / median(times)) + "x"});
       entry[name + "_ms"] = theirs;
       entry[name + "_best_ms"] = best(found->second);
+      entry[name + "_settings"] = theirs_[name].system + "; " + theirs_[name].settings;
     }
     table.add(row);
     return entry;
@@ -238,6 +256,7 @@ int run_collectives_bench(const CollectivesOptions& options) {
     json_file.open(options.json_path);
     TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
   }
+  set_same_terms();
   CollectivesBench bench(options);
   if (const int code = bench.measure(); code != 0) {
     return code;

@@ -6,11 +6,13 @@
 #include "collectives_samples.h"
 #include "host_text.h"
 #include "number_text.h"
+#include "same_terms.h"
 #include "samples.h"
 #include "scratch_folder.h"
 #include "test_bed.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
+#include "turn_order.h"
 
 namespace trireme::bench {
 namespace {
@@ -40,14 +42,17 @@ int run_rails_bench(const CollectivesOptions& asked) {
     json_file.open(options.json_path);
     TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
   }
+  set_same_terms();
   const ScratchFolder scratch;
   const TestBed bed(2);
   bed.rate(kRate);
   CollectivesSamples one;
   CollectivesSamples both;
+  const std::vector<std::pair<const char*, CollectivesSamples*>> ways = {{kOne, &one},
+                                                                         {kBoth, &both}};
   for (int round = 0; round < options.rounds; ++round) {
     std::fprintf(stderr, "round %d of %d:", round + 1, options.rounds);
-    for (const auto& [interfaces, samples] : {std::pair{kOne, &one}, std::pair{kBoth, &both}}) {
+    for (const auto& [interfaces, samples] : turn_order(ways, round, options.rounds)) {
       std::fprintf(stderr, " %s", interfaces);
       LaunchOptions job = options.launch;
       job.ranks = options.launch.ranks > 0 ? options.launch.ranks : 1;

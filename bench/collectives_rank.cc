@@ -79,7 +79,10 @@ int run_collectives_rank(const CollectivesOptions& options) {
   }
   if (world->rank() == 0) {
     std::ofstream(options.worker_output) << Json{
-        {"system", "Trireme " TRIREME_VERSION " (" + world->description() + ")"}, {"lines", lines}};
+        {"system", "Trireme " TRIREME_VERSION " (" + world->description() + ")"},
+        {"settings",
+         "every operation in place; owned: memory of World::allocate, any: ordinary memory"},
+        {"lines", lines}};
   }
   return 0;
 }

@@ -10,6 +10,7 @@ void CollectivesSamples::collect(const std::string& path) {
   std::ifstream file(path);
   const auto result = nlohmann::json::parse(file);
   system = result.at("system");
+  settings = result.value("settings", "");
   for (const auto& line : result.at("lines")) {
     auto& times = ms[{line.at("op"), line.at("bytes"), line.value("owned", false)}];
     const auto more = line.at("ms").get<std::vector<double>>();
@@ -27,6 +28,18 @@ std::vector<long long> collective_sizes(const CollectivesOptions& options) {
   static const std::vector<long long> all_sizes = {
       4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   return options.sizes.empty() ? all_sizes : options.sizes;
+}
+
+std::vector<std::string> peer_cases(const CollectivesOptions& options) {
+  std::string ops;
+  for (const std::string& op : collective_ops(options)) {
+    ops += (ops.empty() ? "" : ",") + op;
+  }
+  std::string sizes;
+  for (const long long size : collective_sizes(options)) {
+    sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+  }
+  return {ops, sizes};
 }
 
 std::vector<std::string> collectives_rank_command(const CollectivesOptions& options,

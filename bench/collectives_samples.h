@@ -16,16 +16,19 @@ namespace trireme::bench {
 
 // One system's times in ms.
 struct CollectivesSamples {
-  std::string system;  // its name, version and what carries its data
+  std::string system;    // its name, version and what carries its data
+  std::string settings;  // how it was told to do it
   std::map<std::tuple<std::string, long long, bool>, std::vector<double>> ms;  // op, bytes, owned
 
   // Adds what a rank or a peer has written.
   void collect(const std::string& path);
 };
 
-// What the options ask for; the peers measure all.
+// What the options ask for.
 std::vector<std::string> collective_ops(const CollectivesOptions& options);
 std::vector<long long> collective_sizes(const CollectivesOptions& options);
+// Both as arguments for the peers: "all_reduce,broadcast" and "4096,65536".
+std::vector<std::string> peer_cases(const CollectivesOptions& options);
 
 // This program as a rank of the benchmark: does all `rounds`, rank 0 writes to `output`.
 std::vector<std::string> collectives_rank_command(const CollectivesOptions& options,

@@ -2,7 +2,8 @@
 //
 // Times one update of N parameters, one thread, by Trireme, by torch::optim, by torch's fused
 // kernel where there is one, and by a loop that moves the same bytes and computes next to nothing
-// (the limit). All take turns, round after round; the table shows medians.
+// (the limit). All take turns (turn_order.h); the table shows medians. The lists of tensors that
+// torch's take are made before the clock starts.
 
 #include <cstdio>
 #include <fstream>
@@ -19,12 +20,15 @@
 #include <torch/utils.h>
 #include <torch/version.h>
 
+#include "host_text.h"
 #include "number_text.h"
+#include "same_terms.h"
 #include "samples.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
 #include "trireme/optim/optimizer.h"
+#include "turn_order.h"
 
 #if defined(__x86_64__)
 #define TRIREME_WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -85,6 +89,26 @@ struct Memory {
   Tensor parameter, gradient, first, second;
 };
 
+// The same cut into tensors, as torch's fused kernels take it.
+struct Lists {
+  explicit Lists(const Memory& memory)
+      : parameters(Memory::cut(memory.parameter)),
+        gradients(Memory::cut(memory.gradient)),
+        first(Memory::cut(memory.first)),
+        second(Memory::cut(memory.second)) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      steps.push_back(torch::ones({}));
+    }
+  }
+
+  std::vector<Tensor> parameters, gradients, first, second, steps;
+};
+
+constexpr const char* kSettings =
+    "ours: one flat slice; torch::optim and torch fused: the same memory as 48 tensors, their "
+    "lists "
+    "made once; one thread each, freed memory kept";
+
 struct Contender {
   std::string name;
   std::function<void()> step;
@@ -94,8 +118,8 @@ struct Contender {
 struct Case {
   std::unique_ptr<Optimizer> ours;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>
-      theirs;                                                      // empty: torch has none
-  std::function<void(Memory&, std::vector<Tensor>& steps)> fused;  // empty: torch has none
+      theirs;                               // empty: torch has none
+  std::function<void(const Lists&)> fused;  // empty: torch has none
 };
 
 std::vector<Case> cases() {
@@ -106,30 +130,22 @@ std::vector<Case> cases() {
          return std::make_unique<torch::optim::SGD>(parameters,
                                                     torch::optim::SGDOptions(1e-3).momentum(0.9));
        },
-       [](Memory& memory, std::vector<Tensor>&) {
-         at::_fused_sgd_(Memory::cut(memory.parameter),
-                         Memory::cut(memory.gradient),
-                         Memory::cut(memory.first),
-                         0,
-                         0.9,
-                         1e-3,
-                         0,
-                         false,
-                         false,
-                         false);
+       [](const Lists& lists) {
+         at::_fused_sgd_(
+             lists.parameters, lists.gradients, lists.first, 0, 0.9, 1e-3, 0, false, false, false);
        }});
   all.push_back(
       {std::make_unique<Adam>(),
        [](const std::vector<Tensor>& parameters) -> std::unique_ptr<torch::optim::Optimizer> {
          return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
        },
-       [](Memory& memory, std::vector<Tensor>& steps) {
-         at::_fused_adam_(Memory::cut(memory.parameter),
-                          Memory::cut(memory.gradient),
-                          Memory::cut(memory.first),
-                          Memory::cut(memory.second),
+       [](const Lists& lists) {
+         at::_fused_adam_(lists.parameters,
+                          lists.gradients,
+                          lists.first,
+                          lists.second,
                           {},
-                          steps,
+                          lists.steps,
                           1e-3,
                           0.9,
                           0.999,
@@ -143,13 +159,13 @@ std::vector<Case> cases() {
        [](const std::vector<Tensor>& parameters) -> std::unique_ptr<torch::optim::Optimizer> {
          return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
        },
-       [](Memory& memory, std::vector<Tensor>& steps) {
-         at::_fused_adamw_(Memory::cut(memory.parameter),
-                           Memory::cut(memory.gradient),
-                           Memory::cut(memory.first),
-                           Memory::cut(memory.second),
+       [](const Lists& lists) {
+         at::_fused_adamw_(lists.parameters,
+                           lists.gradients,
+                           lists.first,
+                           lists.second,
                            {},
-                           steps,
+                           lists.steps,
                            1e-3,
                            0.9,
                            0.999,
@@ -211,23 +227,22 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
     optimizer = entry.theirs(parameters);
     contenders.push_back({"torch", [&] { optimizer->step(); }, {}});
   }
-  std::unique_ptr<Memory> fused;
-  std::vector<Tensor> steps;
+  std::unique_ptr<Lists> lists;
   if (entry.fused) {
-    fused = std::make_unique<Memory>(numel);
-    for (std::size_t i = 0; i < Memory::cut(fused->parameter).size(); ++i) {
-      steps.push_back(torch::ones({}));
-    }
-    contenders.push_back({"fused", [&] { entry.fused(*fused, steps); }, {}});
+    lists = std::make_unique<Lists>(Memory(numel));
+    contenders.push_back({"fused", [&] { entry.fused(*lists); }, {}});
   }
-  for (int round = -1; round < rounds; ++round) {  // the first warms up
-    for (Contender& contender : contenders) {
+  std::vector<Contender*> all;
+  for (Contender& contender : contenders) {
+    contender.step();  // a warm-up
+    all.push_back(&contender);
+  }
+  for (int round = 0; round < rounds; ++round) {
+    for (Contender* contender : turn_order(all, round, rounds)) {
       const auto start = Clock::now();
-      contender.step();
-      if (round >= 0) {
-        contender.times.push_back(
-            std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-      }
+      contender->step();
+      contender->times.push_back(
+          std::chrono::duration<double, std::milli>(Clock::now() - start).count());
     }
   }
   const auto find = [&](const std::string& name) {
@@ -244,7 +259,8 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
                          {"ms", ours},
                          {"torch_ms", nullptr},
                          {"fused_ms", nullptr},
-                         {"stream_ms", find("stream")}};
+                         {"stream_ms", find("stream")},
+                         {"settings", kSettings}};
   std::vector<std::string> row = {entry.ours->name(), number_text(ours)};
   for (const char* name : {"torch", "fused", "stream"}) {
     const double time = find(name);
@@ -259,6 +275,10 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
 }
 
 int run(int argc, char** argv) {
+  std::string command_line;
+  for (int i = 0; i < argc; ++i) {
+    command_line += (i > 0 ? " " : "") + std::string(argv[i]);
+  }
   std::int64_t numel = 25'000'000;
   int rounds = 9;
   std::string json_path;
@@ -284,6 +304,7 @@ int run(int argc, char** argv) {
     }
   }
   at::set_num_threads(1);
+  keep_freed_memory();
   const torch::NoGradGuard no_grad;
   Table table({"optimizer",
                "ms",
@@ -297,13 +318,14 @@ int run(int argc, char** argv) {
   for (const Case& entry : cases()) {
     lines.push_back(measure(entry, numel, rounds, table));
   }
-  std::printf(
-      "Trireme %s, LibTorch %s, %lld float32 parameters, one thread, median ms of %d rounds\n%s",
-      TRIREME_VERSION,
-      TORCH_VERSION,
-      static_cast<long long>(numel),
-      rounds,
-      table.text().c_str());
+  std::printf("Trireme %s, LibTorch %s, %lld float32 parameters, median ms of %d rounds\n%s\n%s%s",
+              TRIREME_VERSION,
+              TORCH_VERSION,
+              static_cast<long long>(numel),
+              rounds,
+              kSettings,
+              host_text(command_line).c_str(),
+              table.text().c_str());
   if (file.is_open()) {
     file << lines.dump(1) << "\n";
   }

@@ -27,12 +27,15 @@ bool deepspeed_is_there(const std::string& folder, const std::string& torch_vers
 
 }  // namespace
 
-std::vector<Peer> collective_peers(int ranks, const std::string& output) {
+std::vector<Peer> collective_peers(int ranks,
+                                   const std::vector<std::string>& cases,
+                                   const std::string& output) {
   const std::string count = std::to_string(ranks);
   Peer gloo{"gloo", "", {}};
   const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
   if (exists(python)) {
     gloo.command = {python, TRIREME_PEERS_SOURCE "/gloo_collectives.py", count, output};
+    gloo.command.insert(gloo.command.end(), cases.begin(), cases.end());
   } else {
     gloo.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
   }
@@ -52,6 +55,8 @@ std::vector<Peer> collective_peers(int ranks, const std::string& output) {
       mpi.command.insert(mpi.command.end(), {"--bind-to", "core"});
     }
     mpi.command.insert(mpi.command.end(), {program, output});
+    mpi.command.insert(mpi.command.end(), cases.begin(), cases.end());
+    mpi.command.push_back(count);
   } else {
     mpi.missing = "built without MPI (install libopenmpi-dev and build again)";
   }
@@ -115,9 +120,6 @@ Peer checkpoint_peer(const std::string& name,
 }
 
 int run_command(const std::vector<std::string>& command) {
-  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
-    setenv(name, "1", 1);
-  }
   std::vector<char*> arguments;
   arguments.reserve(command.size() + 1);
   for (const std::string& word : command) {

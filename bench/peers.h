@@ -7,6 +7,9 @@ namespace trireme::bench {
 
 class TestBed;
 
+// What Trireme is called among the systems that take turns.
+inline constexpr const char* kOurName = "trireme";
+
 // Another system that is measured beside Trireme: a command that writes its samples to a file.
 struct Peer {
   std::string name;     // "gloo", "mpi"
@@ -15,13 +18,17 @@ struct Peer {
   std::vector<std::vector<std::string>> on_machines{};  // on a test bed: all at the same time
 };
 
-// Gloo through PyTorch, and Open MPI, with one thread per rank; `output` is where they write.
-std::vector<Peer> collective_peers(int ranks, const std::string& output);
+// Gloo through PyTorch, and Open MPI; `cases` are the operations and the sizes that they measure,
+// each as a list with commas, and `output` is where they write.
+std::vector<Peer> collective_peers(int ranks,
+                                   const std::vector<std::string>& cases,
+                                   const std::string& output);
 // The same over the interfaces (default: eth0) of a test bed, `ranks` on each machine, and between
 // two ranks what plain sockets take for the bytes alone. `meeting` is a file that is not there yet.
 std::vector<Peer> collective_peers_on(const TestBed& bed,
                                       int ranks,
                                       const std::string& interfaces,
+                                      const std::vector<std::string>& cases,
                                       const std::string& meeting,
                                       const std::string& output);
 
@@ -53,7 +60,7 @@ Peer checkpoint_peer(const std::string& name,
                      const std::string& folder,
                      const std::string& output);
 
-// Runs a command with this process's output and one thread per rank; returns its exit code.
+// Runs a command with this process's output; returns its exit code.
 int run_command(const std::vector<std::string>& command);
 
 }  // namespace trireme::bench

@@ -40,19 +40,23 @@ std::string or_first(const std::string& interfaces) {
 std::vector<Peer> collective_peers_on(const TestBed& bed,
                                       int ranks,
                                       const std::string& interfaces,
+                                      const std::vector<std::string>& cases,
                                       const std::string& meeting,
                                       const std::string& output) {
-  const Peer gloo = torch_peer_on(bed,
-                                  "gloo",
-                                  "gloo_collectives.py",
-                                  {std::to_string(bed.size() * ranks), output},
-                                  ranks,
-                                  or_first(interfaces),
-                                  meeting);
+  std::vector<std::string> what = {output};
+  what.insert(what.end(), cases.begin(), cases.end());
+  const std::string world = std::to_string(bed.size() * ranks);
+  std::vector<std::string> of_gloo = what;
+  of_gloo.insert(of_gloo.begin(), world);
+  const Peer gloo = torch_peer_on(
+      bed, "gloo", "gloo_collectives.py", of_gloo, ranks, or_first(interfaces), meeting);
   Peer mpi{"mpi", "", {}};
   const std::string program = TRIREME_PEERS_BUILD "/mpi_collectives";
   if (access(program.c_str(), X_OK) == 0) {
-    mpi.on_machines = {bed.under_mpirun(ranks, or_first(interfaces), {}, {program, output})};
+    std::vector<std::string> words = what;
+    words.insert(words.begin(), program);
+    words.push_back(world);
+    mpi.on_machines = {bed.under_mpirun(ranks, or_first(interfaces), {}, words)};
   } else {
     mpi.missing = "built without MPI (install libopenmpi-dev and build again)";
   }
@@ -60,8 +64,10 @@ std::vector<Peer> collective_peers_on(const TestBed& bed,
   if (bed.size() == 2 && ranks == 1) {
     Peer tcp{"tcp", "", {}};
     for (int k = 0; k < bed.size(); ++k) {
-      tcp.on_machines.push_back(bed.on(
-          k, {TRIREME_PEERS_BUILD "/tcp_collectives", output, std::to_string(k), bed.address(0)}));
+      std::vector<std::string> words = what;
+      words.insert(words.begin(), TRIREME_PEERS_BUILD "/tcp_collectives");
+      words.insert(words.end(), {std::to_string(k), bed.address(0)});
+      tcp.on_machines.push_back(bed.on(k, words));
     }
     peers.push_back(std::move(tcp));
   }

@@ -10,6 +10,7 @@
 #include "host_text.h"
 #include "number_text.h"
 #include "peers.h"
+#include "same_terms.h"
 #include "samples.h"
 #include "scratch_folder.h"
 #include "step_settings.h"
@@ -17,6 +18,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
+#include "turn_order.h"
 
 namespace trireme::bench {
 namespace {
@@ -39,6 +41,11 @@ std::vector<const Mode*> modes_for(const StepOptions& options) {
     }
   }
   return chosen;
+}
+
+// PyTorch's, which comes first; DeepSpeed is measured on one machine only.
+const char* peer_of(const Mode& mode) {
+  return mode.peers.front();
 }
 
 void write_json(const StepOptions& options, const Json& json) {
@@ -76,10 +83,8 @@ class StepMachines {
       for (std::size_t setting = 0; setting < kStepSettings.size(); ++setting) {
         std::fprintf(
             stderr, "round %d of %d, %s:", round + 1, options_.rounds, kStepSettings[setting].name);
-        for (const Mode* mode : modes_for(options_)) {
-          if (const int code = measure_mode(*mode, setting); code != 0) {
-            return code;
-          }
+        if (const int code = measure_round(round, setting); code != 0) {
+          return code;
         }
         std::fprintf(stderr, "\n");
       }
@@ -98,6 +103,14 @@ class StepMachines {
       }
     }
     std::fputs(table.text().c_str(), stdout);
+    for (const auto& [key, measured] : results_) {
+      std::printf("%s, %s: %s; %s\n",
+                  key.second.c_str(),
+                  kStepSettings[key.first].name,
+                  measured.last.at("system").get<std::string>().c_str(),
+                  measured.last.at("settings").get<std::string>().c_str());
+    }
+    std::fputs(same_terms_text().c_str(), stdout);
     for (const auto& [peer, why] : missing_) {
       std::printf("%s was not measured: %s\n", peer.c_str(), why.c_str());
     }
@@ -110,24 +123,42 @@ class StepMachines {
   }
 
  private:
-  int measure_mode(const Mode& mode, std::size_t setting) {
-    std::fprintf(stderr, " %s", mode.name);
-    const std::string output = scratch_.file("step.json");
+  int measure_round(int round, std::size_t setting) {
+    for (const Mode* mode : modes_for(options_)) {
+      std::vector<std::string> systems = {mode->name};
+      if (options_.peers) {
+        systems.emplace_back(peer_of(*mode));
+      }
+      for (const std::string& system : turn_order(systems, round, options_.rounds)) {
+        std::fprintf(stderr, " %s", system.c_str());
+        const int code =
+            system == mode->name ? measure_ours(*mode, setting) : measure_peer(system, setting);
+        if (code != 0) {
+          return code;
+        }
+      }
+    }
+    return 0;
+  }
+
+  int measure_ours(const Mode& mode, std::size_t setting) {
     LaunchOptions job;
     job.ranks = options_.ranks;
-    job.command = step_rank_command(mode.name, setting, tuning_, output);
-    if (const int code = launch_on(bed_, job); code != 0) {
-      return code;
+    job.command = step_rank_command(mode.name, setting, tuning_, output());
+    const int code = launch_on(bed_, job);
+    if (code == 0) {
+      results_[{setting, mode.name}].collect(output());
     }
-    results_[{setting, mode.name}].collect(output);
-    const std::string peer = mode.peers.front();  // PyTorch's
-    if (!options_.peers || missing_.count(peer) > 0) {
+    return code;
+  }
+
+  int measure_peer(const std::string& peer, std::size_t setting) {
+    if (missing_.count(peer) > 0) {
       return 0;
     }
-    std::fprintf(stderr, " %s", peer.c_str());
     const std::string meeting = scratch_.file("meeting-" + std::to_string(meetings_++));
     const Peer command =
-        step_peer_on(bed_, peer, options_.ranks, static_cast<int>(setting), meeting, output);
+        step_peer_on(bed_, peer, options_.ranks, static_cast<int>(setting), meeting, output());
     if (!command.missing.empty()) {
       missing_[peer] = command.missing;
       return 0;
@@ -139,10 +170,12 @@ class StepMachines {
     if (code != 0) {
       missing_[peer] = "its program failed with exit code " + std::to_string(code);
     } else {
-      results_[{setting, peer}].collect(output);
+      results_[{setting, peer}].collect(output());
     }
     return 0;
   }
+
+  std::string output() const { return scratch_.file("step.json"); }
 
   void add_row(const Mode& mode, std::size_t setting, Table& table, Json& json) {
     const Measured& own = results_.at({setting, mode.name});
@@ -160,7 +193,7 @@ class StepMachines {
                                     number_text(median(own.ms)),
                                     "(" + number_text(best(own.ms)) + ")",
                                     megabytes(own.last.at("network_bytes"))};
-    const std::string peer = mode.peers.front();
+    const std::string peer = peer_of(mode);
     const auto theirs = results_.find({setting, peer});
     if (theirs != results_.end()) {
       const double other = median(theirs->second.ms);
@@ -169,7 +202,7 @@ class StepMachines {
                   number_text(other),
                   "(" + number_text(best(theirs->second.ms)) + ")",
                   number_text(median(own.ms) / other)});
-      entry["peers"][peer] = {{"ms", other}, {"best_ms", best(theirs->second.ms)}};
+      entry["peers"][peer] = theirs->second.json();
     }
     table.add(row);
     json.push_back(entry);

@@ -21,9 +21,11 @@ struct StepOptions {
 // What one system has written about its steps, over all rounds.
 struct Measured {
   std::vector<double> ms;
-  nlohmann::json last;  // its memory and bytes
+  nlohmann::json last;  // its memory and bytes, its version and settings
 
   void collect(const std::string& path);
+  // Its times, memory and settings.
+  nlohmann::json json() const;
 };
 
 }  // namespace trireme::bench

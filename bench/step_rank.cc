@@ -12,6 +12,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "number_text.h"
 #include "step_settings.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/error.h"
@@ -59,6 +60,17 @@ Traffic traffic_of(const World& world) {
     }
   }
   return traffic;
+}
+
+std::string settings_text(const EngineOptions& options) {
+  return detail::concat("zero ",
+                        options.zero,
+                        ", units of ",
+                        bytes_text(static_cast<long long>(options.unit_bytes)),
+                        ", ",
+                        options.bucket_count,
+                        " buckets of ",
+                        bytes_text(static_cast<long long>(options.bucket_bytes)));
 }
 
 }  // namespace
@@ -151,16 +163,20 @@ int run_step_rank(const std::string& mode_name,
   world->all_reduce(sums).wait();
   if (world->rank() == 0) {
     std::int64_t model_bytes = 0;
+    std::int64_t held_bytes = 0;
     for (const MemoryUse& use : report.ranks) {
       model_bytes = std::max(model_bytes, use.model_bytes());
+      held_bytes = std::max(held_bytes, use.total());
     }
     std::ofstream(output) << Json{{"ms", times},
                                   {"memory_bytes", model_bytes},
+                                  {"held_bytes", held_bytes},
                                   {"formula_bytes", report.predicted_bytes},
                                   {"pss_bytes", sums[0] / world->size()},
                                   {"network_bytes", sums[1] / kTimedSteps},
                                   {"interface_bytes", sums[2] / kTimedSteps},
-                                  {"system", world->description()}};
+                                  {"system", world->description()},
+                                  {"settings", settings_text(options)}};
   }
   return 0;
 }

@@ -1,7 +1,6 @@
 #include "together.h"
 
 #include <cerrno>
-#include <cstdlib>
 #include <ctime>
 #include <optional>
 
@@ -129,9 +128,6 @@ HeldSignals::~HeldSignals() {
 }
 
 int run_together(const std::vector<std::vector<std::string>>& commands) {
-  for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
-    setenv(name, "1", 1);
-  }
   const HeldSignals held;
   return Children(commands).wait();
 }

@@ -20,9 +20,9 @@ class HeldSignals {
   sigset_t before_{};
 };
 
-// Runs commands at the same time, with one thread per rank, and returns when all have ended: 0, or
-// the exit code of the first that failed. When one fails the others are given a few seconds. A
-// signal that would end this process ends them, and is returned as 128 + its number.
+// Runs commands at the same time and returns when all have ended: 0, or the exit code of the first
+// that failed. When one fails the others are given a few seconds. A signal that would end this
+// process ends them, and is returned as 128 + its number.
 int run_together(const std::vector<std::vector<std::string>>& commands);
 
 }  // namespace trireme::bench

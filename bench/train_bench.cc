@@ -7,12 +7,16 @@
 
 #include <nlohmann/json.hpp>
 
+#include "host_text.h"
 #include "number_text.h"
 #include "peers.h"
+#include "same_terms.h"
 #include "samples.h"
 #include "scratch_folder.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
+#include "trireme/core/version.h"
+#include "turn_order.h"
 
 namespace trireme::bench {
 namespace {
@@ -25,6 +29,7 @@ struct Trained {
   double accuracy = 0;
   double data_share = 0;
   double record_share = 0;
+  std::string settings{};  // of a peer
 };
 
 Json json_of(const std::string& path) {
@@ -64,6 +69,7 @@ Trained train_ours(const std::string& model, double epochs, const std::string& r
           .record_share = record_share};
 }
 
+// `run` is one of ours, whose batches, rates and initial weights it repeats.
 Trained train_peer(const std::string& run, const std::string& layout) {
   const std::string output = run + "-" + layout + ".json";
   const Peer peer = train_peer_command(run, output, layout);
@@ -71,7 +77,9 @@ Trained train_peer(const std::string& run, const std::string& layout) {
   const int code = run_command(peer.command);
   TRIREME_CHECK(code == 0, peer.name, " ended with ", code);
   const Json result = json_of(output);
-  return {.seconds = result.at("seconds"), .accuracy = result.at("accuracy")};
+  return {.seconds = result.at("seconds"),
+          .accuracy = result.at("accuracy"),
+          .settings = result.at("settings")};
 }
 
 std::string percent(double share, const char* pattern = "%.2f %%") {
@@ -87,8 +95,10 @@ int run_train_bench(const TrainBenchOptions& options) {
                 "--model: expected mlp or convnet, found \"",
                 options.model,
                 "\"");
+  set_same_terms();
   const ScratchFolder folder;
   Json all = Json::array();
+  std::string described;  // the peers' settings
   Table table({"model",
                "epochs",
                "PyTorch's layout",
@@ -112,15 +122,22 @@ int run_train_bench(const TrainBenchOptions& options) {
     std::vector<double> ours;
     std::map<std::string, std::vector<double>> theirs;
     std::map<std::string, double> their_accuracy;
+    std::map<std::string, std::string> their_settings;
     Trained last;
+    std::vector<std::string> systems = layouts;
+    systems.insert(systems.begin(), kOurName);
     for (int round = 0; round < options.rounds; ++round) {
-      const std::string run = folder.file(model + std::to_string(round));
-      last = train_ours(model, epochs, run);
-      ours.push_back(last.seconds);
-      for (const std::string& layout : layouts) {
-        const Trained peer = train_peer(run, layout);
-        theirs[layout].push_back(peer.seconds);
-        their_accuracy[layout] = peer.accuracy;
+      // Ours comes first in the first round, whose run the peers repeat in every round.
+      for (const std::string& system : turn_order(systems, round, options.rounds)) {
+        if (system == kOurName) {
+          last = train_ours(model, epochs, folder.file(model + std::to_string(round)));
+          ours.push_back(last.seconds);
+          continue;
+        }
+        const Trained peer = train_peer(folder.file(model + "0"), system);
+        theirs[system].push_back(peer.seconds);
+        their_accuracy[system] = peer.accuracy;
+        their_settings[system] = peer.settings;
       }
     }
     const std::vector<std::string> own = {number_text(median(ours)), percent(last.accuracy)};
@@ -142,18 +159,27 @@ int run_train_bench(const TrainBenchOptions& options) {
                  shares[0],
                  shares[1]});
     }
+    for (const auto& [layout, settings] : their_settings) {
+      described += model + ", PyTorch " + layout + ": " + settings + "\n";
+    }
     all.push_back({{"model", model},
                    {"epochs", epochs},
                    {"seconds", ours},
                    {"accuracy", last.accuracy},
                    {"peer_seconds", theirs},
                    {"peer_accuracy", their_accuracy},
+                   {"peer_settings", their_settings},
                    {"data_share", last.data_share},
                    {"record_share", last.record_share}});
   }
   std::printf(
-      "\nTraining on Fashion-MNIST, one process, one thread; medians of %d rounds in turns\n\n%s",
+      "\nTrireme %s, training on Fashion-MNIST, one process, medians of %d rounds in "
+      "turns\n%s%s%s%s",
+      TRIREME_VERSION,
       options.rounds,
+      same_terms_text().c_str(),
+      described.c_str(),
+      host_text(options.command_line).c_str(),
       table.text().c_str());
   if (!options.json_path.empty()) {
     std::ofstream(options.json_path) << all.dump(2) << "\n";

@@ -10,6 +10,7 @@ struct TrainBenchOptions {
   std::string model;  // mlp or convnet; empty: both
   double epochs = 0;  // 0: 10 for the mlp, 6 for the convnet
   std::string json_path;
+  std::string command_line;
 };
 
 // trireme bench train: whole trainings of the built-in models on Fashion-MNIST, one process with

@@ -3,8 +3,8 @@
 SYSTEM is `torch` (torch.save and torch.load, one process, the whole state) or `dcp`
 (torch.distributed.checkpoint over Gloo, every tensor sharded over the ranks as FSDP does it). STATE
 is a JSON array of {name, shape}: float32 tensors. Checkpoints are written into FOLDER and removed.
-OUTPUT becomes a JSON array of {op, peer, ms: [...]}, like those of bench/checkpoint_ranks.cc: calls
-that do not count, then some that do, each from when all ranks begin until all have ended.
+OUTPUT becomes a JSON array of {op, peer, ms: [...], settings}, like those of bench/checkpoint_ranks.cc:
+calls that do not count, then some that do, each from when all ranks begin until all have ended.
 """
 
 import ctypes
@@ -21,10 +21,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from step_common import bind, leave
+from placement import bind
+from step_common import leave
 
 warnings.filterwarnings("ignore")
 UNTIMED = 2
@@ -83,7 +85,7 @@ class Samples:
         if self.world > 1:
             dist.barrier()
 
-    def time(self, op, peer, before, call):
+    def time(self, op, peer, settings, before, call):
         """`before` makes ready for a call; where it answers False, nothing is measured."""
         times = []
         for i in range(UNTIMED + TIMED):
@@ -95,7 +97,7 @@ class Samples:
             self.meet()
             if i >= UNTIMED:
                 times.append(1e3 * (time.perf_counter() - start))
-        self.lines.append({"op": op, "peer": peer, "ms": times})
+        self.lines.append({"op": op, "peer": peer, "ms": times, "settings": settings})
 
     def agree(self, value):
         votes = [value] * self.world
@@ -130,8 +132,9 @@ def measure_torch(tensors, folder, samples):
         save()
         put_on_disk(path)
 
-    samples.time("save", "torch.save, no fsync", make_room, save)
-    samples.time("save", "torch.save", make_room, save_to_disk)
+    torch_save = f"PyTorch {torch.__version__}, one process, the whole state"
+    samples.time("save", "torch.save, no fsync", torch_save, make_room, save)
+    samples.time("save", "torch.save", torch_save, make_room, save_to_disk)
 
     # The tensors that torch.load makes are taken as they are: an engine would still have to copy them.
     def load():
@@ -144,9 +147,12 @@ def measure_torch(tensors, folder, samples):
             tensor.copy_(loaded[name])
 
     assert all(torch.equal(tensor, state[name]) for name, tensor in load().items())
-    for peer, call in (("torch.load", load), ("torch.load, mmap", load_mapped)):
-        samples.time("load_warm", peer, is_ready, call)
-        samples.time("load_cold", peer, lambda: drop_from_cache(folder), call)
+    for peer, settings, call in (
+        ("torch.load", "tensors as it makes them", load),
+        ("torch.load, mmap", "mmap=True, copied to where they are wanted", load_mapped),
+    ):
+        samples.time("load_warm", peer, settings, is_ready, call)
+        samples.time("load_cold", peer, settings, lambda: drop_from_cache(folder), call)
     assert all(torch.equal(wanted[name], state[name]) for name in state)
 
 
@@ -186,36 +192,48 @@ def measure_dcp(rank, world, tensors, folder, samples):
         dcp.save(state, storage_writer=dcp.FileSystemWriter(path, thread_count=2), planner=planner)
         torch.serialization.set_crc32_options(True)
 
-    samples.time("save", "dcp.save, tuned", make_room, save_tuned)
-    samples.time("save", "dcp.save", make_room, save)
+    tuned = "FileSystemWriter(thread_count=2), enable_plan_caching=True, set_crc32_options(False)"
+    defaults = f"PyTorch {torch.__version__}, FileSystemWriter as it comes"
+    samples.time("save", "dcp.save, tuned", tuned, make_room, save_tuned)
+    samples.time("save", "dcp.save", defaults, make_room, save)
 
     def load():
         dcp.load(wanted, checkpoint_id=path)
 
-    samples.time("load_warm", "dcp.load", is_ready, load)
+    samples.time("load_warm", "dcp.load", defaults, is_ready, load)
     # Dropped by every rank, and none reads before all have seen that it is gone.
-    samples.time("load_cold", "dcp.load", lambda: samples.agree(drop_from_cache(path)), load)
+    samples.time("load_cold", "dcp.load", defaults, lambda: samples.agree(drop_from_cache(path)), load)
     assert all(torch.equal(wanted[name].to_local(), tensor.to_local()) for name, tensor in state.items())
 
     pending = []
     apart = dist.new_group()  # its thread communicates while this one goes on
 
-    def save_in_background():
+    def save_in_background(stager=None):
         writer = dcp.FileSystemWriter(path)
-        pending.append(dcp.async_save(state, storage_writer=writer, process_group=apart))
+        pending.append(dcp.async_save(state, storage_writer=writer, process_group=apart, async_stager=stager))
 
     def finish_and_make_room():
         while pending:
             pending.pop().result()
         return make_room()
 
-    samples.time("save_pause", "dcp.async_save", finish_and_make_room, save_in_background)
+    samples.time("save_pause", "dcp.async_save", defaults, finish_and_make_room, save_in_background)
+    # Copies into the memory of the save before; what it could do beside needs CUDA.
+    stager = DefaultStager(StagingOptions(False, False, False, False))
+    samples.time(
+        "save_pause",
+        "dcp.async_save, tuned",
+        "one DefaultStager for all saves: it keeps its memory",
+        finish_and_make_room,
+        lambda: save_in_background(stager),
+    )
     finish_and_make_room()
+    stager.close()
 
 
 def worker(rank, system, world, state, folder, output, meeting):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
-    bind(rank)
+    bind(rank, world)
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     samples = Samples(world)

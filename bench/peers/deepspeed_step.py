@@ -6,9 +6,30 @@ import sys
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 
+import torch
 import torch.multiprocessing as mp
 
-from step_common import SETTINGS, bind, build, leave, loss_of, measure
+from placement import bind
+from step_common import SETTINGS, build, leave, loss_of, measure
+
+
+def zero_options(stage, model, setting):
+    """What suits a model of this size: the defaults are for billions of parameters."""
+    numel = sum(parameter.numel() for parameter in model.parameters())
+    block = sum(parameter.numel() for parameter in model.blocks[0].parameters())
+    options = {"stage": stage, "reduce_bucket_size": block, "overlap_comm": True}
+    if stage == 3:
+        width = SETTINGS[setting][2]
+        options |= {
+            "stage3_prefetch_bucket_size": block,
+            "stage3_param_persistence_threshold": 10 * width,
+            "stage3_max_live_parameters": numel,
+            "stage3_max_reuse_distance": numel,
+        }
+    elif stage > 0:
+        # The norm is for clipping, which nobody does here.
+        options |= {"allgather_bucket_size": numel, "compute_grad_norm": False}
+    return options
 
 
 def worker(rank, stage, world, setting, output, port):
@@ -21,13 +42,14 @@ def worker(rank, stage, world, setting, output, port):
         LOCAL_SIZE=str(world),
         LOCAL_WORLD_SIZE=str(world),
     )
-    bind(rank)
+    bind(rank, world)
     import deepspeed
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     deepspeed.utils.logging.logger.setLevel("ERROR")
     model = build(setting)
     deepspeed.init_distributed("gloo")
+    zero = zero_options(stage, model, setting)
     optimizer = DeepSpeedCPUAdam(model.parameters(), lr=3e-4, weight_decay=1e-2, adamw_mode=True)
     batch = SETTINGS[setting][5]
     engine, *_ = deepspeed.initialize(
@@ -36,7 +58,7 @@ def worker(rank, stage, world, setting, output, port):
         config={
             "train_micro_batch_size_per_gpu": batch,
             "train_batch_size": batch * world,
-            "zero_optimization": {"stage": stage},
+            "zero_optimization": zero,
             "zero_force_ds_cpu_optimizer": False,
             "steps_per_print": 10**9,
         },
@@ -46,7 +68,9 @@ def worker(rank, stage, world, setting, output, port):
         engine.backward(loss_of(engine, text))
         engine.step()
 
-    measure(step, setting, rank, world, output)
+    system = f"DeepSpeed {deepspeed.__version__}, PyTorch {torch.__version__}, Gloo"
+    options = ", ".join(f"{name}={value}" for name, value in zero.items())
+    measure(step, setting, rank, world, output, system, f"{options}, DeepSpeedCPUAdam")
     leave(world)
 
 

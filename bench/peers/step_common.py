@@ -66,13 +66,6 @@ def build(setting):
     return Gpt(*SETTINGS[setting][:5])
 
 
-def bind(rank):
-    """One processor per rank where there are enough, as `trireme run` does."""
-    cpus = sorted(os.sched_getaffinity(0))
-    if int(os.environ.get("WORLD_SIZE", "1")) <= len(cpus):
-        os.sched_setaffinity(0, {cpus[rank]})
-
-
 def tensor_bytes():
     """All tensors alive, each storage once."""
     gc.collect()
@@ -108,8 +101,8 @@ def leave(world):
     os._exit(0)
 
 
-def measure(step, setting, rank, world, output):
-    """Times `step(text)` and writes what rank 0 saw."""
+def measure(step, setting, rank, world, output, system, settings):
+    """Times `step(text)` and writes what rank 0 saw, and how the system was set up."""
     vocabulary, sequence, _, _, _, batch = SETTINGS[setting]
     generator = torch.Generator().manual_seed(rank)
     times = []
@@ -120,10 +113,19 @@ def measure(step, setting, rank, world, output):
         if i >= WARM_UP:
             times.append(1e3 * (time.perf_counter() - start))
     share = torch.tensor([proportional_bytes()], dtype=torch.int64)
+    held = torch.tensor([tensor_bytes()], dtype=torch.int64)
     if world > 1:
         torch.distributed.all_reduce(share)
+        torch.distributed.all_reduce(held, torch.distributed.ReduceOp.MAX)
     if rank == 0:
         with open(output, "w") as file:
             json.dump(
-                {"ms": times, "memory_bytes": tensor_bytes(), "pss_bytes": int(share.item()) // world}, file
+                {
+                    "ms": times,
+                    "held_bytes": int(held.item()),
+                    "pss_bytes": int(share.item()) // world,
+                    "system": system,
+                    "settings": settings,
+                },
+                file,
             )

@@ -1,31 +1,20 @@
 /* What plain sockets take for the bytes of a collective of two ranks, and nothing else: no sums, no
  * checks, nobody to agree with. No system that goes over TCP can be faster than this for long
- * messages: tcp_collectives OUTPUT RANK ADDRESS-OF-RANK-0.
+ * messages: tcp_collectives OUTPUT OPS SIZES RANK ADDRESS-OF-RANK-0 (see cases.h).
  *
- * Writes {system, lines} like bench/peers/mpi_collectives.c. An all_reduce is two exchanges of one
- * half, one after the other; reduce_scatter and all_gather are one; a broadcast comes from each in
- * turn. */
+ * An all_reduce is two exchanges of one half, one after the other; reduce_scatter and all_gather
+ * are one; a broadcast comes from each in turn. */
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-static const size_t kSizes[] = {
-    4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-enum { kSizeCount = sizeof(kSizes) / sizeof(kSizes[0]), kOpCount = 4, kMostIterations = 200 };
-enum { kPort = 29470, kMostAtOnce = 256 << 10 };
-static const char* const kOps[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+#include "cases.h"
 
-static int iterations_for(size_t bytes) {
-  const size_t wanted = (size_t)(64 << 20) / bytes;
-  return wanted < 8 ? 8 : wanted > kMostIterations ? kMostIterations : (int)wanted;
-}
+enum { kPort = 29470, kMostAtOnce = 256 << 10 };
 
 static void fail(const char* what) {
   perror(what);
@@ -110,49 +99,41 @@ static double now_ms(void) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    fprintf(stderr, "tcp_collectives: expected OUTPUT RANK ADDRESS\n");
+  struct Cases cases;
+  if (argc != 6 || !read_cases(argv[2], argv[3], &cases)) {
+    fprintf(stderr, "tcp_collectives: expected OUTPUT OPS SIZES RANK ADDRESS\n");
     return 2;
   }
-  const int rank = atoi(argv[2]);
-  const int channel = connected(rank, argv[3]);
+  const int rank = atoi(argv[4]);
+  const int channel = connected(rank, argv[5]);
   FILE* file = rank == 0 ? fopen(argv[1], "w") : NULL;
   if (rank == 0 && file == NULL) {
     fail(argv[1]);
   }
-  char* whole = malloc(64 << 20);
-  char* part = malloc(64 << 20);
-  memset(whole, 0, 64 << 20);
-  memset(part, 0, 64 << 20);
-  const char* separator =
-      "{\"system\": \"plain sockets, the same bytes and nothing else\", \"lines\": [";
-  for (int s = 0; s < kSizeCount; ++s) {
+  char* whole = malloc(cases.largest);
+  char* part = malloc(cases.largest);
+  memset(whole, 0, cases.largest);
+  memset(part, 0, cases.largest);
+  write_head(file, "plain sockets", "the same bytes and nothing else");
+  int is_first = 1;
+  for (int s = 0; s < cases.size_count; ++s) {
+    const size_t bytes = cases.sizes[s];
     for (int op = 0; op < kOpCount; ++op) {
       double times[kMostIterations];
-      const int iterations = iterations_for(kSizes[s]);
-      for (int i = -3; i < iterations; ++i) {
+      if (!cases.measures[op]) {
+        continue;
+      }
+      for (int i = -kWarmUp; i < iterations_for(bytes); ++i) {
         const double start = now_ms();
-        call(channel, op, whole, part, kSizes[s], (i + 3) % 2 == rank);
+        call(channel, op, whole, part, bytes, (i + kWarmUp) % 2 == rank);
         if (i >= 0) {
           times[i] = now_ms() - start;
         }
       }
-      if (file != NULL) {
-        fprintf(
-            file, "%s{\"op\": \"%s\", \"bytes\": %zu, \"ms\": [", separator, kOps[op], kSizes[s]);
-        for (int i = 0; i < iterations; ++i) {
-          fprintf(file, "%s%.6f", i > 0 ? ", " : "", times[i]);
-        }
-        fprintf(file, "]}");
-        separator = ",\n";
-      }
+      write_line(file, op, bytes, times, &is_first);
     }
-  }
-  if (file != NULL) {
-    fprintf(file, "]}\n");
-    fclose(file);
   }
   free(whole);
   free(part);
-  return 0;
+  return write_end(file) ? 0 : 1;
 }

@@ -12,49 +12,75 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from step_common import bind, build, leave, loss_of, measure
+from placement import bind
+from step_common import build, leave, loss_of, measure
+
+# Views spare copies; the graph is the same in every step, so that DDP need not look for it.
+DDP = {"gradient_as_bucket_view": True, "static_graph": True}
+# It could also overlap with DDP, but refuses to over Gloo.
+ZERO = {"parameters_as_bucket_view": True, "fused": True}
 
 
 def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=3e-4, fused=True)
 
 
-def worker(local_rank, mode, first, world, setting, output, meeting):
+def data_parallel(model):
+    model = torch.nn.parallel.DistributedDataParallel(model, **DDP)
+    return model, adamw(model.parameters()), f"DistributedDataParallel({words(DDP)}), fused AdamW"
+
+
+def zero_redundancy(model):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = torch.nn.parallel.DistributedDataParallel(model, **DDP)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.AdamW, lr=3e-4, **ZERO
+    )
+    return model, optimizer, f"DistributedDataParallel({words(DDP)}), ZeroRedundancyOptimizer({words(ZERO)})"
+
+
+def fully_sharded(model, world, reshard):
+    """One unit per block; the root's own parameters are needed again at once, and stay."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (world,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    settings = f"fully_shard of each block (reshard_after_forward={reshard}) and of the root (False), fused AdamW"
+    return model, adamw(model.parameters()), settings
+
+
+def words(options):
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def worker(local_rank, local_ranks, mode, first, world, setting, output, meeting):
     rank = first + local_rank
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
-    bind(local_rank)
+    bind(local_rank, local_ranks)
     model = build(setting)
+    system = f"PyTorch {torch.__version__}"
     if mode == "torch-single":
-        optimizer = adamw(model.parameters())
+        optimizer, settings = adamw(model.parameters()), "eager, fused AdamW"
     else:
+        system += ", Gloo"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     if mode == "torch-ddp":
-        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-        optimizer = adamw(model.parameters())
+        model, optimizer, settings = data_parallel(model)
     elif mode == "torch-zero":
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-        optimizer = ZeroRedundancyOptimizer(
-            model.parameters(), optimizer_class=torch.optim.AdamW, lr=3e-4, fused=True
-        )
+        model, optimizer, settings = zero_redundancy(model)
     elif mode.startswith("torch-fsdp2"):
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = init_device_mesh("cpu", (world,))
-        reshard = mode == "torch-fsdp2"
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-        fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
-        optimizer = adamw(model.parameters())
+        model, optimizer, settings = fully_sharded(model, world, reshard=mode == "torch-fsdp2")
 
     def step(text):
         optimizer.zero_grad()
         loss_of(model, text).backward()
         optimizer.step()
 
-    measure(step, setting, rank, world, output)
+    measure(step, setting, rank, world, output, system, settings)
     leave(world)
 
 
@@ -63,12 +89,12 @@ def main():
     world = 1 if mode == "torch-single" else ranks
     if len(sys.argv) > 5:
         first, local_ranks, meeting = int(sys.argv[5]), int(sys.argv[6]), f"file://{sys.argv[7]}"
-        mp.spawn(worker, (mode, first, world, setting, output, meeting), nprocs=local_ranks)
+        mp.spawn(worker, (local_ranks, mode, first, world, setting, output, meeting), nprocs=local_ranks)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(worker, (mode, 0, world, setting, output, f"tcp://127.0.0.1:{port}"), nprocs=world)
+    mp.spawn(worker, (world, mode, 0, world, setting, output, f"tcp://127.0.0.1:{port}"), nprocs=world)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,13 @@ def main():
     x, y = images("t10k")
     with torch.no_grad():
         right = sum((model(a).argmax(1) == b).sum().item() for a, b in zip(x.split(256), y.split(256)))
-    result = {"seconds": seconds, "accuracy": right / len(y), "first_loss": losses[0], "last_loss": losses[-1]}
+    result = {
+        "seconds": seconds,
+        "accuracy": right / len(y),
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
+        "settings": f"PyTorch {torch.__version__}, eager, fused AdamW, data in memory, {layout} layout",
+    }
     json.dump(result, open(output, "w"))
     print(f"PyTorch {torch.__version__}, {layout}: {len(losses)} steps in {seconds:.1f} s, accuracy {100 * right / len(y):.2f} %")
 

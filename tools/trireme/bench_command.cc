@@ -107,6 +107,7 @@ void add_bench_command(CLI::App& program, Action& action) {
   train->add_option("--json", train_options->json_path, "Write the table as JSON too")
       ->type_name("FILE");
   train->callback([&action, train_options] {
+    train_options->command_line = command_line();
     action = [train_options] { return bench::run_train_bench(*train_options); };
   });
 }
