@@ -146,7 +146,12 @@ std::vector<std::string> with_prompt_attached(const CLI::App& app,
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const bool dashed =
         arguments[i] == "--prompt" && i + 1 < arguments.size() && arguments[i + 1].starts_with('-');
-    if (dashed && app.get_option_no_throw(arguments[i + 1]) == nullptr) {
+    if (dashed) {
+      TRIREME_CHECK(app.get_option_no_throw(arguments[i + 1]) == nullptr,
+                    "--prompt: expected a text, found the option ",
+                    arguments[i + 1],
+                    "; for a prompt of this name: --prompt=",
+                    arguments[i + 1]);
       words.push_back("--prompt=" + arguments[++i]);
     } else {
       words.push_back(arguments[i]);
