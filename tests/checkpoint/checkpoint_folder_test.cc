@@ -219,15 +219,15 @@ TEST_F(FolderOfCheckpoints, RetentionKeepsTheNewestAndTheMarked) {
   EXPECT_EQ(folder_.prune({.keep_last = 2, .keep_every = 30}, 90), Steps());
 }
 
-// By age, not by step: what was just written stays.
+// What was just written stays, and what it came from.
 TEST_F(FolderOfCheckpoints, RetentionAfterGoingBackKeepsWhatIsNew) {
   make(10, 1);
   make(20, 2);
   make(30, 3);
   make(12, 4);
-  EXPECT_EQ(folder_.prune({.keep_last = 2, .keep_every = 0}, 12), (Steps{10, 20}));
+  EXPECT_EQ(folder_.prune({.keep_last = 2, .keep_every = 0}, 12), (Steps{20, 30}));
   make(14, 5);
-  EXPECT_EQ(folder_.prune({.keep_last = 2, .keep_every = 0}, 14), Steps{30});
+  EXPECT_EQ(folder_.prune({.keep_last = 2, .keep_every = 0}, 14), Steps{10});
   EXPECT_EQ(folder_.steps(), (Steps{12, 14}));
 }
 

@@ -102,7 +102,7 @@ def as_processes(command):
 def run(command, folder, environment):
     processes = [
         subprocess.Popen(
-            ["bash", "-c", each], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ["bash", "-c", each], cwd=folder, env=environment, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         for each in as_processes(shortened(command, folder))
     ]

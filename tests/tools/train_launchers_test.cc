@@ -65,7 +65,8 @@ TEST_F(TrainLaunchers, TorchrunsRanksAreOneJob) {
                                   "--standalone",
                                   "--nproc-per-node",
                                   "2",
-                                  "--no-python"});
+                                  "--no-python",
+                                  "--"});  // without it torchrun takes --run for its own --run-path
 }
 
 TEST_F(TrainLaunchers, RefuseAnotherNumberOfRanks) {
@@ -76,7 +77,7 @@ TEST_F(TrainLaunchers, RefuseAnotherNumberOfRanks) {
 }
 
 TEST_F(TrainLaunchers, TrainOnWhenNobodyReadsTheOutput) {
-  Words shell = command("run", mlp() + "-n 2 --steps 40 --log-every 1");
+  Words shell = command("run", mlp() + "-n 2 --steps 40 --log-every 1 --eval-every 1000");
   shell.insert(shell.begin(), {"bash", "-c", "set -o pipefail; \"$0\" \"$@\" | head -n 1"});
   const Finished finished = run_program(shell);
   EXPECT_EQ(finished.code, 0) << finished.err;

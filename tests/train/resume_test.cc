@@ -217,9 +217,12 @@ std::optional<TrainResult> run_part(const Part& part,
   settings.placement = part.placement;
   const auto world = world_of(job, rank, part.ranks);
   history.dies_after = part.dies_after;
-  std::int64_t asked = 0;
+  // Asked before a step, not in the middle of the evaluation that comes before it.
   const auto stop = [&] {
-    return history.begun.step + ++asked == part.stops_after && rank == part.ranks - 1;
+    const std::int64_t last = history.lines.empty() ? 0 : history.lines.back().step;
+    const bool evaluating = last > 0 && settings.eval_every > 0 &&
+                            last % settings.eval_every == 0 && !history.lines.back().evaluates;
+    return last + 1 == part.stops_after && !evaluating && rank == part.ranks - 1;
   };
   const Trainable model = make();
   try {
