@@ -43,7 +43,7 @@ ParameterSlice part_of(const ParameterSlice& slice, std::int64_t first, std::int
   part.numel = count;
   part.master = static_cast<std::byte*>(slice.master) + offset;
   part.gradient = static_cast<const std::byte*>(slice.gradient) + offset;
-  for (std::size_t k = 0; k < part.states.size(); ++k) {
+  for (std::size_t k = 0; k < 2; ++k) {
     part.states[k] = static_cast<std::byte*>(slice.states[k]) + offset;
   }
   part.low = nullptr;

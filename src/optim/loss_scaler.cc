@@ -33,6 +33,20 @@ LossScaler::LossScaler(const LossScalerOptions& options) : options_(options) {
   state_.scale = options.initial;
 }
 
+void LossScaler::check(const State& state) {
+  check_power_of_two("scale", state.scale);
+  TRIREME_CHECK(state.good_steps >= 0 && state.skipped >= 0,
+                "loss scaler: steps cannot be negative, found good_steps ",
+                state.good_steps,
+                " and skipped ",
+                state.skipped);
+}
+
+void LossScaler::restore(const State& state) {
+  check(state);
+  state_ = state;
+}
+
 bool LossScaler::update(bool overflow) {
   if (overflow) {
     state_.scale = std::max(options_.least, state_.scale * options_.backoff);

@@ -192,7 +192,7 @@ SquareSum sum_squares(Dtype dtype,
 }
 
 double clip_factor(double norm, double max_norm) {
-  return std::min(1.0, max_norm / (norm + 1e-6));
+  return std::min(max_norm / (norm + 1e-6), 1.0);  // in this order a NaN stays one, as in torch
 }
 
 }  // namespace trireme

@@ -39,7 +39,9 @@ class LossScaler {
   bool update(bool overflow);
 
   const State& state() const { return state_; }
-  void restore(const State& state) { state_ = state; }
+  void restore(const State& state);
+  // Throws ConfigError where no scaler can be in this state.
+  static void check(const State& state);
 
  private:
   LossScalerOptions options_;

@@ -26,9 +26,10 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   virtual std::string name() const = 0;
-  // Buffers of the slice's dtype that the rule keeps for every element.
+  // Buffers of the slice's dtype that the rule keeps for every element; at most
+  // ParameterSlice::kMostStates.
   virtual int state_count() const = 0;
-  // What checkpoints call them; of our own rules as torch::optim does.
+  // What checkpoints call them, each by another name; of our own rules as torch::optim does.
   virtual std::vector<std::string> state_names() const;
   virtual double learning_rate() const = 0;
   // Everything that its updates depend on, as a text with all digits: "lr 0.1, momentum 0.9". Ranks

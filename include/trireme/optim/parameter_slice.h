@@ -20,11 +20,14 @@ struct GradientTransform {
 // Which run it is does not matter: every update is computed element by element, with the same
 // instructions for every element, so that any split of a parameter gives the same bits.
 struct ParameterSlice {
+  static constexpr int kMostStates = 4;
+
   Dtype dtype = Dtype::kFloat32;  // of master, gradient and states: float32 or float64
   void* master = nullptr;  // the parameter itself, or the full-precision copy of a 16-bit one
   const void* gradient = nullptr;
-  std::array<void*, 2> states{};  // as many as Optimizer::state_count(), zero at first
-  void* low = nullptr;            // where the 16-bit parameter is, rounded from the master; or null
+  // As many as Optimizer::state_count(), zero at first.
+  std::array<void*, kMostStates> states{};
+  void* low = nullptr;  // where the 16-bit parameter is, rounded from the master; or null
   Dtype low_dtype = Dtype::kBFloat16;
   std::int64_t numel = 0;
   std::int64_t step = 1;  // how many updates the parameter will have had with this one

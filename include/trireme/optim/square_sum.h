@@ -55,7 +55,8 @@ SquareSum sum_squares(Dtype dtype,
                       const Scaling& scaling = {});
 
 // The factor that brings a gradient of norm `norm` down to `max_norm`, at most 1:
-// max_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has it.
+// max_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has it: 0 for an infinite norm, NaN
+// for one that is not a number.
 double clip_factor(double norm, double max_norm);
 
 }  // namespace trireme
