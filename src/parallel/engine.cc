@@ -24,6 +24,7 @@ Gathered::~Gathered() {
 }
 
 void Gathered::close() {
+  TRIREME_CHECK(scope_, "close(): this gathered() scope was moved from: close the one it became");
   scope_->close();
 }
 
@@ -36,87 +37,92 @@ EngineBase::EngineBase(std::shared_ptr<torch::nn::Module> model,
 EngineBase::EngineBase(EngineBase&&) noexcept = default;
 EngineBase::~EngineBase() = default;
 
+detail::EngineCore& EngineBase::core() const {
+  TRIREME_CHECK(core_, "this engine was moved from: use the one that it became");
+  return *core_;
+}
+
 void EngineBase::backward(const at::Tensor& loss) {
-  core_->backward(loss);
+  core().backward(loss);
 }
 bool EngineBase::step() {
-  return core_->step();
+  return core().step();
 }
 void EngineBase::give_up(const std::string& reason) {
-  core_->give_up(reason);
+  core().give_up(reason);
 }
 void EngineBase::deal(const std::vector<std::int64_t>& micro_batches) {
-  core_->deal(micro_batches);
+  core().deal(micro_batches);
 }
 void EngineBase::join() {
-  core_->join();
+  core().join();
 }
 double EngineBase::clip_grad_norm(double max_norm) {
-  return core_->clip_grad_norm(max_norm);
+  return core().clip_grad_norm(max_norm);
 }
 at::Tensor EngineBase::grad(const std::string& parameter) {
-  return core_->grad(parameter);
+  return core().grad(parameter);
 }
 at::Tensor EngineBase::average(const std::string& parameter) {
-  return core_->average(parameter);
+  return core().average(parameter);
 }
 EngineState EngineBase::state() {
-  return core_->state();
+  return core().state();
 }
 std::string EngineBase::progress() const {
-  return core_->progress();
+  return core().progress();
 }
 void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
                          const std::string& progress) {
-  core_->restore(fill, progress);
+  core().restore(fill, progress);
 }
 Gathered EngineBase::gathered(const std::vector<std::string>& parameters) {
-  return Gathered(core_->gathered(parameters));
+  return Gathered(core().gathered(parameters));
 }
 void EngineBase::unwrap() {
-  core_->unwrap();
+  core().unwrap();
 }
 std::int64_t EngineBase::local_micro_batches() const {
-  return core_->local_micro_batches();
+  return core().local_micro_batches();
 }
 std::int64_t EngineBase::micro_batch(std::int64_t k) const {
-  return core_->micro_batch(k);
+  return core().micro_batch(k);
 }
 std::int64_t EngineBase::micro_batches() const {
-  return core_->micro_batches();
+  return core().micro_batches();
 }
 std::int64_t EngineBase::steps() const {
-  return core_->steps();
+  return core().steps();
 }
 double EngineBase::learning_rate() const {
-  return core_->learning_rate();
+  return core().learning_rate();
 }
 bool EngineBase::flush() {
-  return core_->flush();
+  return core().flush();
 }
 void EngineBase::set_learning_rate(double base) {
-  core_->set_learning_rate(base);
+  core().set_learning_rate(base);
 }
 double EngineBase::gradient_norm() const {
-  return core_->gradient_norm();
+  return core().gradient_norm();
 }
 double EngineBase::loss_scale() const {
-  return core_->loss_scale();
+  return core().loss_scale();
 }
 std::int64_t EngineBase::skipped_steps() const {
-  return core_->skipped_steps();
+  return core().skipped_steps();
 }
 MemoryUse EngineBase::memory() const {
-  return core_->memory();
+  return core().memory();
 }
 MemoryReport EngineBase::memory_report() {
-  return core_->memory_report();
+  return core().memory_report();
 }
 Communicator& EngineBase::ranks() const {
-  return core_->ranks();
+  return core().ranks();
 }
 const EngineOptions& EngineBase::options() const {
-  return core_->options();
+  return core().options();
 }
 
 std::string MemoryReport::to_string() const {

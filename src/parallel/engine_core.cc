@@ -40,9 +40,28 @@ std::set<const at::TensorImpl*> batch_norm_parameters(torch::nn::Module& model) 
   return found;
 }
 
-// All that the result depends on and all ranks must have alike, a line each.
+template <class Values, class Text>
+std::string listed(const Values& values, const Text& text) {
+  std::string all;
+  for (const auto& value : values) {
+    all += concat(all.empty() ? "" : ", ", text(value));
+  }
+  return all.empty() ? "none" : all;
+}
+
+std::vector<const at::TensorImpl*> registered_in(const torch::nn::Module& model) {
+  std::vector<const at::TensorImpl*> found;
+  for (const at::Tensor& parameter : model.parameters(/*recurse=*/true)) {
+    found.push_back(parameter.unsafeGetTensorImpl());
+  }
+  return found;
+}
+
+// All that the result depends on and all ranks must have alike, a line each. A schedule is a
+// function: the ranks compare what it gives, in every step.
 std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& optimizer) {
   const int threads = at::get_num_threads();
+  const LossScalerOptions& scale = o.loss_scale;
   return {
       concat(threads, threads == 1 ? " thread" : " threads"),
       concat("the optimizer ", optimizer.name(), ", ", optimizer.settings()),
@@ -51,11 +70,26 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       concat(
           "sum_order ", static_cast<int>(o.sum_order), ", divisor ", static_cast<int>(o.divisor)),
       concat("precision ", static_cast<int>(o.precision), ", scale_loss ", o.scale_loss),
+      concat("loss_scale.initial ",
+             exact_text(scale.initial),
+             ", growth ",
+             exact_text(scale.growth),
+             ", backoff ",
+             exact_text(scale.backoff),
+             ", growth_interval ",
+             scale.growth_interval,
+             ", least ",
+             exact_text(scale.least),
+             ", most ",
+             exact_text(scale.most)),
       concat("clip_norm ", exact_text(o.clip_norm), ", clip_value ", exact_text(o.clip_value)),
       concat("ema_decay ", exact_text(o.ema_decay)),
       concat("check_gradients ", o.check_gradients),
+      concat("units ", listed(o.units, [](const std::string& name) { return name; })),
       concat("unit_bytes ", o.unit_bytes, ", bucket_bytes ", o.bucket_bytes),
+      concat("bucket_count ", o.bucket_count),
       concat("split ", static_cast<int>(o.split)),
+      concat("shares ", listed(o.shares, exact_text)),
       concat("shard_group ", static_cast<int>(o.shard_group)),
       concat("broadcast_buffers ", o.broadcast_buffers),
       concat(o.gradient_hook ? "a" : "no", " gradient hook"),
@@ -110,7 +144,7 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   rounds_ = rounds_of(dealt_);
 
   parameters_ = list_parameters(*model_);
-  registered_ = model_->parameters(/*recurse=*/true).size();
+  registered_ = registered_in(*model_);
   check_same_model(parameters_, *ranks_);
   if (options_.precision != Precision::kAsModel) {
     const auto exact = batch_norm_parameters(*model_);
@@ -255,6 +289,13 @@ void EngineCore::check_alive() const {
                 "a backward pass failed on rank ",
                 ranks_->rank(),
                 " and left its step half done: call unwrap() and build a new engine");
+  TRIREME_CHECK(!update_failed_,
+                "the update of step ",
+                steps_ + 1,
+                " failed on rank ",
+                ranks_->rank(),
+                ": parameters, optimizer states and buffers may be half updated; call unwrap(), "
+                "build a new engine and load the last checkpoint");
   TRIREME_CHECK(
       !half_loaded_,
       "loading into this engine failed and left it half loaded: call unwrap() and build a "
@@ -274,15 +315,39 @@ void EngineCore::check_no_scope(const char* what) const {
       open_scopes_ == 0, what, " was called while a gathered() scope is open: close it first");
 }
 
-void EngineCore::check_parameters() const {
-  const std::size_t registered = model_->parameters(/*recurse=*/true).size();
-  TRIREME_CHECK(registered == registered_,
+void EngineCore::check_registered() const {
+  const std::vector<const at::TensorImpl*> now = registered_in(*model_);
+  if (now == registered_) {
+    return;
+  }
+  TRIREME_CHECK(now.size() == registered_.size(),
                 "the model had ",
-                registered_,
+                registered_.size(),
                 " parameters when the engine was built and has ",
-                registered,
+                now.size(),
                 ": those that were registered since would not be trained; register them before, or "
                 "call engine.unwrap() and build a new engine");
+  const auto is_in = [](const std::vector<const at::TensorImpl*>& list, const at::Tensor& tensor) {
+    return std::find(list.begin(), list.end(), tensor.unsafeGetTensorImpl()) != list.end();
+  };
+  for (const auto& item : model_->named_parameters(/*recurse=*/true)) {
+    TRIREME_CHECK(is_in(registered_, item.value()),
+                  "parameter ",
+                  item.key(),
+                  " is another tensor than when the engine was built (replace_module?): it would "
+                  "not be trained; call engine.unwrap(), replace it, and build a new engine");
+  }
+  for (const Parameter& parameter : parameters_) {
+    TRIREME_CHECK(is_in(now, parameter.tensor),
+                  "parameter ",
+                  parameter.name,
+                  " was taken out of the model after the engine was built: call engine.unwrap(), "
+                  "change the model, and build a new engine");
+  }
+}
+
+void EngineCore::check_parameters() const {
+  check_registered();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     TRIREME_CHECK(parameter.tensor.storage().unsafeGetStorageImpl() == storages_[i] &&
@@ -329,6 +394,11 @@ void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
   TRIREME_CHECK(round_ == 0 && !backward_done_ && !completed_,
                 "deal() was called in the middle of a step: call it before backward() or after "
                 "step()");
+  check_same_on_all_ranks(
+      "what deal() was given",
+      {listed(micro_batches, [](std::int64_t count) { return concat(count); })},
+      "give every rank the same numbers, as those that one rank has measured and broadcast",
+      *ranks_);
   std::int64_t total = 0;
   for (const std::int64_t count : micro_batches) {
     TRIREME_CHECK(count >= 0, "deal(): a rank cannot compute ", count, " micro-batches");
@@ -366,11 +436,27 @@ void EngineCore::set_learning_rate(double base) {
   TRIREME_CHECK(std::isfinite(base) && base >= 0,
                 "set_learning_rate: expected a number from 0 on, found ",
                 base);
+  // A rate that the others have not heard of could be this rank's alone.
+  TRIREME_CHECK(!completed_ && !(backward_done_ && complete_here()),
+                "set_learning_rate() was called between the last backward() of a step and step(), "
+                "when the ranks have compared their rates: call it before that backward(), or "
+                "after step()");
   base_rate_ = base;
 }
 
 double EngineCore::learning_rate() const {
-  return base_rate_ * options_.schedule.factor(steps_);
+  const Rate now = rate();
+  TRIREME_CHECK(std::isfinite(now.value()) && now.value() >= 0,
+                "the learning rate of step ",
+                steps_ + 1,
+                " is ",
+                now.value(),
+                ", a base of ",
+                now.base,
+                " times ",
+                now.factor,
+                " from EngineOptions::schedule: expected a number from 0 on");
+  return now.value();
 }
 
 void EngineCore::backward(const at::Tensor& loss) {
@@ -407,7 +493,7 @@ void EngineCore::backward(const at::Tensor& loss) {
     loss.backward();
   }
   MemoryLimit::check();  // before the others are told that this rank's gradients are good
-  gradients_->end_round({.took_part = true, .learning_rate = base_rate_});
+  gradients_->end_round({.took_part = true, .rate = rate()});
   failed_ = false;
   backward_done_ = true;
   ++round_;
@@ -419,9 +505,9 @@ void EngineCore::complete(bool joined) {
   }
   const std::int64_t done = one_communication() ? std::min<std::int64_t>(round_, 1) : round_;
   for (std::int64_t round = done; round < rounds_; ++round) {
-    gradients_->begin_round(true, std::vector<bool>(parameters_.size(), false));
-    gradients_->end_round(
-        {.joined = joined, .given_up = !given_up_.empty(), .learning_rate = base_rate_});
+    // A process alone has its sums when the step ends, not in each round that it leaves out.
+    gradients_->begin_round(round + 1 == rounds_, std::vector<bool>(parameters_.size(), false));
+    gradients_->end_round({.joined = joined, .given_up = !given_up_.empty(), .rate = rate()});
   }
   agreement_ = gradients_->finish();
   completed_ = true;
@@ -452,19 +538,40 @@ double EngineCore::clip_grad_norm(double max_norm) {
   complete(false);
   tell_of_given_up();
   announce(Act::kClip, max_norm);
-  return clip_to(max_norm);
+  return clip_to(max_norm, *ranks_);
 }
 
-double EngineCore::clip_to(double max_norm) {
+// Note [clipping what is not finite]
+// Somebody who has set check_gradients = false gets what torch.nn.utils.clip_grad_norm_ gives: with
+// an infinite norm the factor is 0, with one that is not a number neither is any gradient. Finite
+// gradients are never let through unbounded.
+double EngineCore::clip_to(double max_norm, Communicator& compared) {
   const GradientTransform scaling = transform();
-  const double norm = optimizer_->norm(gradients_->sums(),
-                                       agreement_.used,
-                                       {.divisor = scaling.divisor, .unscale = scaling.unscale});
-  norm_ = norm;
-  norm_finite_ = std::isfinite(norm);
-  clip_factor_ = norm_finite_ ? clip_factor(norm, max_norm) : 1;
+  const auto measured = optimizer_->norm(gradients_->sums(),
+                                         agreement_.used,
+                                         {.divisor = scaling.divisor, .unscale = scaling.unscale},
+                                         max_norm,
+                                         compared);
+  if (measured.least_bound != measured.most_bound) {
+    forget_step();
+    throw ConfigError(concat("clip_grad_norm: the bound differs between ranks in step ",
+                             steps_ + 1,
+                             ": rank ",
+                             ranks_->rank(),
+                             " has ",
+                             max_norm,
+                             ", the least is ",
+                             measured.least_bound,
+                             " and the largest ",
+                             measured.most_bound,
+                             ": give every rank the same; nothing was changed and the step's "
+                             "gradients are dropped"));
+  }
+  norm_ = measured.norm;
+  norm_finite_ = std::isfinite(norm_);
+  clip_factor_ = clip_factor(norm_, max_norm);
   clipped_ = true;
-  return norm;
+  return norm_;
 }
 
 void EngineCore::announce(Act act, double value) {
@@ -485,8 +592,9 @@ bool EngineCore::step() {
   check_no_scope("step()");
   complete(false);
   announce(Act::kFinish, base_rate_);
+  const bool any = agreement_.micro_batches > 0;
   finish_step();
-  return true;
+  return any;
 }
 
 bool EngineCore::flush() {
@@ -500,15 +608,14 @@ bool EngineCore::flush() {
   complete(false);
   tell_of_given_up();
   announce(Act::kFinish, base_rate_);
-  if (agreement_.micro_batches == 0) {
-    forget_step();
-    return false;
-  }
   return finish_step();
 }
 
 void EngineCore::give_up(const std::string& reason) {
   TRIREME_CHECK(!unwrapped_, "this engine has given its model back (unwrap): build another one");
+  TRIREME_CHECK(!update_failed_,
+                "give_up() was called after an update that failed: parameters are half updated, "
+                "call unwrap()");
   TRIREME_CHECK(!complete_here(),
                 "give_up() was called after this rank's last micro-batch: there is nothing to give "
                 "up");
@@ -517,7 +624,7 @@ void EngineCore::give_up(const std::string& reason) {
   // In the middle of a round the others need its end: what has not come will not come.
   const bool ends_round = failed_ && (!one_communication() || round_ + 1 == local_micro_batches());
   if (ends_round) {
-    gradients_->end_round({.given_up = true, .learning_rate = base_rate_});
+    gradients_->end_round({.given_up = true, .rate = rate()});
   }
   if (one_communication()) {
     round_ = 0;  // nothing was sent before
@@ -575,7 +682,7 @@ void EngineCore::join() {
       ranks_->broadcast(message, agreement_.lead).wait();
       act = static_cast<Act>(message[0]);
       if (act == Act::kClip) {
-        clip_to(message[1]);
+        clip_to(message[1], *ranks_);
       } else if (act == Act::kGradient) {
         gather_gradient(static_cast<std::size_t>(message[1]));
       } else {
@@ -644,12 +751,25 @@ bool EngineCore::finish_step() {
                              agreed.other_rate_rank,
                              " has ",
                              agreed.other_rate,
-                             ": call set_learning_rate() with the same value on every rank; "
-                             "nothing was changed"));
+                             ": call set_learning_rate() with the same value, and build engines "
+                             "with the same EngineOptions::schedule, on every rank; nothing was "
+                             "changed"));
+  }
+  if (agreement_.micro_batches == 0) {
+    forget_step();  // nobody had data: no update, and the schedule does not move
+    return false;
+  }
+  double step_rate = 0;
+  try {
+    step_rate = learning_rate();
+  } catch (const ConfigError&) {
+    forget_step();  // all ranks have the same one
+    throw;
   }
   bool overflow = agreement_.bad_rank >= 0;
-  if (options_.clip_norm > 0 && !clipped_ && !overflow) {
-    clip_to(options_.clip_norm);
+  const bool skips = overflow && scaler_;  // there is nothing to clip
+  if (options_.clip_norm > 0 && !clipped_ && !skips) {
+    clip_to(options_.clip_norm, *owners_);  // an option: it was compared
   }
   if (!norm_finite_ && !overflow) {
     overflow = true;  // of a sum: no single gradient is to blame
@@ -669,8 +789,9 @@ bool EngineCore::finish_step() {
   const GradientTransform scaling = transform();  // with the scale that the sums carry
   const bool take = !scaler_ || scaler_->update(overflow);
   if (take) {
+    update_failed_ = true;  // until the end is reached
     memory_->begin_update();
-    optimizer_->update(gradients_->sums(), agreement_.used, scaling, learning_rate());
+    optimizer_->update(gradients_->sums(), agreement_.used, scaling, step_rate);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (agreement_.used[i]) {
         // A graph that was built before must not be used after.
@@ -684,6 +805,7 @@ bool EngineCore::finish_step() {
   if (options_.broadcast_buffers && ranks_->size() > 1) {
     broadcast_buffers(lead);  // of a rank that still trains
   }
+  update_failed_ = false;
   return take;
 }
 
@@ -800,9 +922,17 @@ std::unique_ptr<GatherScope> EngineCore::gathered(const std::vector<std::string>
 void EngineCore::unwrap() {
   TRIREME_CHECK(!unwrapped_, "this engine has given its model back already");
   check_no_scope("unwrap()");
-  TRIREME_CHECK(failed_ || (round_ == 0 && !backward_done_),
+  TRIREME_CHECK(failed_ || update_failed_ || (round_ == 0 && !backward_done_),
                 "unwrap() was called in the middle of a step: call it before backward() or after "
                 "step()");
+  if (update_failed_) {
+    // Units that were updated before may still be on their way between the ranks.
+    try {
+      memory_->finish_update();
+    } catch (const Error& error) {
+      log(LogLevel::kDebug, concat("unwrap() after an update that failed: ", error.what()));
+    }
+  }
   const Unwatched guard;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];

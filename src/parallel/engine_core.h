@@ -61,7 +61,8 @@ class EngineCore {
   void check_shard_group();
   void receive(std::size_t parameter, const at::Tensor& gradient);
   void check_alive() const;
-  // Nobody has put other tensors in the place of the parameters.
+  // Nobody has put other tensors in the place of the parameters, or other memory under them.
+  void check_registered() const;
   void check_parameters() const;
   std::size_t parameter_named(const std::string& name) const;
   bool complete_here() const { return round_ >= local_micro_batches(); }
@@ -77,6 +78,7 @@ class EngineCore {
   bool one_communication() const {
     return options_.sum_order == SumOrder::kLocalFirst && ranks_->size() > 1;
   }
+  Rate rate() const { return {base_rate_, options_.schedule.factor(steps_)}; }
   std::int64_t rounds_of(const std::vector<std::int64_t>& dealt) const;
   GradientTransform transform() const;
   void broadcast_buffers(int root);
@@ -85,7 +87,8 @@ class EngineCore {
   // `saved`: each element once over all ranks; otherwise all that this rank holds.
   EngineState view(bool saved);
   void finish_restore(const EngineState& state, const std::string& progress);
-  double clip_to(double max_norm);
+  // The ranks of `compared` tell each other their bounds, with what they tell each other anyway.
+  double clip_to(double max_norm, Communicator& compared);
   at::Tensor gather_gradient(std::size_t parameter);
 
   // What active ranks do at the end of a step, told to those that have joined and follow.
@@ -106,7 +109,8 @@ class EngineCore {
   std::unique_ptr<LossScaler> scaler_;
 
   std::vector<Parameter> parameters_;
-  std::size_t registered_ = 0;  // parameters of the model, tied ones under each name
+  // Parameters of the model, tied ones under each name; parameters_ keeps them alive.
+  std::vector<const at::TensorImpl*> registered_;
   std::vector<Unit> units_;
   std::vector<Place> places_;
   std::vector<const c10::StorageImpl*> storages_;  // by parameter: where its tensor points
@@ -130,7 +134,8 @@ class EngineCore {
   std::int64_t steps_ = 0;
   double norm_ = std::numeric_limits<double>::quiet_NaN();
   int open_scopes_ = 0;
-  bool failed_ = false;
+  bool failed_ = false;         // in backward
+  bool update_failed_ = false;  // in step(), when parameters were being changed
   bool half_loaded_ = false;
   bool unwrapped_ = false;
 };

@@ -1,6 +1,7 @@
 // What checkpoints see of the engine: named ranges, and how they are put back.
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "parallel/engine_core.h"
+#include "parallel/same_on_all_ranks.h"
 #include "trireme/comm/first_failure.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
@@ -62,6 +64,15 @@ struct Progress {
   std::map<std::string, std::int64_t> updates;  // of parameters that were not used in every step
 };
 
+std::int64_t count_in(const Json& json, const std::string& name) {
+  TRIREME_CHECK(json.is_number_integer() && json.get<std::int64_t>() >= 0,
+                "restore(): expected what progress() returned, where ",
+                name,
+                " is a count from 0 on, found ",
+                json.dump());
+  return json.get<std::int64_t>();
+}
+
 Progress parse_progress(const std::string& text) {
   Progress progress;
   try {
@@ -71,14 +82,21 @@ Progress parse_progress(const std::string& text) {
                   " levels");
     const Json json = Json::parse(text);
     progress.optimizer = json.at("optimizer").get<std::string>();
-    progress.steps = json.at("steps").get<std::int64_t>();
+    progress.steps = count_in(json.at("steps"), "steps");
     progress.base_rate = json.at("base_rate").get<double>();
-    progress.updates = json.at("updates").get<std::map<std::string, std::int64_t>>();
+    TRIREME_CHECK(std::isfinite(progress.base_rate) && progress.base_rate >= 0,
+                  "restore(): expected what progress() returned, where base_rate is a learning "
+                  "rate from 0 on, found ",
+                  progress.base_rate);
+    for (const auto& [name, updates] : json.at("updates").get_ref<const Json::object_t&>()) {
+      progress.updates[name] = count_in(updates, concat("updates of ", name));
+    }
     if (json.contains("loss_scale")) {
       const Json& scale = json["loss_scale"];
       progress.loss_scale = LossScaler::State{scale.at("scale").get<double>(),
-                                              scale.at("good_steps").get<std::int64_t>(),
-                                              scale.at("skipped").get<std::int64_t>()};
+                                              count_in(scale.at("good_steps"), "good_steps"),
+                                              count_in(scale.at("skipped"), "skipped")};
+      LossScaler::check(*progress.loss_scale);
     }
   } catch (const Json::exception& error) {
     throw ConfigError(concat("restore(): expected what progress() returned: ", error.what()));
@@ -192,6 +210,10 @@ std::string EngineCore::progress() const {
 void EngineCore::restore(const std::function<void(const StateView& into)>& fill,
                          const std::string& progress) {
   check_between_steps("restore()");
+  check_same_on_all_ranks("the progress that restore() was given",
+                          {progress.empty() ? "none" : progress},
+                          "give every rank the same text, or none on every rank",
+                          *ranks_);
   if (!progress.empty()) {
     const std::string saved = parse_progress(progress).optimizer;
     TRIREME_CHECK(saved == optimizer_->rule().name(),

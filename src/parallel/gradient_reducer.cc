@@ -538,7 +538,7 @@ void GradientReducer::end_round(const RoundEnd& end) {
     records_.count_micro_batch();
   }
   records_.note(present_);
-  records_.tell(end.joined, end.given_up, end.learning_rate);
+  records_.tell(end.joined, end.given_up, end.rate);
   ++rounds_done_;
 }
 

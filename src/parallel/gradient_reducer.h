@@ -55,7 +55,7 @@ class GradientReducer {
     bool took_part = false;  // there was a micro-batch
     bool joined = false;     // there is no more data
     bool given_up = false;
-    double learning_rate = 0;
+    Rate rate{};
   };
   void end_round(const RoundEnd& end);
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+
 #include "trireme/parallel/autocast.h"
 
 namespace trireme::detail {
@@ -12,7 +14,8 @@ thread_local bool noted_half = false;
 }  // namespace
 
 void note_half_autocast() {
-  noted_half = true;
+  // An evaluation has no backward.
+  noted_half = noted_half || at::GradMode::is_enabled();
 }
 
 bool take_half_autocast() {

@@ -1,6 +1,7 @@
 #include "parallel/round_records.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace trireme::detail {
@@ -10,7 +11,7 @@ namespace {
 // or given up, then one byte for each parameter.
 constexpr std::size_t kMicroBatches = 0;
 constexpr std::size_t kRate = sizeof(std::int64_t);
-constexpr std::size_t kJoined = kRate + sizeof(double);
+constexpr std::size_t kJoined = kRate + sizeof(Rate);
 constexpr std::size_t kGivenUp = kJoined + 1;
 constexpr std::size_t kFirstParameter = kGivenUp + 1;
 
@@ -20,10 +21,15 @@ std::int64_t micro_batches_in(const std::uint8_t* record) {
   return count;
 }
 
-double rate_in(const std::uint8_t* record) {
-  double rate = 0;
+Rate rate_in(const std::uint8_t* record) {
+  Rate rate;
   std::memcpy(&rate, record + kRate, sizeof(rate));
   return rate;
+}
+
+// A rate that is not a number is refused as such, not as one that differs from itself.
+bool differ(double a, double b) {
+  return a != b && !(std::isnan(a) && std::isnan(b));
 }
 
 }  // namespace
@@ -50,8 +56,8 @@ void RoundRecords::forget_own() {
   std::fill(own_->begin(), own_->end(), std::uint8_t{0});
 }
 
-void RoundRecords::tell(bool joined, bool given_up, double learning_rate) {
-  std::memcpy(own_->data() + kRate, &learning_rate, sizeof(learning_rate));
+void RoundRecords::tell(bool joined, bool given_up, const Rate& rate) {
+  std::memcpy(own_->data() + kRate, &rate, sizeof(rate));
   (*own_)[kJoined] = joined ? 1 : 0;
   (*own_)[kGivenUp] = given_up ? 1 : 0;
   const auto bytes = [](const auto& values) { return static_cast<std::int64_t>(values->size()); };
@@ -66,19 +72,27 @@ void RoundRecords::take(std::vector<char>& accumulated) {
   }
   telling_.wait();
   pending_ = false;
+  const auto record_of = [&](int rank) {
+    return all_->data() + static_cast<std::size_t>(rank) * own_->size();
+  };
+  int lead = 0;
+  while (lead + 1 < ranks_.size() && record_of(lead)[kJoined] != 0) {
+    ++lead;
+  }
+  const Rate lead_rate = rate_in(record_of(lead));
+  agreement_.lead = lead;
+  agreement_.lead_rate = lead_rate.value();
   bool all_joined = true;
   bool any_joined = false;
   for (int rank = 0; rank < ranks_.size(); ++rank) {
-    const std::uint8_t* record = all_->data() + static_cast<std::size_t>(rank) * own_->size();
+    const std::uint8_t* record = record_of(rank);
     agreement_.micro_batches += micro_batches_in(record);
     const bool joined = record[kJoined] != 0;
-    if (!joined && all_joined) {
-      agreement_.lead = rank;
-      agreement_.lead_rate = rate_in(record);
-    }
-    if (!joined && agreement_.other_rate_rank < 0 && rate_in(record) != agreement_.lead_rate) {
+    Rate rate = rate_in(record);
+    rate.base = joined ? lead_rate.base : rate.base;
+    if (agreement_.other_rate_rank < 0 && differ(rate.value(), lead_rate.value())) {
       agreement_.other_rate_rank = rank;
-      agreement_.other_rate = rate_in(record);
+      agreement_.other_rate = rate.value();
     }
     if (record[kGivenUp] != 0 && agreement_.given_up_rank < 0) {
       agreement_.given_up_rank = rank;

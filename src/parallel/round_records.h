@@ -8,6 +8,14 @@
 
 namespace trireme::detail {
 
+// A learning rate: what the schedule makes of the base.
+struct Rate {
+  double base = 0;
+  double factor = 1;
+
+  double value() const { return base * factor; }
+};
+
 // What all ranks know when a step's gradients have been summed.
 struct Agreement {
   std::vector<bool> used;          // by parameter: somebody had a gradient for it
@@ -16,7 +24,8 @@ struct Agreement {
   bool any_joined = false;         // some have none
   int lead = 0;                    // the first rank that has
   int given_up_rank = -1;          // the first rank that gave the step up; -1: none
-  // The first rank with another learning rate than the lead, and both; -1: none.
+  // The first rank with another learning rate than the lead, and both; -1: none. Ranks that have
+  // joined take the lead's base, but the schedule is their own.
   int other_rate_rank = -1;
   double other_rate = 0;
   double lead_rate = 0;
@@ -44,7 +53,7 @@ class RoundRecords {
   void forget_own();
 
   // Tells the others, and hears from them. Collective; the answers come with `take`.
-  void tell(bool joined, bool given_up, double learning_rate);
+  void tell(bool joined, bool given_up, const Rate& rate);
   // Adds what was heard to the agreement; nothing where nothing was told since. `accumulated`: by
   // parameter, whether its sums hold something.
   void take(std::vector<char>& accumulated);

@@ -2,7 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <system_error>
 #include <thread>
 
 #include <ATen/Parallel.h>
@@ -20,6 +26,35 @@ namespace {
 // Elements of one errand of a thread.
 constexpr std::int64_t kErrand = 1 << 18;
 
+// A user's rule may say anything.
+void check_states(const Optimizer& rule) {
+  const int count = rule.state_count();
+  TRIREME_CHECK(count >= 0 && count <= ParameterSlice::kMostStates,
+                "the optimizer ",
+                rule.name(),
+                " keeps ",
+                count,
+                " states for every element (Optimizer::state_count): expected 0 to ",
+                ParameterSlice::kMostStates);
+  const std::vector<std::string> names = rule.state_names();
+  const std::set<std::string> different(names.begin(), names.end());
+  TRIREME_CHECK(
+      names.size() == static_cast<std::size_t>(count) && different.size() == names.size(),
+      "the optimizer ",
+      rule.name(),
+      " has ",
+      count,
+      " states and ",
+      different.size(),
+      " different names for them (Optimizer::state_names): checkpoints need one for each");
+}
+
+template <class T>
+bool any_nan(const std::byte* data, std::int64_t numel) {
+  const auto* values = reinterpret_cast<const T*>(data);
+  return std::any_of(values, values + numel, [](T value) { return std::isnan(value); });
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
@@ -33,6 +68,7 @@ ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
       threads_(context.options.threads > 0 ? context.options.threads : at::get_num_threads()),
       units_(context.units.size()),
       steps_(context.parameters.size(), 0) {
+  check_states(*optimizer_);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const Unit& unit = context.units[u];
     if (!unit.trainable) {
@@ -199,24 +235,42 @@ void ShardedOptimizer::for_pieces(std::size_t unit,
   const auto helpers =
       std::min(static_cast<std::size_t>(threads_), errands.size()) - (errands.empty() ? 0 : 1);
   std::atomic<std::size_t> next{0};
+  std::mutex failing;
+  std::exception_ptr failure;  // the first, for the caller: no thread can throw it to anyone
   const auto run = [&] {
-    for (std::size_t i = next++; i < errands.size(); i = next++) {
-      work(errands[i]);
+    try {
+      for (std::size_t i = next++; i < errands.size(); i = next++) {
+        work(errands[i]);
+      }
+    } catch (...) {
+      const std::lock_guard lock(failing);
+      failure = failure ? failure : std::current_exception();
+      next = errands.size();
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(helpers);
   for (std::size_t i = 0; i < helpers; ++i) {
-    threads.emplace_back(run);
+    try {
+      threads.emplace_back(run);
+    } catch (const std::system_error&) {
+      break;  // no more threads are to be had: those that are there do the work
+    }
   }
   run();
   for (std::thread& thread : threads) {
     thread.join();
   }
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
 }
 
-double ShardedOptimizer::norm(const GradientSums& gradients,
-                              const std::vector<bool>& used,
-                              const Scaling& scaling) {
+ShardedOptimizer::Norm ShardedOptimizer::norm(const GradientSums& gradients,
+                                              const std::vector<bool>& used,
+                                              const Scaling& scaling,
+                                              double bound,
+                                              Communicator& compared) {
   // Every rank measures its own range, also where it holds more: the sums are exact.
   struct Part {
     const std::byte* data;
@@ -240,23 +294,31 @@ double ShardedOptimizer::norm(const GradientSums& gradients,
       }
     }
   }
-  std::vector<double> largest = {0};
+  double largest = 0;
+  bool nan = false;
   for (const Part& part : parts) {
-    largest[0] =
-        std::max(largest[0], largest_magnitude(part.dtype, part.data, part.numel, scaling));
+    const double here = largest_magnitude(part.dtype, part.data, part.numel, scaling);
+    largest = std::max(largest, here);
+    nan = nan || (!std::isfinite(here) &&
+                  (part.dtype == Dtype::kFloat64 ? any_nan<double>(part.data, part.numel)
+                                                 : any_nan<float>(part.data, part.numel)));
   }
-  context_.ranks.all_reduce(largest, ReduceOp::kMax).wait();
-  if (count == 0 || !std::isfinite(largest[0])) {
-    return largest[0];
+  std::vector<double> message = {largest, nan ? 1.0 : 0.0, bound, -bound};
+  compared.all_reduce(message, ReduceOp::kMax).wait();
+  Norm result{.norm = message[0], .least_bound = -message[3], .most_bound = message[2]};
+  if (count == 0 || !std::isfinite(message[0])) {
+    result.norm = message[1] > 0 ? std::numeric_limits<double>::quiet_NaN() : message[0];
+    return result;
   }
-  const SquareQuanta quanta = SquareQuanta::of(largest[0], count);
+  const SquareQuanta quanta = SquareQuanta::of(message[0], count);
   SquareSum sum;
   for (const Part& part : parts) {
     sum.add(sum_squares(part.dtype, part.data, part.numel, quanta, scaling));
   }
   std::vector<double> both = {sum.coarse, sum.fine};
   context_.ranks.all_reduce(both).wait();
-  return SquareSum{both[0], both[1]}.norm();
+  result.norm = SquareSum{both[0], both[1]}.norm();
+  return result;
 }
 
 ParameterSlice ShardedOptimizer::slice(std::size_t u,

@@ -32,8 +32,20 @@ class ShardedOptimizer {
                           const at::Tensor& before,
                           const at::Tensor& now);
 
-  // The norm of the transformed gradient of all used parameters. Collective.
-  double norm(const GradientSums& gradients, const std::vector<bool>& used, const Scaling& scaling);
+  struct Norm {
+    double norm = 0;
+    // Of the ranks' bounds.
+    double least_bound = 0;
+    double most_bound = 0;
+  };
+  // The norm of the transformed gradient of all used parameters, as torch has it also where some
+  // are not finite. `bound` is what this rank will clip it to; the ranks of `compared` (those of
+  // the context, or more) hear of each other's. Collective.
+  Norm norm(const GradientSums& gradients,
+            const std::vector<bool>& used,
+            const Scaling& scaling,
+            double bound,
+            Communicator& compared);
 
   // Updates the ranges of used parameters and hands them to the memory unit by unit. Collective.
   void update(const GradientSums& gradients,

@@ -57,6 +57,27 @@ std::vector<float> weights_after(const std::shared_ptr<World>& world, EngineOpti
   return all;
 }
 
+// Each machine measures the norm for itself, but all ranks compare what they clip it to.
+TEST(ShardGroup, ComparesBoundsOfClippingBetweenMachines) {
+  testing::fork_ranks(4, [&, job = testing::unique_job()](int rank) {
+    at::set_num_threads(1);
+    const auto world = init(testing::options_for(job, rank, 4));
+    auto net = std::make_shared<Net>();
+    EngineOptions options;
+    options.zero = 2;
+    options.shard_group = ShardGroup::kMachine;
+    Engine<Net> engine(net, AdamW({.lr = 1e-2}), options, world);
+    const auto backward = [&] {
+      engine.backward(engine.forward(torch::ones({6, 33}), true).pow(2).sum());
+    };
+    backward();
+    EXPECT_THROW(engine.clip_grad_norm(rank < 2 ? 1.0 : 0.5), ConfigError);  // two on each
+    backward();
+    engine.clip_grad_norm(0.5);
+    EXPECT_TRUE(engine.step());
+  });
+}
+
 TEST(ShardGroup, GivesTheBitsOfDdpAtEveryStage) {
   testing::fork_ranks(4, [&, job = testing::unique_job()](int rank) {
     at::set_num_threads(1);

@@ -72,8 +72,11 @@ class EngineBase {
   void backward(const at::Tensor& loss);
 
   // Ends a micro-batch. When it was the step's last one, updates the parameters and returns true.
-  // (With float16, an overflow on any rank skips the update; skipped_steps() counts them.)
-  // Throws GradientError on every rank, changing nothing, when a gradient is not finite.
+  // (With float16, an overflow on any rank skips the update; skipped_steps() counts them. Where no
+  // rank had a micro-batch, because those that would have joined, it changes nothing and returns
+  // false.) Throws GradientError on every rank, changing nothing, when a gradient is not finite.
+  // After an error out of the update itself, parameters are half updated: the engine is only good
+  // to be unwrapped.
   bool step();
 
   // Ends a step before all of its micro-batches are there, as where the data of an epoch is not a
@@ -88,7 +91,7 @@ class EngineBase {
 
   // How many of a step's micro-batches each rank computes, from the next step on; between steps.
   // Slower ranks can so be given fewer, or all of them more and smaller ones. The sums stay one
-  // chain over the micro-batches: who computes them changes no bit.
+  // chain over the micro-batches: who computes them changes no bit. The same numbers on every rank.
   void deal(const std::vector<std::int64_t>& micro_batches);
 
   // For a rank that has no more data while others have: takes part in their steps, with nothing of
@@ -96,7 +99,10 @@ class EngineBase {
   void join();
 
   // After the last backward of a step, before step(): bounds the norm of the averaged gradient and
-  // returns what it was. Returns 0 and does nothing before the step's other micro-batches.
+  // returns what it was. Returns 0 and does nothing before the step's other micro-batches. The same
+  // bound on every rank; where it is not, all throw ConfigError and the step's gradients are
+  // dropped. With check_gradients = false, a norm that is not finite does what it does in
+  // torch.nn.utils.clip_grad_norm_: an infinite one makes the finite gradients 0.
   double clip_grad_norm(double max_norm);
 
   // The averaged gradient of a parameter, whole, at any stage; between the last backward of a step
@@ -118,9 +124,10 @@ class EngineBase {
   std::string progress() const;
   // Puts a state back. `fill` is given what this rank holds, which at a low stage is more than it
   // saves, and writes what it has of it; what it leaves alone keeps its value. An empty `progress`:
-  // only values change, and the averages start anew. Where it fails on one rank, all throw: what
-  // `fill` threw; after a ConfigError nothing has changed, after another error the engine is only
-  // good to be unwrapped. Collective, between steps.
+  // only values change, and the averages start anew. The same text on every rank. Where it fails on
+  // one rank, all throw: what `fill` threw. By throwing a ConfigError, `fill` promises that it has
+  // written nothing, as after a look at shapes alone: the engine goes on as it was. After another
+  // error it is only good to be unwrapped. Collective, between steps.
   void restore(const std::function<void(const StateView& into)>& fill,
                const std::string& progress = {});
 
@@ -135,7 +142,8 @@ class EngineBase {
   std::int64_t micro_batches() const;
   std::int64_t steps() const;  // updates so far
   double learning_rate() const;
-  // The schedule's factor applies to it. The same on every rank, from 0 on.
+  // The schedule's factor applies to it. The same on every rank, from 0 on. Not between the last
+  // backward of a step and step().
   void set_learning_rate(double base);
   // Of the averaged gradient, before clipping, in the last step that was clipped; NaN before it.
   double gradient_norm() const;
@@ -146,6 +154,10 @@ class EngineBase {
   MemoryReport memory_report();  // of all ranks
   Communicator& ranks() const;
   const EngineOptions& options() const;
+
+ protected:
+  // Throws ConfigError where this engine was moved from.
+  detail::EngineCore& core() const;
 
  private:
   std::unique_ptr<detail::EngineCore> core_;
@@ -180,10 +192,13 @@ class Engine : public EngineBase {
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
-    return model_->forward(std::forward<Arguments>(arguments)...);
+    return model().forward(std::forward<Arguments>(arguments)...);
   }
 
-  Model& model() const { return *model_; }
+  Model& model() const {
+    core();
+    return *model_;
+  }
 
  private:
   std::shared_ptr<Model> model_;

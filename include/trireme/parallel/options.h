@@ -70,7 +70,8 @@ struct GradientBucket {
 };
 
 // Replaces the exact sum: returns the sum over the ranks (not the average), the same on all of them
-// and as long as `values`. For compression. Called in one order on all ranks.
+// and as long as `values`. For compression. Called in one order on all ranks, for every bucket in
+// each round of micro-batches; by a process alone once in a step.
 using GradientHook = std::function<at::Tensor(const GradientBucket& bucket)>;
 
 struct EngineOptions {
@@ -92,6 +93,7 @@ struct EngineOptions {
   double ema_decay = 0;   // keep an exponential moving average of the weights; 0: none
   // Non-finite gradients stop the step on every rank, by name. (With a loss scale they skip it and
   // make the scale smaller, and stop the step where that is not possible any more.)
+  // false: they are used as they are, and clipped as torch does (EngineBase::clip_grad_norm).
   bool check_gradients = true;
 
   Precision precision = Precision::kAsModel;
