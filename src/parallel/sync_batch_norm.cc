@@ -35,6 +35,66 @@ struct RanksHolder : torch::CustomClassHolder {
   std::shared_ptr<Communicator> ranks;
 };
 
+c10::IValue hold(const std::shared_ptr<Communicator>& ranks) {
+  return c10::IValue::make_capsule(c10::make_intrusive<RanksHolder>(ranks));
+}
+
+std::shared_ptr<Communicator> held_in(AutogradContext& context) {
+  const auto holder = context.saved_data["ranks"].toCapsule();
+  return static_cast<RanksHolder*>(holder.get())->ranks;
+}
+
+// The sum over the ranks, as a graph sees it: each rank's sum depends on the values of all, so the
+// gradient of one's values is the sum of all ranks' gradients.
+class SumOverRanks : public torch::autograd::Function<SumOverRanks> {
+ public:
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& values,
+                        const std::shared_ptr<Communicator>& ranks) {
+    context->saved_data["ranks"] = hold(ranks);
+    Tensor sum = values.clone(at::MemoryFormat::Contiguous);
+    ranks->all_reduce(sum).wait();
+    return sum;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    return {SumOverRanks::apply(gradients[0], held_in(*context)), Tensor()};
+  }
+};
+
+struct Statistics {
+  Tensor mean;
+  Tensor variance;
+  Tensor scale;  // what deviations from the mean are multiplied by
+  double count = 0;
+};
+
+// Count, sum and sum of squares of this rank; the ranks' are added up in their order.
+Statistics statistics_of(const Tensor& input,
+                         double eps,
+                         const std::shared_ptr<Communicator>& ranks) {
+  const auto dimensions = all_but_channels(input);
+  const Tensor exact = input.to(torch::kDouble);
+  const std::int64_t channels = input.size(1);
+  const double own = static_cast<double>(input.numel()) / static_cast<double>(channels);
+  const Tensor sums = SumOverRanks::apply(torch::cat({exact.sum(dimensions),
+                                                      exact.pow(2).sum(dimensions),
+                                                      torch::full({1}, own, torch::kDouble)}),
+                                          ranks);
+  Statistics result;
+  result.count = sums[2 * channels].item<double>();
+  result.mean = sums.narrow(0, 0, channels) / result.count;
+  result.variance =
+      (sums.narrow(0, channels, channels) / result.count - result.mean.pow(2)).clamp_min(0);
+  result.scale = (result.variance + eps).rsqrt();
+  return result;
+}
+
+Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale) {
+  return ((input.to(torch::kDouble) - along_channels(mean, input)) * along_channels(scale, input))
+      .to(input.scalar_type());
+}
+
 // The normalisation with statistics of all ranks.
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
@@ -44,44 +104,42 @@ class Normalize : public torch::autograd::Function<Normalize> {
                                const Tensor& bias,
                                double eps,
                                const std::shared_ptr<Communicator>& ranks) {
-    const auto dimensions = all_but_channels(input);
-    const Tensor exact = input.to(torch::kDouble);
-    const std::int64_t channels = input.size(1);
-    // Count, sum and sum of squares of this rank; the ranks' are added up in their order.
-    Tensor sums = torch::zeros({2 * channels + 1}, torch::kDouble);
-    sums.narrow(0, 0, channels).copy_(exact.sum(dimensions));
-    sums.narrow(0, channels, channels).copy_(exact.pow(2).sum(dimensions));
-    sums[2 * channels] = static_cast<double>(input.numel()) / static_cast<double>(channels);
-    ranks->all_reduce(sums).wait();
-    const double count = sums[2 * channels].item<double>();
-    const Tensor mean = sums.narrow(0, 0, channels) / count;
-    const Tensor variance = (sums.narrow(0, channels, channels) / count - mean.pow(2)).clamp_min(0);
-    const Tensor scale = (variance + eps).rsqrt();
-    const Tensor normal = ((exact - along_channels(mean, input)) * along_channels(scale, input))
-                              .to(input.scalar_type());
-    context->save_for_backward({normal, weight, scale});
-    context->saved_data["count"] = count;
+    const Statistics statistics = statistics_of(input, eps, ranks);
+    const Tensor normal = normalized(input, statistics.mean, statistics.scale);
+    // The input and not what became of it: a gradient that is differentiated again depends on it.
+    context->save_for_backward({input, weight, statistics.mean, statistics.scale});
+    context->saved_data["count"] = statistics.count;
+    context->saved_data["eps"] = eps;
     context->saved_data["affine"] = weight.defined();
-    context->saved_data["ranks"] =
-        c10::IValue::make_capsule(c10::make_intrusive<RanksHolder>(ranks));
+    context->saved_data["ranks"] = hold(ranks);
     Tensor output = normal;
     if (weight.defined()) {
       // In the precision of the weight, which may be higher than the input's.
       output = (normal * along_channels(weight, input) + along_channels(bias, input))
                    .to(input.scalar_type());
     }
-    context->mark_non_differentiable({mean, variance});
-    return {output, mean, variance, torch::scalar_tensor(count, torch::kDouble)};
+    context->mark_non_differentiable({statistics.mean, statistics.variance});
+    return {output,
+            statistics.mean,
+            statistics.variance,
+            torch::scalar_tensor(statistics.count, torch::kDouble)};
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const Tensor& normal = saved[0];
-    const Tensor& scale = saved[2];
+    const Tensor& input = saved[0];
+    Tensor mean = saved[2];
+    Tensor scale = saved[3];
     const bool affine = context->saved_data["affine"].toBool();
     const double count = context->saved_data["count"].toDouble();
-    const auto holder = context->saved_data["ranks"].toCapsule();
-    Communicator* ranks = static_cast<RanksHolder*>(holder.get())->ranks.get();
+    const std::shared_ptr<Communicator> ranks = held_in(*context);
+    if (at::GradMode::is_enabled()) {
+      // create_graph: the statistics are functions of the input then, of all ranks' inputs.
+      const Statistics again = statistics_of(input, context->saved_data["eps"].toDouble(), ranks);
+      mean = again.mean;
+      scale = again.scale;
+    }
+    const Tensor normal = normalized(input, mean, scale);
     const auto dimensions = all_but_channels(normal);
     const std::int64_t channels = normal.size(1);
     const Tensor gradient = gradients[0].to(torch::kDouble);
@@ -89,8 +147,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const Tensor sum = gradient.sum(dimensions);
     const Tensor product = (gradient * exact).sum(dimensions);
     // What the statistics of all ranks contribute to the gradient of the input.
-    Tensor both = torch::cat({sum, product});
-    ranks->all_reduce(both).wait();
+    const Tensor both = SumOverRanks::apply(torch::cat({sum, product}), ranks);
     const Tensor mean_gradient = both.narrow(0, 0, channels) / count;
     const Tensor mean_product = both.narrow(0, channels, channels) / count;
     Tensor factor = scale;

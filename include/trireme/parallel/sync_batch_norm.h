@@ -16,6 +16,7 @@ namespace trireme {
 // The statistics are combined in rank order in float64, so they are the same on all ranks; they are
 // not those of another world size, where batches are other ones (docs/parity.md). Collective in
 // forward and backward: every rank has a micro-batch in every round and uses the same parameters.
+// Gradients can be differentiated again (create_graph, as a gradient penalty does), on all ranks.
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
