@@ -10,7 +10,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "parallel/broadcast.h"
 #include "parallel/engine_core.h"
+#include "parallel/half_autocast.h"
 #include "parallel/same_on_all_ranks.h"
 #include "trireme/comm/first_failure.h"
 #include "trireme/core/error.h"
@@ -265,11 +267,12 @@ void EngineCore::finish_restore(const EngineState& state, const std::string& pro
   for (Parameter& parameter : parameters_) {
     parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
+  forget_casts();
   const auto& copies = *static_cast<const Copies*>(state.owner.get());
   {
     const at::NoGradGuard no_grad;
     for (const auto& [copy, buffer] : copies.buffers) {
-      buffer.copy_(copy);
+      write_elements(buffer, copy);
     }
   }
   if (progress.empty()) {

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_strided.h>
 
 #include "parallel/engine_core.h"
+#include "parallel/half_autocast.h"
 #include "parallel/operator_watch.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
@@ -79,6 +80,7 @@ void GatherScope::close() {
     core_.parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
   }
   core_.memory_->finish_update();
+  forget_casts();
   charge_ = {};
 }
 

@@ -22,4 +22,8 @@ bool take_half_autocast() {
   return std::exchange(noted_half, false);
 }
 
+void forget_casts() {
+  at::autocast::clear_cache();
+}
+
 }  // namespace trireme::detail
