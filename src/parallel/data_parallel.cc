@@ -1,8 +1,14 @@
 #include "trireme/parallel/data_parallel.h"
 
+#include <cstring>
+
+#include <c10/core/CPUAllocator.h>
+
+#include "parallel/backward_mark.h"
 #include "parallel/broadcast.h"
 #include "parallel/gradient_hooks.h"
 #include "parallel/gradient_reducer.h"
+#include "parallel/half_autocast.h"
 #include "parallel/operator_watch.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
@@ -48,6 +54,9 @@ class DataParallelCore {
     broadcast_buffers();
     hooks_ = std::make_unique<GradientHooks>(
         parameters_, [this](std::size_t parameter, const at::Tensor& gradient) {
+          if (!in_backward_ && anyone_in_backward()) {
+            return;
+          }
           TRIREME_CHECK(in_backward_,
                         "parameter ",
                         parameters_[parameter].name,
@@ -75,16 +84,13 @@ class DataParallelCore {
           "each backward, or no_sync() to add several up");
     }
     TRIREME_CHECK(!failed_, "a backward pass failed and left its sums half done: build a new one");
+    leave_kept_gradients();
     reducer_->begin_round(sync, hooks_->reachable_from(loss));
-    in_backward_ = true;
     failed_ = true;  // until the end is reached
-    try {
+    {
+      const InBackward mark(in_backward_);
       loss.backward();
-    } catch (...) {
-      in_backward_ = false;
-      throw;
     }
-    in_backward_ = false;
     reducer_->end_round({.took_part = true});
     if (sync) {
       finish();
@@ -99,6 +105,19 @@ class DataParallelCore {
     for (const at::Tensor& buffer : model_->buffers()) {
       broadcast_tensor(buffer, *ranks_);
     }
+  }
+
+  // The memory that gradients were handed out in is written to again. Who has kept one, for a
+  // second loss to be combined with the first, keeps its values, in memory of its own.
+  void leave_kept_gradients() {
+    for (const auto& gradient : handed_out_) {
+      if (const auto storage = gradient.lock()) {
+        c10::DataPtr own = c10::GetCPUAllocator()->allocate(storage->nbytes());
+        std::memcpy(own.get(), storage->data(), storage->nbytes());
+        (void)storage->set_data_ptr(std::move(own));
+      }
+    }
+    handed_out_.clear();
   }
 
   void finish() {
@@ -117,10 +136,15 @@ class DataParallelCore {
                                scalar_type_of(unit.sum_dtype()),
                                reducer_->sums().owner(place.unit));
       sum.div_(ranks_->size());
-      parameter.tensor.mutable_grad() =
-          unit.has_masters() ? sum.to(scalar_type_of(unit.dtype)) : sum;
+      if (unit.has_masters()) {
+        sum = sum.to(scalar_type_of(unit.dtype));
+      } else {
+        handed_out_.push_back(sum.storage().getWeakStorageImpl());
+      }
+      parameter.tensor.mutable_grad() = sum;
     }
     reducer_->reset();
+    forget_casts();  // the user's optimizer comes next
     if (broadcast_buffers_) {
       broadcast_buffers();
     }
@@ -136,6 +160,8 @@ class DataParallelCore {
   std::vector<Place> places_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<GradientHooks> hooks_;
+  // The memory behind the gradients of the last round, while somebody has them.
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> handed_out_;
   bool in_backward_ = false;
   bool failed_ = false;
 };

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "parallel/backward_mark.h"
 #include "parallel/broadcast.h"
 #include "parallel/half_autocast.h"
 #include "parallel/operator_watch.h"
@@ -95,27 +96,6 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       concat(o.gradient_hook ? "a" : "no", " gradient hook"),
   };
 }
-
-// Engines whose backward this thread runs; hooks on CPU tensors are called by the same one. Another
-// thread's is none of its business: there, a gradient outside of backward stays a mistake.
-thread_local int engines_in_backward = 0;
-
-class InBackward {
- public:
-  explicit InBackward(bool& here) : here_(here) {
-    here_ = true;
-    ++engines_in_backward;
-  }
-  InBackward(const InBackward&) = delete;
-  InBackward& operator=(const InBackward&) = delete;
-  ~InBackward() {
-    here_ = false;
-    --engines_in_backward;
-  }
-
- private:
-  bool& here_;
-};
 
 }  // namespace
 
@@ -268,9 +248,7 @@ void EngineCore::check_shard_group() {
 }
 
 void EngineCore::receive(std::size_t parameter, const at::Tensor& gradient) {
-  if (!in_backward_ && engines_in_backward > 0) {
-    // Another engine's loss leads through this one's model, as a generator's does through its
-    // discriminator: that gradient is nobody's.
+  if (!in_backward_ && anyone_in_backward()) {
     return;
   }
   TRIREME_CHECK(
@@ -798,6 +776,7 @@ bool EngineCore::finish_step() {
         parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
       }
     }
+    forget_casts();
     ++steps_;
   }
   const int lead = agreement_.lead;
