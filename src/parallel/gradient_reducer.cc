@@ -209,12 +209,15 @@ void GradientReducer::begin_round(bool last_of_this_rank, const std::vector<bool
 
 void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
   const Parameter& p = parameters_[parameter];
-  TRIREME_CHECK(present_[parameter] == GradientState::kAbsent,
-                "parameter ",
-                p.name,
-                " got two gradients in one backward on rank ",
-                ranks_.rank(),
-                ": call backward once for each micro-batch (add losses up first)");
+  TRIREME_CHECK(
+      present_[parameter] == GradientState::kAbsent,
+      "parameter ",
+      p.name,
+      " got two gradients in one backward on rank ",
+      ranks_.rank(),
+      ": its layer is in two segments that are recomputed (activation checkpointing), each "
+      "of which hands over a gradient of its own: put all uses of a layer into one segment, "
+      "or recompute only one of them");
   if (units_[places_[parameter].unit].sparse) {
     const at::Tensor rows = gradient.is_sparse() ? gradient : gradient.to_sparse(1);
     sparse_.emplace_back(parameter, rows.coalesce());
