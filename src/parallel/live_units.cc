@@ -17,7 +17,9 @@ class LiveUnits::Handle final : public Watched {
       : units_(std::move(units)), unit_(unit), names_(std::move(names)) {}
   void pin() override { units().pin(unit_); }
   void unpin() override { units().unpin(unit_); }
-  bool has_engine() const override { return !units_.expired(); }
+  Holder holder() const override {
+    return units_.expired() ? Holder::kEngineGone : Holder::kEngine;
+  }
   std::string name_at(std::int64_t offset) const override { return names_.at(offset); }
 
  private:
@@ -70,12 +72,17 @@ void LiveUnits::add(std::size_t bytes, UnitNames names) {
   unit.bytes = bytes;
   unit.watched = std::make_shared<Handle>(weak_from_this(), units_.size(), std::move(names));
   unit.storage = UnitStorage(nullptr, 0, unit.watched);
-  refuse_access(*unit.storage.storage().unsafeGetStorageImpl(), *unit.watched);
+  if (bytes > 0) {
+    refuse_access(*unit.storage.storage().unsafeGetStorageImpl(), *unit.watched);
+  }
   units_.push_back(std::move(unit));
 }
 
 void LiveUnits::pin(std::size_t index) {
   std::unique_lock lock(mutex_);
+  if (units_[index].bytes == 0) {
+    return;  // parameters without elements: there is nothing to put together
+  }
   TRIREME_CHECK(!closed_,
                 "a parameter was used after its engine ended: call engine.unwrap() first");
   note_use(index);
@@ -120,7 +127,9 @@ void LiveUnits::pin(std::size_t index) {
 
 void LiveUnits::unpin(std::size_t index) {
   const std::lock_guard lock(mutex_);
-  --units_[index].pins;
+  if (units_[index].bytes > 0) {
+    --units_[index].pins;
+  }
 }
 
 void LiveUnits::note_use(std::size_t unit) {

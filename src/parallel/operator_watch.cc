@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "tensor/span_guard.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -53,6 +54,49 @@ class Pins {
   c10::SmallVector<Watched*, 4> pinned_;
 };
 
+// Why nobody may write to what is behind a tensor now, and what to do instead.
+std::string refusal(const Watched& watched, const std::string& name) {
+  switch (watched.holder()) {
+    case Watched::Holder::kEngine:
+      return concat(
+          ", which belongs to an engine: ranks share it or hold copies of it. Write inside a "
+          "scope: "
+          "{ auto scope = engine.gathered({\"",
+          name,
+          "\"}); ... }, on every rank");
+    case Watched::Holder::kNoEngineYet:
+      return ", which build_sharded has divided among the ranks: write to it in the model's "
+             "constructor, or inside engine.gathered() once it has an engine";
+    case Watched::Holder::kEngineGone:
+      break;
+  }
+  return concat(
+      ", whose engine has ended without giving the model back: call engine.unwrap() "
+      "before the engine ends",
+      watched.always_present() ? ", or give the parameter memory of its own now, with "
+                                 "parameter.set_data(parameter.detach().clone())"
+                               : "");
+}
+
+// For spans: what a collective may do with a tensor.
+void check_span(const at::Tensor& tensor, bool write) {
+  const Watched* watched = watched_of(tensor);
+  if (watched == nullptr || tensor.numel() == 0) {
+    return;
+  }
+  const std::string name = watched->name_at(tensor.storage_offset());
+  TRIREME_CHECK(!write,
+                "a collective would write to parameter ",
+                name,
+                refusal(*watched, name),
+                "; or hand over a copy: clone() it first");
+  TRIREME_CHECK(watched->always_present(),
+                "a collective cannot read parameter ",
+                name,
+                ", which is divided among the ranks and put together only while an operator uses "
+                "it: clone() it first");
+}
+
 void use(Pins& pins,
          const at::Tensor& tensor,
          const c10::Argument& argument,
@@ -62,14 +106,11 @@ void use(Pins& pins,
     return;
   }
   const c10::AliasInfo* alias = argument.alias_info();
-  TRIREME_CHECK(alias == nullptr || !alias->isWrite(),
-                schema.name(),
-                " would write to parameter ",
-                watched->name_at(tensor.storage_offset()),
-                ", which belongs to an engine: ranks share it or hold copies of it. Write inside a "
-                "scope: { auto scope = engine.gathered({\"",
-                watched->name_at(tensor.storage_offset()),
-                "\"}); ... }, on every rank");
+  if (alias != nullptr && alias->isWrite()) {
+    const std::string name = watched->name_at(tensor.storage_offset());
+    throw ConfigError(
+        concat(schema.name(), " would write to parameter ", name, refusal(*watched, name)));
+  }
   pins.add(watched);
 }
 
@@ -175,5 +216,6 @@ Watched* watched_of(const at::Tensor& tensor) {
 }  // namespace trireme::detail
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  trireme::detail::set_span_guard(&trireme::detail::check_span);
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&trireme::detail::before_operator>());
 }

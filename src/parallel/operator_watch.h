@@ -16,7 +16,8 @@
 // tensor, or any view of it (views inherit the keys), comes through it first, in forward and
 // backward, on whatever thread. It makes the memory present for as long as the operator runs, and
 // refuses operators that would write to it. Operators without such an argument never come here, so
-// they cost nothing. What takes a data_ptr outside of an operator cannot be seen.
+// they cost nothing. Collectives ask here, too (tensor/span_guard.h). What takes a data_ptr outside
+// of both cannot be seen.
 
 namespace trireme::detail {
 
@@ -27,8 +28,11 @@ class Watched {
   // The memory must be readable from pin() to unpin(); from several threads.
   virtual void pin() = 0;
   virtual void unpin() = 0;
-  // An engine that is alive answers for it.
-  virtual bool has_engine() const = 0;
+  // Who answers for it.
+  enum class Holder { kNoEngineYet, kEngine, kEngineGone };
+  virtual Holder holder() const = 0;
+  // The memory is there at any time, not only while it is pinned.
+  virtual bool always_present() const { return false; }
   // The parameter that has element `offset` of the memory, for messages.
   virtual std::string name_at(std::int64_t offset) const = 0;
 };

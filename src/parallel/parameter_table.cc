@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <ATen/ops/from_blob.h>
 #include <torch/nn/modules/embedding.h>
@@ -37,32 +38,40 @@ Range extent_of(const at::Tensor& tensor) {
   return {tensor.storage_offset(), last + 1};
 }
 
+// A parameter under its first name.
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+};
+
 // Of the parameters on one storage: none overlaps another (they may lie side by side, as a model
 // that was saved in an engine and loaded again has them), and no other tensor is on it. The engine
 // moves parameters: a view that somebody keeps would never see an update.
-void check_memory(const std::vector<Parameter>& parameters,
-                  const std::vector<std::size_t>& sharers) {
-  for (const std::size_t one : sharers) {
-    for (const std::size_t other : sharers) {
+void check_sharers(const std::vector<Named>& sharers) {
+  for (std::size_t one = 0; one < sharers.size(); ++one) {
+    for (std::size_t other = one + 1; other < sharers.size(); ++other) {
       TRIREME_CHECK(
-          one == other ||
-              intersection(extent_of(parameters[one].tensor), extent_of(parameters[other].tensor))
-                  .empty(),
+          intersection(extent_of(sharers[one].tensor), extent_of(sharers[other].tensor)).empty(),
           "parameters ",
-          parameters[std::min(one, other)].name,
+          sharers[one].name,
           " and ",
-          parameters[std::max(one, other)].name,
+          sharers[other].name,
           " are two tensors on one memory (tied with set_data?): to tie them, register the "
           "same tensor under both names");
     }
   }
-  const Parameter& first = parameters[sharers.front()];
-  TRIREME_CHECK(first.tensor.storage().use_count() <= sharers.size(),
+  TRIREME_CHECK(sharers.front().tensor.storage().use_count() <= sharers.size(),
                 "the memory of parameter ",
-                first.name,
+                sharers.front().name,
                 " is also that of another tensor, which would never see an update, because an "
                 "engine moves parameters: a module must make views of them (narrow, view, detach) "
                 "in forward(), not keep them; a copy to compare with needs clone()");
+}
+
+// In memory that an engine has made, where parameters lie side by side.
+bool is_an_engines(const at::Tensor& tensor) {
+  const Watched* watched = watched_of(tensor);
+  return watched != nullptr && watched->holder() != Watched::Holder::kNoEngineYet;
 }
 
 }  // namespace
@@ -79,10 +88,24 @@ at::Tensor view_of(const Parameter& parameter,
       at::TensorOptions().dtype(type));
 }
 
+void check_own_memory(torch::nn::Module& model) {
+  std::unordered_set<const void*> seen;
+  std::unordered_map<const void*, std::vector<Named>> by_storage;
+  for (const auto& item : model.named_parameters(/*recurse=*/true)) {
+    const at::Tensor& tensor = item.value();
+    if (tensor.defined() && tensor.has_storage() && tensor.numel() > 0 && !is_an_engines(tensor) &&
+        seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      by_storage[tensor.storage().unsafeGetStorageImpl()].push_back({item.key(), tensor});
+    }
+  }
+  for (const auto& [storage, sharers] : by_storage) {
+    check_sharers(sharers);
+  }
+}
+
 std::vector<Parameter> list_parameters(torch::nn::Module& model) {
   std::vector<Parameter> parameters;
   std::unordered_map<const void*, std::string> by_tensor;
-  std::unordered_map<const void*, std::vector<std::size_t>> by_storage;
   for (const auto& item : model.named_parameters(/*recurse=*/true)) {
     const at::Tensor& tensor = item.value();
     if (!tensor.defined()) {
@@ -108,13 +131,10 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
         " is the result of an operation, so it has no gradient of its own: register a leaf "
         "tensor");
     if (Watched* watched = watched_of(tensor)) {
-      TRIREME_CHECK(!watched->has_engine(),
+      TRIREME_CHECK(watched->holder() != Watched::Holder::kEngine,
                     "parameter ",
                     item.key(),
                     " belongs to another engine: call its unwrap() before building a new one");
-    }
-    if (tensor.numel() > 0 && watched_of(tensor) == nullptr) {
-      by_storage[tensor.storage().unsafeGetStorageImpl()].push_back(parameters.size());
     }
     Parameter parameter;
     parameter.name = item.key();
@@ -132,9 +152,7 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     }
     parameters.push_back(std::move(parameter));
   }
-  for (const auto& [storage, sharers] : by_storage) {
-    check_memory(parameters, sharers);
-  }
+  check_own_memory(model);
   TRIREME_CHECK(!parameters.empty(),
                 "the module ",
                 model.name(),

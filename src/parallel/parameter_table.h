@@ -30,6 +30,10 @@ at::Tensor view_of(const Parameter& parameter,
                    at::ScalarType type,
                    std::shared_ptr<const void> owner = {});
 
+// Throws ConfigError where parameters overlap, or where another tensor is on their memory: engines
+// move parameters.
+void check_own_memory(torch::nn::Module& model);
+
 // The model's parameters in the order of registration, tied ones once. Refuses by name what cannot
 // be trained in flat memory.
 std::vector<Parameter> list_parameters(torch::nn::Module& model);

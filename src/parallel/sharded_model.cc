@@ -9,9 +9,11 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "parallel/operator_watch.h"
+#include "parallel/parameter_table.h"
 #include "trireme/comm/shared_buffer.h"
 #include "trireme/core/error.h"
 #include "trireme/core/host_memory.h"
+#include "trireme/core/log.h"
 
 namespace trireme::detail {
 namespace {
@@ -95,7 +97,7 @@ class Divided final : public Watched {
       memory_ = HostMemory();
     }
   }
-  bool has_engine() const override { return false; }
+  Holder holder() const override { return Holder::kNoEngineYet; }
   std::string name_at(std::int64_t) const override { return name_; }
 
  private:
@@ -117,21 +119,42 @@ class Construction::Impl final : public OperatorObserver {
  public:
   // Divided among the ranks of a machine: until there is an engine, every machine has all of it.
   explicit Impl(Communicator& ranks) : ranks_(ranks.machine()), observed_(*this) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  // After a constructor that failed, what somebody has kept of it is whole again. The others may be
+  // elsewhere by now: nobody is waited for.
+  ~Impl() override {
+    for (Entry& entry : entries_) {
+      try {
+        restore(entry);
+      } catch (const std::exception& error) {
+        log(LogLevel::kWarning, concat("a tensor of a model that failed is lost: ", error.what()));
+      }
+    }
+  }
 
   void before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) override {
     const std::size_t count = schema.arguments().size();
-    std::vector<const c10::StorageImpl*> in_use;
+    given_.clear();
+    bool in_use = false;
     for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
-      if (stack[i].isTensor()) {
-        see(stack[i].toTensor(), &in_use);
-      } else if (stack[i].isTensorList()) {
-        for (const at::Tensor& tensor : stack[i].toTensorVector()) {
-          see(tensor, &in_use);
+      const c10::IValue& value = stack[i];
+      if (value.isTensor()) {
+        in_use |= see(value.toTensor());
+      } else if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorVector()) {
+          in_use |= see(tensor);
         }
+      } else if (value.isList()) {
+        for (const c10::IValue& element : value.toListRef()) {
+          in_use |= element.isTensor() && see(element.toTensor());
+        }
+      } else if (value.isStorage()) {
+        given_.push_back(value.toStorage().unsafeGetStorageImpl());
       }
     }
     forget_dead();
-    if (in_use.empty()) {
+    if (!in_use) {
       // Perhaps a new tensor: what is there makes room for it.
       for (Entry& entry : entries_) {
         close(entry);
@@ -149,6 +172,7 @@ class Construction::Impl final : public OperatorObserver {
   }
 
   void finish(torch::nn::Module& model) {
+    check_own_memory(model);
     forget_dead();
     for (const auto& item : model.named_parameters(true)) {
       at::Tensor tensor = item.value();
@@ -198,23 +222,32 @@ class Construction::Impl final : public OperatorObserver {
     return entry == entries_.end() ? nullptr : &*entry;
   }
 
-  void see(const at::Tensor& tensor, std::vector<const c10::StorageImpl*>* in_use) {
-    if (!tensor.defined()) {
-      return;
+  // An argument of an operator. True where it is one of the tensors that are divided.
+  bool see(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) {
+      return false;
     }
-    if (Entry* entry = find(tensor)) {
+    given_.push_back(tensor.storage().unsafeGetStorageImpl());
+    Entry* entry = find(tensor);
+    if (entry != nullptr) {
       open(*entry);
-      in_use->push_back(entry->address);
     }
+    return entry != nullptr;
   }
 
+  // A result of an operator. It is to be divided where its memory is new: what the operator was
+  // given, or takes from elsewhere than the allocator (a file), may be the caller's, with values of
+  // this rank alone.
   void note(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu() ||
         tensor.layout() != at::kStrided || tensor.storage().nbytes() < kLeastBytes ||
-        find(tensor) != nullptr) {
+        tensor.storage().allocator() != c10::GetCPUAllocator() || find(tensor) != nullptr) {
       return;
     }
     const auto& storage = tensor.storage();
+    if (std::find(given_.begin(), given_.end(), storage.unsafeGetStorageImpl()) != given_.end()) {
+      return;
+    }
     entries_.push_back(
         {storage.getWeakStorageImpl(), storage.unsafeGetStorageImpl(), storage.nbytes(), {}});
   }
@@ -238,21 +271,29 @@ class Construction::Impl final : public OperatorObserver {
   }
 
   void open(Entry& entry) {
+    if (restore(entry)) {
+      ranks_.barrier().wait();  // all have read it
+      entry.run = {};
+    }
+  }
+
+  // Whole again, if it was divided and is still there.
+  static bool restore(Entry& entry) {
     const auto storage = entry.storage.lock();
     if (!entry.closed || !storage) {
-      return;
+      return false;
     }
     c10::DataPtr memory = c10::GetCPUAllocator()->allocate(entry.bytes);
     std::memcpy(memory.get(), entry.run.whole(), entry.bytes);
     (void)storage->set_data_ptr(std::move(memory));
     storage->set_nbytes(entry.bytes);
     entry.closed = false;
-    ranks_.barrier().wait();  // all have read it
-    entry.run = {};
+    return true;
   }
 
   Communicator& ranks_;
   std::vector<Entry> entries_;
+  std::vector<const c10::StorageImpl*> given_;  // to the operator that runs
   PageAllocatorScope pages_;
   ObserverScope observed_;
 };

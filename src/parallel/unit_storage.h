@@ -64,7 +64,10 @@ class AlwaysPresent final : public Watched {
       : names_(std::move(names)), owner_(std::move(owner)), engine_(std::move(engine)) {}
   void pin() override {}
   void unpin() override {}
-  bool has_engine() const override { return !engine_.expired(); }
+  Holder holder() const override {
+    return engine_.expired() ? Holder::kEngineGone : Holder::kEngine;
+  }
+  bool always_present() const override { return true; }
   std::string name_at(std::int64_t offset) const override { return names_.at(offset); }
 
  private:

@@ -1,5 +1,8 @@
 #include "trireme/tensor/span.h"
 
+#include <atomic>
+
+#include "tensor/span_guard.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -35,7 +38,12 @@ at::ScalarType scalar_type_of(Dtype dtype) {
   return kTypes[static_cast<int>(dtype)];
 }
 
-Span SpanOf<at::Tensor>::of(const at::Tensor& tensor) {
+namespace {
+
+std::atomic<detail::SpanGuard> span_guard{nullptr};
+
+// What a collective can work on.
+void check(const at::Tensor& tensor, bool write) {
   TRIREME_CHECK(tensor.defined(), "an undefined tensor cannot be communicated");
   TRIREME_CHECK(tensor.layout() == at::kStrided,
                 "a tensor with layout ",
@@ -52,9 +60,35 @@ Span SpanOf<at::Tensor>::of(const at::Tensor& tensor) {
       " and strides ",
       tensor.strides(),
       " is not contiguous: pass tensor.contiguous(), and copy the result back where it is written");
+  if (const detail::SpanGuard guard = span_guard.load(std::memory_order_relaxed)) {
+    guard(tensor, write);
+  }
+}
+
+std::shared_ptr<const void> owner_of(const at::Tensor& tensor) {
+  return std::make_shared<const c10::Storage>(tensor.storage());
+}
+
+}  // namespace
+
+void detail::set_span_guard(SpanGuard guard) {
+  span_guard.store(guard, std::memory_order_relaxed);
+}
+
+Span SpanOf<at::Tensor>::of(const at::Tensor& tensor) {
+  check(tensor, /*write=*/true);
   const Dtype dtype = dtype_of(tensor.scalar_type());
-  const auto owner = std::make_shared<const c10::Storage>(tensor.storage());
-  return {tensor.numel() == 0 ? nullptr : tensor.data_ptr(), tensor.numel(), dtype, owner};
+  return {
+      tensor.numel() == 0 ? nullptr : tensor.data_ptr(), tensor.numel(), dtype, owner_of(tensor)};
+}
+
+ConstSpan SpanOf<at::Tensor>::of_read(const at::Tensor& tensor) {
+  check(tensor, /*write=*/false);
+  const Dtype dtype = dtype_of(tensor.scalar_type());
+  return {tensor.numel() == 0 ? nullptr : tensor.const_data_ptr(),
+          tensor.numel(),
+          dtype,
+          owner_of(tensor)};
 }
 
 }  // namespace trireme

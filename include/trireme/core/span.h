@@ -13,7 +13,8 @@
 namespace trireme {
 
 // How a foreign container (at::Tensor, ...) becomes a span: specialise with a static
-// `Span of(const T&)` that throws ConfigError for what cannot be one contiguous run in host memory.
+// `Span of(const T&)` that throws ConfigError for what cannot be one contiguous run in host memory,
+// and, where more can be read than written, a static `ConstSpan of_read(const T&)`.
 template <class T>
 struct SpanOf;
 
@@ -80,6 +81,12 @@ class Span : public ConstSpan {
 
 template <SpanSource T>
 ConstSpan::ConstSpan(const T& source)
-    : ConstSpan(static_cast<const ConstSpan&>(SpanOf<T>::of(source))) {}
+    : ConstSpan([&]() -> ConstSpan {
+        if constexpr (requires { SpanOf<T>::of_read(source); }) {
+          return SpanOf<T>::of_read(source);
+        } else {
+          return SpanOf<T>::of(source);
+        }
+      }()) {}
 
 }  // namespace trireme

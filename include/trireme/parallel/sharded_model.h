@@ -38,7 +38,8 @@ class Construction {
 //   auto model = trireme::build_sharded(*world, [] { return std::make_shared<Net>(); });
 //
 // Collective. Until an engine takes it, the model can be read; constructors must not take pointers
-// to the memory of tensors.
+// to the memory of tensors. Tensors that were there before stay as they are, on each rank its own.
+// Parameters on one memory, and views of them that somebody keeps, are refused as an engine does.
 template <class Factory>
 auto build_sharded(Communicator& ranks, Factory&& factory) {
   detail::Construction construction(ranks);
