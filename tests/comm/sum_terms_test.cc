@@ -206,12 +206,11 @@ TEST(SumTerms, AreCheckedBeforeAnythingIsIssued) {
             std::string::npos);
 }
 
+// For ranks of one machine: layouts with machines filter it out.
 TEST(SharedBuffer, CanBeSeenThroughAMappingThatCannotWrite) {
   testing::fork_world(2, [](World& everyone) {
     Communicator& world = everyone.machine();
-    if (world.size() < 2) {
-      return;
-    }
+    ASSERT_EQ(world.size(), 2);
     const SharedBuffer buffer = world.allocate(SharedBuffer::page_bytes());
     const std::byte* seen = buffer.whole_read_only();
     buffer.whole()[static_cast<std::size_t>(world.rank()) * buffer.size_bytes() + 5] =

@@ -80,6 +80,16 @@ std::vector<pid_t> Program::children() const {
   return pids;
 }
 
+bool Program::wait_for_children(const std::string& name, std::size_t count) const {
+  return comes_true([&] {
+    std::size_t found = 0;
+    for (const pid_t pid : children()) {
+      found += read_file(detail::concat("/proc/", pid, "/comm")) == name + "\n" ? 1 : 0;
+    }
+    return found == count;
+  });
+}
+
 bool Program::wait_for_output(const std::string& text, int count) const {
   for (int i = 0; i < 1000; ++i) {
     const std::string all = read_file(folder_ + "/out");
@@ -135,6 +145,13 @@ std::string trireme_binary() {
 
 std::string test_binary(const std::string& name) {
   return env_string("TRIREME_TEST_BIN").value() + "/" + name;
+}
+
+bool comes_true(const std::function<bool()>& condition) {
+  for (int i = 0; i < 3000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return condition();
 }
 
 std::vector<pid_t> processes_with(const std::string& entry) {

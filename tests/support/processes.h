@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class Program {
   pid_t pid() const { return pid_; }
   // The processes it has started, in the order of their start.
   std::vector<pid_t> children() const;
+  // Waits until it has started `count` programs of this name; false after thirty seconds.
+  bool wait_for_children(const std::string& name, std::size_t count) const;
   // Waits until standard output holds `text` `count` times; false after ten seconds.
   bool wait_for_output(const std::string& text, int count = 1) const;
   // What it has written to standard output so far.
@@ -47,6 +50,9 @@ Finished run_program(std::vector<std::string> command, std::vector<std::string> 
 // The program under test, and a program beside the tests.
 std::string trireme_binary();
 std::string test_binary(const std::string& name);
+
+// Waits until it is so; false after thirty seconds.
+bool comes_true(const std::function<bool()>& condition);
 
 // The processes on this machine whose environment has this entry.
 std::vector<pid_t> processes_with(const std::string& entry);

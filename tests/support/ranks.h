@@ -25,6 +25,8 @@ class Machines;
 // and sums add up groups of TRIREME_SUM_GROUP ranks first. Where a layout cannot be had here, every
 // test is skipped, with "layout cannot be had" and the reason.
 bool in_external_layout();
+// How the reason begins why a test is skipped there that has no world of this size.
+inline constexpr const char* kOtherSize = "for a world of ";
 // The layout is the first one, where everything is tested; the others take what they may get wrong.
 bool in_shared_memory();
 // The machines of the layout machines:M.

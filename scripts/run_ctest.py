@@ -1,0 +1,80 @@
+"""ctest, where no test passes without having run: run_ctest.py CTEST-ARGUMENT...
+
+To ctest a test that skips itself is in order, and so is a choice of tests that fits none. Here each skip
+must have a line in tests/skips.txt whose condition holds on this machine. What was skipped, and why, is
+listed at the end.
+"""
+
+import fnmatch
+import functools
+import pathlib
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PREFIX = "not run: "  # of a line for each test of a program, by tests/support/main.cc
+
+
+def read_excuses(path):
+    """[(patterns, condition, why)]"""
+    excuses = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            try:
+                patterns, rest = line.split(" | ", 1)
+                condition, why = rest.rsplit(" | ", 1)
+            except ValueError:
+                sys.exit(f'{path}:{number}: expected "TEST... | COMMAND | WHY", found "{line}"')
+            excuses.append((patterns.split(), condition, why))
+    return excuses
+
+
+@functools.cache
+def holds(condition):
+    result = subprocess.run(["bash", "-c", condition], cwd=ROOT, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    return result.returncode == 0
+
+
+def skipped_in(report):
+    """(ctest's name, gtest's name, reason) of each that did not run."""
+    for case in ElementTree.parse(report).iter("testcase"):
+        skipped = case.find("skipped")
+        if skipped is None and case.get("status") not in ("notrun", "disabled"):
+            continue
+        said = [line[len(PREFIX) :] for line in case.findtext("system-out", "").splitlines() if line.startswith(PREFIX)]
+        nothing = "" if skipped is None else skipped.get("message", "")
+        for line in said or [f"all of them: it says no reason ({nothing or case.get('status')})"]:
+            test, _, reason = line.partition(": ")
+            yield case.get("name"), test, reason
+
+
+def excuse_for(name, excuses):
+    for patterns, condition, why in excuses:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) and holds(condition):
+            return why
+    return None
+
+
+def main():
+    excuses = read_excuses(ROOT / "tests" / "skips.txt")
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "report.xml"
+        command = ["ctest", "--no-tests=error", "--output-junit", str(report), *sys.argv[1:]]
+        code = subprocess.run(command).returncode
+        if not report.exists():
+            sys.exit(code or "ctest has written no report")
+        skipped = list(skipped_in(report))
+    unexcused = 0
+    if skipped:
+        print(f"\nNot run: {len(skipped)}")
+    for test, part, reason in skipped:
+        why = excuse_for(f"{test}/{part}", excuses)
+        unexcused += why is None
+        print(f"  {test}/{part}: {reason.strip()}")
+        print(f"    in order: {why}" if why else "    FAILED: no line of tests/skips.txt says that this is in order here")
+    sys.exit(code or (1 if unexcused else 0))
+
+
+main()
