@@ -51,7 +51,7 @@ TEST_P(LostInAStepTest, IsNamedByEverySurvivor) {
     kill(victim, SIGKILL);
     for (const int machine : {0, 1}) {
       const Finished result = job.wait(machine);
-      EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+      EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
       EXPECT_EQ(result.code, 3) << result.err;
       expect_parts(
           result.err,
