@@ -50,9 +50,10 @@ def skipped_in(report):
             yield case.get("name"), test, reason
 
 
-def excuse_for(name, excuses):
+def excuse_for(name, reason, excuses):
     for patterns, condition, why in excuses:
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) and holds(condition):
+        fits = (fnmatch.fnmatchcase(text, pattern) for text in (name, f"{name}: {reason}") for pattern in patterns)
+        if any(fits) and holds(condition):
             return why
     return None
 
@@ -70,7 +71,7 @@ def main():
     if skipped:
         print(f"\nNot run: {len(skipped)}")
     for test, part, reason in skipped:
-        why = excuse_for(f"{test}/{part}", excuses)
+        why = excuse_for(f"{test}/{part}", reason, excuses)
         unexcused += why is None
         print(f"  {test}/{part}: {reason.strip()}")
         print(f"    in order: {why}" if why else "    FAILED: no line of tests/skips.txt says that this is in order here")
