@@ -151,28 +151,56 @@ void CheckpointFolder::publish(const std::string& finished, std::int64_t step) c
       fs::remove_all(finished, error);  // the old one, which is the last to go
       return;
     }
-    remove(step);  // a file system that cannot exchange names
   }
+  // On a file system that cannot exchange names the old one goes aside for a moment.
+  const auto aside = set_aside(step);
   if (std::rename(finished.c_str(), target.c_str()) != 0) {
     throw CheckpointError(
         target, -1, concat("\"", finished, "\" could not be renamed: ", errno_text(errno)));
   }
   detail::sync_folder(path_);
+  if (aside) {
+    fs::remove_all(*aside, error);
+  }
 }
 
-void CheckpointFolder::remove(std::int64_t step) const {
+// Gives a checkpoint a name that nobody lists, which is returned; nothing where it is not there.
+// What it holds must stay until that is on disk: otherwise a loss of power may leave the name of
+// before with half of it.
+std::optional<std::string> CheckpointFolder::set_aside(std::int64_t step) const {
   const std::string target = path_of(step);
-  const std::string removed = concat(path_, "/.removed-", name_of(step), "-", getpid());
+  const std::string aside = concat(path_, "/.removed-", name_of(step), "-", getpid());
   std::error_code error;
-  fs::remove_all(removed, error);
-  if (std::rename(target.c_str(), removed.c_str()) != 0) {
-    if (errno == ENOENT) {
-      return;  // somebody was faster
-    }
+  fs::remove_all(aside, error);
+  if (std::rename(target.c_str(), aside.c_str()) == 0) {
+    return aside;
+  }
+  if (errno != ENOENT) {  // else somebody was faster
     throw CheckpointError(
         target, -1, concat("\"", target, "\" could not be removed: ", errno_text(errno)));
   }
-  fs::remove_all(removed, error);
+  return std::nullopt;
+}
+
+void CheckpointFolder::remove(std::int64_t step) const {
+  remove_all({step});
+}
+
+void CheckpointFolder::remove_all(const std::vector<std::int64_t>& steps) const {
+  std::vector<std::string> aside;
+  for (const std::int64_t step : steps) {
+    if (auto path = set_aside(step)) {
+      aside.push_back(std::move(*path));
+    }
+  }
+  if (aside.empty()) {
+    return;
+  }
+  detail::sync_folder(path_);
+  std::error_code error;
+  for (const std::string& path : aside) {
+    fs::remove_all(path, error);
+  }
 }
 
 std::vector<std::int64_t> CheckpointFolder::superfluous(const Retention& retention,
@@ -205,9 +233,7 @@ std::vector<std::int64_t> CheckpointFolder::superfluous(const Retention& retenti
 std::vector<std::int64_t> CheckpointFolder::prune(const Retention& retention,
                                                   std::int64_t kept) const {
   std::vector<std::int64_t> removed = superfluous(retention, kept);
-  for (const std::int64_t step : removed) {
-    remove(step);
-  }
+  remove_all(removed);
   return removed;
 }
 

@@ -17,6 +17,7 @@
 
 #include "checkpoint/assembly.h"
 #include "checkpoint/direct_file.h"
+#include "checkpoint/durable.h"
 #include "checkpoint/file_image.h"
 #include "checkpoint/save_request.h"
 #include "checkpoint/snapshot.h"
@@ -66,6 +67,7 @@ class CheckpointWriter::Impl {
     if (leads()) {
       try {
         lock_.emplace(folder);
+        detail::sync_folders_above(folder);
         folder_.remove_unfinished();
         sequence_ = folder_.last_sequence();
       } catch (const Error& error) {

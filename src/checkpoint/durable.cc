@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "trireme/core/error.h"
@@ -24,9 +25,34 @@ namespace {
 void sync_folder(const std::string& folder) {
   const FileDescriptor handle(
       open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle.valid()) {
+    fail(folder, "opened to write it to disk");
+  }
   // Some file systems have no fsync for folders, and need none.
-  if (handle.valid() && fsync(handle.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+  if (fsync(handle.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
     fail(folder, "written to disk");
+  }
+}
+
+void sync_folders_above(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path whole = fs::canonical(folder, error);
+  struct stat here {};
+  if (error || stat(whole.c_str(), &here) != 0) {
+    fail(folder, "found");
+  }
+  for (fs::path at = whole.parent_path(); !at.empty(); at = at.parent_path()) {
+    struct stat above {};
+    // Whoever may not look into a folder has not made the ones below it.
+    if (stat(at.c_str(), &above) != 0 || above.st_dev != here.st_dev ||
+        access(at.c_str(), R_OK) != 0) {
+      return;
+    }
+    sync_folder(at.string());
+    if (at == at.parent_path()) {
+      return;
+    }
   }
 }
 

@@ -6,8 +6,12 @@
 
 namespace trireme::detail {
 
-// The names in a folder are on disk: a folder is a file, too.
+// The names in a folder are on disk: a folder is a file, too. Throws CheckpointError.
 void sync_folder(const std::string& folder);
+
+// A folder's own name is on disk, and those of the folders above it, whoever has just made them: up
+// to where its file system is mounted. Throws CheckpointError.
+void sync_folders_above(const std::string& folder);
 
 // A small file, whole or not at all, and on disk when this returns. Throws CheckpointError.
 void write_durably(const std::string& path, const std::string& text);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "checkpoint/durable.h"
 #include "checkpoint/safetensors_format.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
@@ -83,13 +84,7 @@ class SafetensorsWriter::Impl {
       throw Error(concat("\"", partial_, "\" could not be renamed: ", errno_text(errno)));
     }
     finished_ = true;
-    // The name is in the folder, which is a file, too.
-    const auto folder = std::filesystem::path(path_).parent_path();
-    const FileDescriptor handle(
-        open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (handle.valid()) {
-      fsync(handle.get());
-    }
+    detail::sync_folder(std::filesystem::path(path_).parent_path().string());
   }
 
  private:

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// What saving_worker computes, by itself and by the tests that look at its checkpoints.
+// What saving_worker and logged_saves save, for themselves and for the tests that look at it.
 
 namespace trireme::testing {
 
@@ -13,6 +13,9 @@ inline constexpr std::uint64_t kAddend = 1442695040888963407U;
 inline std::uint64_t stepped(std::uint64_t value) {
   return kFactor * value + kAddend;
 }
+
+// The length of what logged_saves saves: a page and a bit of another on each of two ranks.
+inline constexpr std::int64_t kLoggedNumel = 1201;
 
 // So many steps at once: also a x + c.
 struct Steps {

@@ -50,6 +50,9 @@ class CheckpointFolder {
   static std::optional<std::int64_t> step_of(const std::string& name);
 
  private:
+  std::optional<std::string> set_aside(std::int64_t step) const;
+  void remove_all(const std::vector<std::int64_t>& steps) const;
+
   std::string path_;
 };
 
