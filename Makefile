@@ -1,7 +1,5 @@
 # The few commands people type. The logic is in scripts/ and in CMake.
 
-RUNNER := build/release/bin/trireme
-
 .PHONY: help setup build demo test test-long lint format bench clean
 
 help:
@@ -9,8 +7,8 @@ help:
 	@echo '               (DATA=FILE for a text of your own)'
 	@echo 'make test      install what is missing, build, run the tests, those with threads under the thread sanitizer too'
 	@echo 'make test-long what takes longer: long trainings, the address sanitizer, the tests again and again'
-	@echo 'make bench     the collectives beside Gloo and Open MPI, training steps beside PyTorch and DeepSpeed,'
-	@echo '               trainings and checkpoints beside PyTorch'
+	@echo 'make bench     every table of the documents for this machine, beside Gloo, Open MPI, PyTorch and'
+	@echo '               DeepSpeed, into build/bench/tables.md (20 minutes)'
 	@echo 'make lint      format, layering, static analysis'
 
 setup:
@@ -29,10 +27,7 @@ test-long:
 	@scripts/test_long
 
 bench: build
-	$(RUNNER) bench collectives --peers
-	$(RUNNER) bench step --peers
-	$(RUNNER) bench train --peers
-	$(RUNNER) bench checkpoint --peers
+	@scripts/bench_tables
 
 lint: setup
 	@scripts/lint

@@ -1,11 +1,14 @@
 #include "peers.h"
 
+#include <csignal>
 #include <cstdlib>
+#include <thread>
 
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "trireme/core/deadline.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/machine.h"
 
@@ -13,6 +16,10 @@ extern char** environ;  // NOLINT: POSIX gives the environment only by this name
 
 namespace trireme::bench {
 namespace {
+
+// No turn takes as long: a whole training of a convnet is a fifth of it.
+constexpr std::chrono::minutes kLongest{30};
+constexpr std::chrono::milliseconds kMoment{50};
 
 bool exists(const std::string& path) {
   return access(path.c_str(), X_OK) == 0;
@@ -131,8 +138,14 @@ int run_command(const std::vector<std::string>& command) {
     return 127;
   }
   int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  const Deadline deadline(kLongest);
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (deadline.passed()) {
+      kill(pid, SIGKILL);  // its ranks, if it has any, end with it
+    }
+    std::this_thread::sleep_for(kMoment);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace trireme::bench

@@ -60,7 +60,8 @@ Peer checkpoint_peer(const std::string& name,
                      const std::string& folder,
                      const std::string& output);
 
-// Runs a command with this process's output; returns its exit code.
+// Runs a command with this process's output; returns its exit code, or 128 + the number of the
+// signal that ended it. One that has not ended after half an hour is killed.
 int run_command(const std::vector<std::string>& command);
 
 }  // namespace trireme::bench

@@ -81,8 +81,11 @@ const std::vector<Mode>& modes() {
       {"ddp", 0, Placement::kAutomatic, {"torch-ddp", "deepspeed-0"}},
       {"zero1", 1, Placement::kAutomatic, {"torch-zero", "deepspeed-1"}},
       {"zero2", 2, Placement::kAutomatic, {"torch-fsdp2-no-reshard", "deepspeed-2"}},
-      {"zero3", 3, Placement::kMapped, {"torch-fsdp2", "deepspeed-3"}},
-      {"zero3-copied", 3, Placement::kCopied, {"torch-fsdp2", "deepspeed-3"}},
+      {"zero3", 3, Placement::kMapped, {"torch-fsdp2", "torch-fsdp2-prefetch", "deepspeed-3"}},
+      {"zero3-copied",
+       3,
+       Placement::kCopied,
+       {"torch-fsdp2", "torch-fsdp2-prefetch", "deepspeed-3"}},
   };
   return kModes;
 }

@@ -40,8 +40,12 @@ def zero_redundancy(model):
     return model, optimizer, f"DistributedDataParallel({words(DDP)}), ZeroRedundancyOptimizer({words(ZERO)})"
 
 
-def fully_sharded(model, world, reshard):
-    """One unit per block; the root's own parameters are needed again at once, and stay."""
+def fully_sharded(model, world, reshard, prefetch):
+    """One unit per block; the root's own parameters are needed again at once, and stay.
+
+    With `prefetch` a block is gathered while the one before it computes; over Gloo that has to be asked
+    for twice.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -50,6 +54,12 @@ def fully_sharded(model, world, reshard):
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     settings = f"fully_shard of each block (reshard_after_forward={reshard}) and of the root (False), fused AdamW"
+    if prefetch:
+        model._set_unshard_async_op(True)
+        units = [model, *model.blocks]
+        for unit, after in zip(units, units[1:]):
+            unit.set_modules_to_forward_prefetch([after])
+        settings += ", set_modules_to_forward_prefetch of the next block, gathered asynchronously"
     return model, adamw(model.parameters()), settings
 
 
@@ -73,7 +83,8 @@ def worker(local_rank, local_ranks, mode, first, world, setting, output, meeting
     elif mode == "torch-zero":
         model, optimizer, settings = zero_redundancy(model)
     elif mode.startswith("torch-fsdp2"):
-        model, optimizer, settings = fully_sharded(model, world, reshard=mode == "torch-fsdp2")
+        reshard, prefetch = mode != "torch-fsdp2-no-reshard", mode == "torch-fsdp2-prefetch"
+        model, optimizer, settings = fully_sharded(model, world, reshard, prefetch)
 
     def step(text):
         optimizer.zero_grad()
