@@ -110,9 +110,9 @@ void ReduceOnPlateau::observe(double metric) {
   // What is not a number is never better, and any number is better than it: as the best, it would
   // make every later one a failure.
   const bool first = !state_.seen || std::isnan(state_.best);
-  const bool better = !std::isnan(metric) &&
-                      (first || (options_.larger_is_better ? metric > state_.best + margin
-                                                           : metric < state_.best - margin));
+  const bool better =
+      !std::isnan(metric) && (first || (options_.larger_is_better ? metric > state_.best + margin
+                                                                  : metric < state_.best - margin));
   if (better) {
     state_.best = metric;
     state_.bad = 0;

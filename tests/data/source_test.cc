@@ -257,7 +257,9 @@ TEST(Source, ReadsWhatIsPackedAsIfItWereNot) {
     letters += static_cast<char>('a' + (i % 97) * (i % 31) % 26);
   }
   std::vector<std::uint16_t> tokens(300);
-  std::iota(tokens.begin(), tokens.end(), std::uint16_t{35615});  // its first bytes are those of gzip: no text
+  std::iota(tokens.begin(),
+            tokens.end(),
+            std::uint16_t{35615});  // its first bytes are those of gzip: no text
   const std::vector<std::pair<std::string, std::string>> files = {
       {"a.txt", letters},
       {"corpus", "no name tells what this is, and it is read all the same"},

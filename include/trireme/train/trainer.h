@@ -112,10 +112,10 @@ struct TrainCheckpoints {
 //   auto model = trireme::make_model(settings, data.parts.train->shape());
 //   auto result = trireme::train(settings, model, data.parts, world);
 //
-// Collective. `observer` may be null; give it to one rank. `stop` is asked between steps and between
-// the batches of an evaluation; when it says yes on any rank, training ends in good order on all (an
-// evaluation that was broken off counts for nothing). Throws DataError, GradientError (a step
-// that is not finite, with step, rank and parameter), MemoryError (not even one sample fits),
+// Collective. `observer` may be null; give it to one rank. `stop` is asked between steps and
+// between the batches of an evaluation; when it says yes on any rank, training ends in good order
+// on all (an evaluation that was broken off counts for nothing). Throws DataError, GradientError (a
+// step that is not finite, with step, rank and parameter), MemoryError (not even one sample fits),
 // ConfigError, CheckpointError (one that cannot be read, or could not be written).
 //
 // With a folder for checkpoints, the same call goes on where the last one that was saved ended, for
