@@ -57,6 +57,7 @@ std::string by_another_name(const std::string& name, const std::vector<std::stri
   std::string word = name.substr(dashes.size());
   std::replace(word.begin(), word.end(), '-', '_');
   std::vector<std::string> others;
+  others.reserve(kOtherNames.size());
   for (const auto& [theirs, ours] : kOtherNames) {
     others.emplace_back(theirs);
   }
