@@ -160,7 +160,7 @@ int run_train_bench(const TrainBenchOptions& options) {
                  shares[1]});
     }
     for (const auto& [layout, settings] : their_settings) {
-      described += model + ", PyTorch " + layout + ": " + settings + "\n";
+      described += detail::concat(model, ", PyTorch ", layout, ": ", settings, "\n");
     }
     all.push_back({{"model", model},
                    {"epochs", epochs},
