@@ -277,6 +277,11 @@ Work Communicator::recv(const Span& data, int from, int tag) {
                  .total = total});
 }
 
+CommError Communicator::fail(const CommError& failure) {
+  abort(failure.what());
+  return failure;
+}
+
 Work Communicator::barrier() {
   return submit({.kind = OpKind::kBarrier});
 }

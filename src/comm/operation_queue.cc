@@ -326,16 +326,20 @@ void OperationQueue::check(Pending& pending, const Deadline& deadline) {
 }
 
 void OperationQueue::abort(const std::string& reason) {
+  const CommError error = fail_all(CommError(CommError::Reason::kAborted, host_.rank(), reason));
+  // Kept in failure_ for whoever waits; the caller of abort already knows.
+  log(LogLevel::kDebug, error.what());
+}
+
+CommError OperationQueue::fail_all(const CommError& error) {
   const std::lock_guard lock(mutex_);
-  if (failure_) {
-    return;
+  if (!failure_) {
+    try {
+      fail(error, nullptr, true);
+    } catch (const CommError&) {  // which is failure_
+    }
   }
-  try {
-    fail(CommError(CommError::Reason::kAborted, host_.rank(), reason), nullptr, true);
-  } catch (const CommError& error) {
-    // Kept in failure_ for whoever waits; the caller of abort already knows.
-    log(LogLevel::kDebug, error.what());
-  }
+  return *failure_;
 }
 
 void OperationQueue::fail_with(const CommError& error) {

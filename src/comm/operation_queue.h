@@ -74,6 +74,9 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   using Start = std::function<Steps(const Operation& operation, std::uint32_t sequence)>;
   Work issue(Operation operation, const Start& start);
   void abort(const std::string& reason);
+  // Ends everything with what the caller has found, here and on the other ranks, unless it has
+  // ended already; returns why.
+  CommError fail_all(const CommError& error);
   // Ends everything with an error that somebody else has found.
   void fail_with(const CommError& error);
   // For somebody who has lost a rank by another way: looks for what has ended the world, for at

@@ -25,16 +25,16 @@ namespace {
 
 class MachineSource final : public UnitSource {
  public:
-  MachineSource(Communicator& machine,
+  MachineSource(Communicator& world,
                 std::vector<std::size_t> unit_bytes,
                 std::size_t limit,
-                int rank,
                 FetchUnit fetch,
                 std::shared_ptr<MemoryLedger> ledger)
       : bytes_(std::move(unit_bytes)),
         fetch_(fetch),
-        machine_(machine),
-        neighbours_(meet_neighbours(machine, rank)),
+        world_(world),
+        machine_(world.machine()),
+        neighbours_(meet_neighbours(world)),
         held_(bytes_.size(), kNowhere),
         own_(make_private_source(bytes_, limit, std::move(fetch), ledger)) {
     const std::size_t page = SharedBuffer::page_bytes();
@@ -44,20 +44,20 @@ class MachineSource final : public UnitSource {
     places_ = std::clamp<std::size_t>(largest == 0 ? 0 : limit / largest + 2, 2, kMostPlaces);
     table_bytes_ = (sizeof(Table) + page - 1) / page * page;
     const std::size_t total = table_bytes_ + places_ * place_bytes_;
-    const auto ranks = static_cast<std::size_t>(machine.size());
+    const auto ranks = static_cast<std::size_t>(machine_.size());
     const std::size_t part = ((total + ranks - 1) / ranks + page - 1) / page * page;
-    memory_ = machine.allocate(part);
-    if (machine.rank() == 0) {
+    memory_ = machine_.allocate(part);
+    if (machine_.rank() == 0) {
       charge_ = ledger->charge(MemoryCategory::kGather, part * ranks);
       table_ = new (memory_.whole()) Table;
     }
-    machine.barrier().wait();
+    machine_.barrier().wait();
     table_ = reinterpret_cast<Table*>(memory_.whole());
     seen_ = memory_.whole_read_only() + table_bytes_;
   }
 
   const std::byte* acquire(std::size_t unit) override {
-    NeighbourWatch watch(machine_, neighbours_);
+    NeighbourWatch watch(world_, neighbours_);
     for (;;) {
       Found found;
       {
@@ -213,6 +213,7 @@ class MachineSource final : public UnitSource {
 
   const std::vector<std::size_t> bytes_;  // of each unit
   const FetchUnit fetch_;
+  Communicator& world_;
   Communicator& machine_;
   const std::vector<Neighbour> neighbours_;
   std::size_t place_bytes_ = 0;
@@ -230,14 +231,13 @@ class MachineSource final : public UnitSource {
 
 }  // namespace
 
-std::unique_ptr<UnitSource> make_machine_source(Communicator& machine,
+std::unique_ptr<UnitSource> make_machine_source(Communicator& world,
                                                 std::vector<std::size_t> unit_bytes,
                                                 std::size_t limit,
-                                                int rank,
                                                 FetchUnit fetch,
                                                 std::shared_ptr<MemoryLedger> ledger) {
   return std::make_unique<MachineSource>(
-      machine, std::move(unit_bytes), limit, rank, std::move(fetch), std::move(ledger));
+      world, std::move(unit_bytes), limit, std::move(fetch), std::move(ledger));
 }
 
 }  // namespace trireme::detail

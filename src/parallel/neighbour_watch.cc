@@ -25,8 +25,9 @@ std::string Neighbour::name() const {
   return concat("rank ", rank, " (pid ", pid, ")");
 }
 
-std::vector<Neighbour> meet_neighbours(Communicator& machine, int rank) {
-  const std::vector<std::int32_t> own = {rank, static_cast<std::int32_t>(getpid())};
+std::vector<Neighbour> meet_neighbours(Communicator& world) {
+  Communicator& machine = world.machine();
+  const std::vector<std::int32_t> own = {world.rank(), static_cast<std::int32_t>(getpid())};
   std::vector<std::int32_t> all(2 * static_cast<std::size_t>(machine.size()));
   machine.all_gather(own, all).wait();
   std::vector<Neighbour> neighbours;
@@ -59,39 +60,47 @@ void NeighbourWatch::look(int holder, const char* doing) {
   const auto now = Clock::now();
   const bool stopped = begun_ > 0 && now - last_look_ > kTooLong;
   last_look_ = now;
-  const Neighbour& self = neighbours_[static_cast<std::size_t>(machine_.rank())];
-  const Neighbour& other = neighbours_[static_cast<std::size_t>(holder)];
   try {
     // Also where it was another thread's message: then there is a deadline, but from now on.
     if (begun_ == 0 || stopped || waiting_.done()) {
       begin();
     }
   } catch (const CommError& error) {
-    if (error.reason() == CommError::Reason::kPeerDied) {
-      const Neighbour& dead = neighbours_[static_cast<std::size_t>(error.peer())];
-      throw CommError(CommError::Reason::kPeerDied,
-                      dead.rank,
-                      concat("rank ",
-                             self.rank,
-                             ": ",
-                             dead.name(),
-                             ", on the same machine, has ended without leaving the world: it "
-                             "crashed or was killed"));
-    }
-    if (error.reason() == CommError::Reason::kTimeout) {
-      throw CommError(CommError::Reason::kTimeout,
-                      other.rank,
-                      concat("rank ",
-                             self.rank,
-                             " has waited until its deadline for ",
-                             other.name(),
-                             ", on the same machine, which ",
-                             doing,
-                             ": it is stopped, or cut off from the network; --timeout allows "
-                             "more"));
-    }
-    throw;
+    throw world_.fail(of_the_world(error, holder, doing));
   }
+}
+
+CommError NeighbourWatch::of_the_world(const CommError& error,
+                                       int holder,
+                                       const char* doing) const {
+  using Reason = CommError::Reason;
+  const auto neighbour = [&](int number) -> const Neighbour& {
+    return neighbours_[static_cast<std::size_t>(number)];
+  };
+  const std::string self = concat("rank ", neighbour(machine_.rank()).rank);
+  if (error.reason() == Reason::kPeerDied) {
+    const Neighbour& dead = neighbour(error.peer());
+    return CommError(Reason::kPeerDied,
+                     dead.rank,
+                     concat(self,
+                            ": ",
+                            dead.name(),
+                            ", on the same machine, ended without leaving the world: it crashed or "
+                            "was killed"));
+  }
+  if (error.reason() == Reason::kTimeout) {
+    const Neighbour& other = neighbour(holder);
+    return CommError(Reason::kTimeout,
+                     other.rank,
+                     concat(self,
+                            " has waited until its deadline for ",
+                            other.name(),
+                            ", on the same machine, which ",
+                            doing,
+                            ": it is stopped, or cut off from the network; --timeout allows more"));
+  }
+  const int peer = error.peer();
+  return CommError(error.reason(), peer < 0 ? peer : neighbour(peer).rank, error.what());
 }
 
 }  // namespace trireme::detail

@@ -17,8 +17,8 @@ struct Neighbour {
   std::string name() const;
 };
 
-// The ranks of a machine, in its order; `rank` is this one's number in the world. Collective.
-std::vector<Neighbour> meet_neighbours(Communicator& machine, int rank);
+// The ranks of this one's machine, in its order. Collective over them.
+std::vector<Neighbour> meet_neighbours(Communicator& world);
 
 // Looks after the ranks of this machine while this one waits for one of them in shared memory,
 // where no operation would notice that it is gone. One for each wait; costs nothing until the first
@@ -28,20 +28,23 @@ class NeighbourWatch {
   // How long to sleep between two looks.
   static constexpr Milliseconds kInterval{20};
 
-  NeighbourWatch(Communicator& machine, const std::vector<Neighbour>& neighbours)
-      : machine_(machine), neighbours_(neighbours) {}
+  NeighbourWatch(Communicator& world, const std::vector<Neighbour>& neighbours)
+      : world_(world), machine_(world.machine()), neighbours_(neighbours) {}
   NeighbourWatch(const NeighbourWatch&) = delete;
   NeighbourWatch& operator=(const NeighbourWatch&) = delete;
   ~NeighbourWatch();
 
   // Throws CommError when a rank of the machine has died, or when this one has looked for as long
-  // as the machine's deadline allows. `holder` is the machine's number of the rank that is waited
-  // for, `doing` what it does meanwhile: "fetches ...".
+  // as the machine's deadline allows; the world has then failed with that, on every rank. `holder`
+  // is the machine's number of the rank that is waited for, `doing` what it does meanwhile:
+  // "fetches ...".
   void look(int holder, const char* doing);
 
  private:
   void begin();
+  CommError of_the_world(const CommError& error, int holder, const char* doing) const;
 
+  Communicator& world_;
   Communicator& machine_;
   const std::vector<Neighbour>& neighbours_;
   Work waiting_;

@@ -5,6 +5,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include "tensor/span_guard.h"
 #include "trireme/core/error.h"
@@ -172,13 +173,29 @@ at::Tensor watched_tensor(const c10::Storage& storage,
   return tensor;
 }
 
+// The opposite of refuse_access.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+static void allow_access(c10::StorageImpl& storage) {
+  storage.clear_data_ptr_access_error_msg_();
+}
+#else
+// LibTorch can set the flag, but not yet clear it. An explicit instantiation may name what is
+// private; set_data_ptr, which follows, looks at the flag again.
+template <bool c10::StorageImpl::*flag>
+struct Cleared {
+  friend void allow_access(c10::StorageImpl& storage) { storage.*flag = false; }
+};
+template struct Cleared<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+void allow_access(c10::StorageImpl& storage);
+#endif
+
 void show_memory(c10::StorageImpl& storage,
                  void* data,
                  std::size_t bytes,
                  const std::shared_ptr<Watched>& watched) {
   c10::DataPtr memory = watched_pointer(data, watched);
   const std::unique_lock lock(storage_mutex);
-  storage.clear_data_ptr_access_error_msg_();
+  allow_access(storage);
   memory = storage.set_data_ptr(std::move(memory));
   storage.set_nbytes(bytes);
   if (data == nullptr) {

@@ -43,12 +43,8 @@ class ScatteredMemory final : public ParameterMemory {
       };
       auto ledger = context.ledger.shared_from_this();
       return machine.size() > 1
-                 ? make_machine_source(machine,
-                                       std::move(bytes),
-                                       limit,
-                                       context_.ranks.rank(),
-                                       fetch,
-                                       std::move(ledger))
+                 ? make_machine_source(
+                       context_.ranks, std::move(bytes), limit, fetch, std::move(ledger))
                  : make_private_source(std::move(bytes), limit, fetch, std::move(ledger));
     });
   }

@@ -33,12 +33,10 @@ std::unique_ptr<UnitSource> make_private_source(std::vector<std::size_t> unit_by
                                                 std::shared_ptr<MemoryLedger> ledger);
 
 // In memory that the ranks of a machine share: whoever needs a unit first fetches it, the others
-// find it there. `rank` is this one's number in the world, for messages. Collective over `machine`,
-// which outlives it.
-std::unique_ptr<UnitSource> make_machine_source(Communicator& machine,
+// find it there. Collective over the ranks of this one's machine; `world` outlives it.
+std::unique_ptr<UnitSource> make_machine_source(Communicator& world,
                                                 std::vector<std::size_t> unit_bytes,
                                                 std::size_t limit,
-                                                int rank,
                                                 FetchUnit fetch,
                                                 std::shared_ptr<MemoryLedger> ledger);
 

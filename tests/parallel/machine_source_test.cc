@@ -56,7 +56,6 @@ std::unique_ptr<detail::UnitSource> make_source(World& world, detail::FetchUnit 
   return detail::make_machine_source(world,
                                      std::vector<std::size_t>(kUnits, kUnitBytes),
                                      4 * kUnitBytes,
-                                     world.rank(),
                                      std::move(fetch),
                                      MemoryLedger::create());
 }
@@ -282,7 +281,7 @@ TEST(MachineLock, IsHeldByOneRankAtATime) {
   int* count = reinterpret_cast<int*>(make_board());  // not atomic
   constexpr int kTimes = 20'000;
   testing::fork_world(3, [&](World& world) {
-    const auto neighbours = detail::meet_neighbours(world, world.rank());
+    const auto neighbours = detail::meet_neighbours(world);
     for (int i = 0; i < kTimes; ++i) {
       detail::NeighbourWatch watch(world, neighbours);
       const detail::MachineLock::Hold hold(board->lock, world.rank(), watch);
@@ -295,7 +294,7 @@ TEST(MachineLock, IsHeldByOneRankAtATime) {
 TEST(MachineLock, ARankThatIsKilledWithItIsNamed) {
   Board* board = make_board();
   const Ranks ranks(3, 300s, [&](World& world) {
-    const auto neighbours = detail::meet_neighbours(world, world.rank());
+    const auto neighbours = detail::meet_neighbours(world);
     detail::NeighbourWatch watch(world, neighbours);
     if (world.rank() == 1) {
       const detail::MachineLock::Hold hold(board->lock, world.rank(), watch);

@@ -10,6 +10,7 @@
 #include "trireme/comm/shared_buffer.h"
 #include "trireme/comm/window.h"
 #include "trireme/comm/work.h"
+#include "trireme/core/error.h"
 #include "trireme/core/span.h"
 
 namespace trireme {
@@ -105,6 +106,9 @@ class Communicator {
 
   // Ends the communicator on every rank: all waits throw CommError with this reason.
   virtual void abort(const std::string& reason) = 0;
+  // As `abort`, because of a rank that was lost in another way than by an operation: `failure` has
+  // its number here. Returns what every wait throws from now on.
+  virtual CommError fail(const CommError& failure);
 
  protected:
   // Issues a checked operation.

@@ -113,6 +113,7 @@ class World final : public Communicator {
   }
   CommUse use() const override { return backend_->use(); }
   void abort(const std::string& reason) override { backend_->abort(reason); }
+  CommError fail(const CommError& failure) override { return backend_->fail(failure); }
 
  protected:
   Work submit(Operation operation) override;

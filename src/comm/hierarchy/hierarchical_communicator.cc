@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "comm/hierarchy/hierarchical_collectives.h"
+#include "comm/hierarchy/part_done.h"
 #include "comm/net/remote_window.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
@@ -85,6 +86,11 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   bool one_machine() const override { return false; }
   int sum_group() const override { return options_.sum_group; }
   void abort(const std::string& reason) override { queue_->abort(reason); }
+  CommError fail(const CommError& failure) override {
+    const bool died = failure.reason() == CommError::Reason::kPeerDied;
+    return queue_->fail_all(died ? lost_rank(failure.reason(), failure.peer(), name(failure.peer()))
+                                 : failure);
+  }
 
   CommUse use() const override {
     CommUse use = queue_->use();

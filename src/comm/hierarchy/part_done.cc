@@ -25,18 +25,21 @@ std::vector<int> PartDone::missing() {
   return ranks;
 }
 
+CommError lost_rank(CommError::Reason reason, int rank, const std::string& name) {
+  return CommError(reason,
+                   rank,
+                   concat(name,
+                          reason == CommError::Reason::kPeerDied
+                              ? " ended without leaving the world: it crashed or was killed"
+                              : " has left the world while others still wait for it"));
+}
+
 CommError PartDone::of_the_world(const CommError& error) const {
   using Reason = CommError::Reason;
   const int rank = error.peer() < 0 ? -1 : world_rank_(error.peer());
-  const bool died = error.reason() == Reason::kPeerDied;
-  if (!name_ || rank < 0 || !(died || error.reason() == Reason::kPeerLeft)) {
-    return CommError(error.reason(), rank, error.what());
-  }
-  return CommError(error.reason(),
-                   rank,
-                   concat(name_(rank),
-                          died ? " ended without leaving the world: it crashed or was killed"
-                               : " has left the world while others still wait for it"));
+  const bool lost = error.reason() == Reason::kPeerDied || error.reason() == Reason::kPeerLeft;
+  return name_ && rank >= 0 && lost ? lost_rank(error.reason(), rank, name_(rank))
+                                    : CommError(error.reason(), rank, error.what());
 }
 
 }  // namespace trireme::detail

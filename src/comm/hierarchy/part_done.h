@@ -10,6 +10,9 @@
 
 namespace trireme::detail {
 
+// A lost rank of the world in its words. `name`: of that rank.
+CommError lost_rank(CommError::Reason reason, int rank, const std::string& name);
+
 // An operation of a part of the world has finished. What it waits for and why it fails is told in
 // the ranks of the world.
 class PartDone final : public Condition {
