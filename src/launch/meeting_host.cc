@@ -13,10 +13,13 @@
 namespace trireme::detail {
 namespace {
 
-constexpr Milliseconds kStrangerPatience{5000};  // for a connection that does not go on talking
-constexpr Milliseconds kTimeToSay{5000};         // before saying who is still missing
-constexpr Milliseconds kTimeToTell{1000};        // for the others to read that there is no job
-constexpr std::size_t kMostStrangers = 64;       // at once; more wait in the kernel's queue
+// For a connection that does not go on talking; less where others wait for its place, since a
+// launcher says its next word at once.
+constexpr Milliseconds kStrangerPatience{5000};
+constexpr Milliseconds kPatienceInACrowd{500};
+constexpr Milliseconds kTimeToSay{5000};    // before saying who is still missing
+constexpr Milliseconds kTimeToTell{1000};   // for the others to read that there is no job
+constexpr std::size_t kMostStrangers = 64;  // at once; more wait in the kernel's queue
 constexpr std::size_t kMostRemarks = 20;
 
 // Machine 0's side of the meeting: several conversations at once, so that nobody can hold up the
@@ -99,7 +102,7 @@ class Host {
     forget_lost_members();
     std::vector<Conversation> open;
     for (Conversation& talk : talks_) {
-      if (listen_to(talk) && !talk.patience.passed()) {
+      if (listen_to(talk) && !has_lost_patience(talk)) {
         open.push_back(std::move(talk));
       }
     }
@@ -131,6 +134,12 @@ class Host {
                           options_.timeout_seconds(),
                           " s in all"));
     }
+  }
+
+  bool has_lost_patience(const Conversation& talk) const {
+    const bool is_crowded = talks_.size() >= kMostStrangers;
+    return talk.patience.passed() ||
+           (is_crowded && talk.patience.elapsed_seconds() * 1000 >= kPatienceInACrowd.count());
   }
 
   // An admitted launcher says nothing until everyone is here.

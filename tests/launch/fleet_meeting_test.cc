@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -119,6 +120,29 @@ std::string answer_to(const Launchers& machines, detail::MachineHello hello) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   return "no answer";
+}
+
+// Many at once that never say a word: they are not waited for one after another.
+TEST(FleetMeeting, ACrowdOfSilentStrangersDoesNotKeepAMachineOut) {
+  const Launchers machines(2);
+  const auto first = machines.start({0, 1, "echo ran", {"--timeout", "15"}});
+  const auto addresses = detail::resolve(detail::parse_meeting_place(machines.place()));
+  std::vector<FileDescriptor> strangers;
+  constexpr std::size_t kCrowd = 320;
+  for (int i = 0; i < 5000 && strangers.size() < kCrowd; ++i) {
+    FileDescriptor socket = detail::begin_connecting(addresses[0]);
+    pollfd entry{socket.get(), POLLOUT, 0};
+    if (poll(&entry, 1, 1000) == 1 && detail::connecting_result(socket) == 0) {
+      strangers.push_back(std::move(socket));
+    } else {
+      std::this_thread::sleep_for(milliseconds(10));  // it does not listen yet
+    }
+  }
+  ASSERT_EQ(strangers.size(), kCrowd);
+  const auto second = machines.start({1, 1, "echo ran", {"--timeout", "15"}});
+  const Finished result = first->wait(milliseconds(60'000));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(second->wait(milliseconds(60'000)).code, 0);
 }
 
 TEST(FleetMeeting, RefusesAnotherVersionAndAPlaceOutside) {
