@@ -11,6 +11,7 @@
 #include "comm/rendezvous/remarks.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 namespace {
@@ -20,6 +21,9 @@ constexpr Milliseconds kNetRetryPause{50};
 // place, since a rank says its next word at once.
 constexpr Milliseconds kPatience{5000};
 constexpr Milliseconds kPatienceInACrowd{500};
+
+constexpr Milliseconds kTimeToTell{1000};  // the others that a rank is lost
+constexpr std::int32_t kNobodyLost = -1;
 
 static_assert(sizeof(Introduction<NetHello>) <= TcpChannel::kLongestFromStranger);
 static_assert(sizeof(Verdict) <= TcpChannel::kLongestFromStranger);
@@ -311,12 +315,7 @@ void NetMeeting::host(const NetMeetingOptions& options) {
   side.run();
   links_ = side.take_links();
   members_ = side.take_members();
-  const std::string everyone = pack_members(members_);
-  for (int rank = 1; rank < size_; ++rank) {
-    if (!links_[index(rank)].send(everyone, deadline_)) {
-      broken(concat("lost rank ", rank, " on ", members_[index(rank)].host));
-    }
-  }
+  tell_all(pack_members(members_));
 }
 
 void NetMeeting::join(const NetMeetingOptions& options) {
@@ -393,26 +392,49 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              " as rank 0: it does not know the token of this job (TRIREME_TOKEN)"));
     }
     channel->set_longest(TcpChannel::kLongestFromMember);
-    std::string everyone;
-    if (!channel->receive(&everyone, deadline_)) {
-      if (deadline_.passed()) {
-        continue;
-      }
-      throw CommError(
-          CommError::Reason::kPeerDied,
-          0,
-          concat(self, " was admitted, but rank 0 ended before the world was complete"));
-    }
-    members_ = unpack_members(everyone);
     links_.push_back(std::move(*channel));
+    members_ = unpack_members(hear());
     return;
   }
 }
 
-void NetMeeting::broken(const std::string& what) const {
+void NetMeeting::tell_all(const std::string& message) {
+  for (int rank = 1; rank < size_; ++rank) {
+    if (!links_[index(rank)].send(TcpChannel::bytes_of(kNobodyLost) + message, deadline_)) {
+      lost(rank);
+    }
+  }
+}
+
+std::string NetMeeting::hear() {
+  std::string message;
+  if (!links_[0].receive(&message, deadline_) || message.size() < sizeof(kNobodyLost)) {
+    broken(0, "lost rank 0");
+  }
+  std::int32_t lost_rank = kNobodyLost;
+  TcpChannel::read_into(message.substr(0, sizeof(lost_rank)), &lost_rank);
+  message.erase(0, sizeof(lost_rank));
+  if (lost_rank != kNobodyLost) {
+    broken(lost_rank, concat(printable(message), " (found by rank 0)"));
+  }
+  return message;
+}
+
+void NetMeeting::lost(int rank) {
+  const std::string what = concat("lost rank ", rank, " on ", members_[index(rank)].host);
+  for (int other = 1; other < size_; ++other) {
+    if (other != rank) {
+      links_[index(other)].send(TcpChannel::bytes_of(std::int32_t{rank}) + what,
+                                Deadline(kTimeToTell));
+    }
+  }
+  broken(rank, what);
+}
+
+void NetMeeting::broken(int rank, const std::string& what) const {
   throw CommError(
       deadline_.passed() ? CommError::Reason::kRendezvousTimeout : CommError::Reason::kPeerDied,
-      -1,
+      rank,
       concat("rank ", rank_, " of ", size_, ": ", what, " during the rendezvous"));
 }
 
@@ -420,25 +442,17 @@ std::vector<std::string> NetMeeting::exchange(const std::string& mine) {
   std::vector<std::string> parts(index(size_));
   parts[index(rank_)] = mine;
   if (rank_ != 0) {
-    std::string all;
-    if (!links_[0].send(mine, deadline_) || !links_[0].receive(&all, deadline_)) {
-      broken("lost rank 0");
-    }
-    parts = unpack_list(all);
+    links_[0].send(mine, deadline_);  // where it has ended, it may have said why
+    parts = unpack_list(hear());
     TRIREME_ASSERT(parts.size() == index(size_), "an exchange has ", parts.size(), " parts");
     return parts;
   }
   for (int rank = 1; rank < size_; ++rank) {
     if (!links_[index(rank)].receive(&parts[index(rank)], deadline_)) {
-      broken(concat("lost rank ", rank, " on ", members_[index(rank)].host));
+      lost(rank);
     }
   }
-  const std::string all = pack_list(parts);
-  for (int rank = 1; rank < size_; ++rank) {
-    if (!links_[index(rank)].send(all, deadline_)) {
-      broken(concat("lost rank ", rank, " on ", members_[index(rank)].host));
-    }
-  }
+  tell_all(pack_list(parts));
   return parts;
 }
 

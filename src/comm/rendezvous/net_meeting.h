@@ -42,7 +42,11 @@ class NetMeeting {
  private:
   void host(const NetMeetingOptions& options);
   void join(const NetMeetingOptions& options);
-  [[noreturn]] void broken(const std::string& what) const;
+  // Of rank 0 to all others: a word of everyone's, or that a rank is lost, which all then name.
+  void tell_all(const std::string& message);
+  std::string hear();
+  [[noreturn]] void lost(int rank);
+  [[noreturn]] void broken(int rank, const std::string& what) const;
 
   int rank_;
   int size_;
