@@ -199,6 +199,12 @@ std::shared_ptr<World> init(const InitOptions& options) {
   meeting.name = concat("trireme/", geteuid(), "/", hex_digest(job), "/", number);
   // Windows of the stage must hold a vector of each rank.
   constexpr std::size_t kLeastPerRank = 1024;
+  constexpr std::size_t kMostStage = std::size_t{1} << 30;
+  TRIREME_CHECK(options.stage_bytes <= kMostStage,
+                "InitOptions::stage_bytes: expected at most ",
+                kMostStage,
+                ", found ",
+                options.stage_bytes);
   meeting.stage_bytes =
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   meeting.kernel_copy = kernel_copy_of(options);

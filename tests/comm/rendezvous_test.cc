@@ -1,11 +1,14 @@
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -239,6 +242,40 @@ TEST(Rendezvous, ARankThatDiesAfterJoiningCanBeStartedAgain) {
 }
 
 // Strangers that say nothing, or nonsense, hold nobody up.
+// No rank but this one can do anything about its limits.
+TEST(Rendezvous, ARankWithTooFewOpenFilesBlamesItself) {
+  constexpr int kSize = 6;
+  constexpr int kPoor = 3;
+  const std::string job = unique_job();
+  testing::fork_ranks(kSize, [&](int rank) {
+    if (rank == kPoor) {
+      const auto open = std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                      std::filesystem::directory_iterator{});
+      // Enough for the socket, this process's handle and the control memory, not for the peers.
+      const rlimit few{static_cast<rlim_t>(open) + 4, static_cast<rlim_t>(open) + 4};
+      ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    }
+    try {
+      init(options_for(job, rank, kSize))->barrier().wait();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), kPoor) << error.what();
+      if (rank == kPoor) {
+        EXPECT_NE(std::string(error.what()).find("ulimit -n"), std::string::npos) << error.what();
+      }
+    }
+  });
+}
+
+TEST(Rendezvous, RefusesAStageThatCannotBe) {
+  for (const std::size_t bytes : {std::size_t{1} << 62, (std::size_t{1} << 63) - 1, SIZE_MAX}) {
+    InitOptions options = options_for(unique_job(), 0, 1);
+    options.stage_bytes = bytes;
+    const std::string message = message_of<ConfigError>([&] { init(options); });
+    EXPECT_NE(message.find("InitOptions::stage_bytes"), std::string::npos) << message;
+  }
+}
+
 TEST(Rendezvous, IsNotHeldUpByStrangers) {
   const std::string job = unique_job();
   const auto join = [&](int rank) { init(options_for(job, rank, 2)); };

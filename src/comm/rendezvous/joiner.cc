@@ -43,6 +43,15 @@ class Joiner {
     throw CommError(CommError::Reason::kPeerDied, 0, concat(name_of(hello_), " ", what));
   }
 
+  [[noreturn]] void blame_own_limit(const std::string& what) const {
+    throw CommError(CommError::Reason::kAborted,
+                    hello_.rank,
+                    concat(name_of(hello_),
+                           " has too few open files left for ",
+                           what,
+                           ": raise the limit (ulimit -n)"));
+  }
+
   Channel find_rank_0() const {
     while (!deadline_.passed()) {
       if (auto channel = connect_to(options_.name)) {
@@ -118,7 +127,7 @@ class Joiner {
       throw MemoryError(concat("rank 0: ", welcome.message));
     }
     if (control.empty()) {
-      give_up("has too few open files left for the control memory: raise the limit (ulimit -n)");
+      blame_own_limit("the control memory");
     }
     std::vector<MemoryProbe> probes(index(size));
     if (!channel.receive(probes.data(), probes.size() * sizeof(MemoryProbe), nullptr, deadline_)) {
@@ -131,7 +140,7 @@ class Joiner {
         lost();
       }
       if (lives.size() != number) {
-        give_up("has too few open files left for its peers' handles: raise the limit (ulimit -n)");
+        blame_own_limit("its peers' handles");
       }
       std::move(lives.begin(), lives.end(), std::back_inserter(membership.lives));
     }
