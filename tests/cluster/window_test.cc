@@ -100,6 +100,18 @@ TEST_P(WindowTest, ARankThatDoesNothingIsReadAllTheSame) {
   });
 }
 
+TEST_P(WindowTest, ADeadlineThatNeverComesIsNoneThatHasPassed) {
+  fork_world(
+      2,
+      [](World& world) {
+        const std::vector<std::byte> memory = memory_of(world.rank());
+        const auto window = world.expose(memory.data(), memory.size());
+        read_around(world, *window, 3);
+        world.barrier().wait();
+      },
+      [](InitOptions& options) { options.timeout = Milliseconds::max(); });
+}
+
 TEST_P(WindowTest, AnEmptyOneCanBeExposed) {
   fork_world(2, [](World& world) {
     // Only rank 1 has something.

@@ -103,7 +103,8 @@ class RemoteWindow final : public Window {
       transport_->wake();
     }
     const auto ended = [&] { return reading->done || reading->failed; };
-    const bool over = changed_.wait_for(lock, timeout_, ended);
+    // Not `timeout_` itself: one without an end would not fit the clock.
+    const bool over = changed_.wait_for(lock, Deadline(timeout_).left(), ended);
     if (!over) {
       // The answer must not come later, into memory that is the caller's again.
       gives_up_ = true;
