@@ -8,6 +8,12 @@
 #include "comm/waiting.h"
 #include "trireme/core/log.h"
 
+// Note [turns]
+// A thread that waits keeps the mutex nearly all the time, its rests included, as a transport is
+// for one thread at a time. A std::mutex is not fair: let go and taken again at once, it stays with
+// the thread that had it, and another one that wants to issue what the first waits for never gets
+// in. So whoever finds it taken counts itself, ends the rest, and is let in between two of them.
+
 namespace trireme::detail {
 namespace {
 
@@ -45,6 +51,29 @@ struct OperationQueue::Pending final : WorkState {
 OperationQueue::OperationQueue(QueueHost& host, QueueOptions options)
     : host_(host), options_(std::move(options)) {}
 
+OperationQueue::Lock OperationQueue::enter() {
+  Lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    comers_.fetch_add(1);
+    if (!closing_) {  // the host is there
+      host_.wake();
+    }
+    lock.lock();
+    comers_.fetch_sub(1);
+    entered_.fetch_add(1);
+  }
+  return lock;
+}
+
+void OperationQueue::let_others_in(Lock& lock) {
+  const std::uint32_t before = entered_;
+  lock.unlock();
+  while (comers_ > 0 && entered_ == before) {
+    sched_yield();
+  }
+  lock = enter();
+}
+
 OperationQueue::~OperationQueue() = default;
 
 void OperationQueue::start_helper() {
@@ -63,7 +92,7 @@ bool OperationQueue::anything_pending() const {
 
 void OperationQueue::helper_loop() {
   constexpr auto kPause = std::chrono::microseconds(50);
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);  // not in a hurry: a thread that waits does what the helper would
   for (;;) {
     helper_wake_.wait(lock, [&] { return closing_ || (!failure_ && anything_pending()); });
     if (closing_) {
@@ -86,14 +115,14 @@ void OperationQueue::helper_loop() {
 
 bool OperationQueue::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     closing_ = true;
     helper_wake_.notify_all();
   }
   if (helper_.joinable()) {
     helper_.join();
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock = enter();
   const bool clean = !failure_ && !anything_pending();
   if (!failure_) {
     failure_.emplace(
@@ -138,13 +167,13 @@ Work OperationQueue::issue(Operation operation, const Start& start) {
                        std::max(operation.input.size_bytes(), operation.output.size_bytes())),
                    std::memory_order_relaxed);
   auto pending = std::make_shared<Pending>();
-  std::unique_lock lock(mutex_);
+  Lock lock = enter();
   throw_if_failed();
   if (queue_.size() >= kMostInFlight) {
     const std::shared_ptr<Pending> oldest = queue_.front();
     lock.unlock();
     oldest->wait(Milliseconds(0));
-    lock.lock();
+    lock = enter();
     throw_if_failed();
   }
   const auto begin = Clock::now();
@@ -171,7 +200,7 @@ void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
   auto last_look = begin;
   const int spins = options_.oversubscribed ? 0 : 2000;
   int idle = 0;
-  std::unique_lock lock(mutex_);
+  Lock lock = enter();
   for (;;) {
     if (pending.finished) {
       took(begin, pending.finished_at);
@@ -187,11 +216,12 @@ void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
       if (idle <= spins + 20) {
         lock.unlock();
         sched_yield();
-        lock.lock();
+        lock = enter();
       } else {
-        host_.rest(kPause);
-        lock.unlock();  // another thread may want to issue something
-        lock.lock();
+        if (comers_ == 0) {
+          host_.rest(kPause);
+        }
+        let_others_in(lock);
       }
     }
     if (idle > spins || idle % 256 == 0) {
@@ -207,7 +237,7 @@ void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
 
 bool OperationQueue::poll(Pending& pending) {
   const auto begin = Clock::now();
-  const std::lock_guard lock(mutex_);
+  const Lock lock = enter();
   if (!pending.finished) {
     throw_if_failed();
     while (advance() && !pending.finished) {
@@ -224,7 +254,7 @@ bool OperationQueue::poll(Pending& pending) {
 }
 
 std::vector<int> OperationQueue::missing(Pending& pending) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock = enter();
   const Queue& queue = queue_of(pending);
   return queue.empty() ? std::vector<int>{} : queue.front()->missing_now();
 }
@@ -332,7 +362,7 @@ void OperationQueue::abort(const std::string& reason) {
 }
 
 CommError OperationQueue::fail_all(const CommError& error) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock = enter();
   if (!failure_) {
     try {
       fail(error, nullptr, true);
@@ -343,7 +373,7 @@ CommError OperationQueue::fail_all(const CommError& error) {
 }
 
 void OperationQueue::fail_with(const CommError& error) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock = enter();
   if (!failure_) {
     failure_ = error;
   }
@@ -353,7 +383,7 @@ std::optional<CommError> OperationQueue::find_failure(Milliseconds patience) {
   const Deadline deadline(patience);
   for (;;) {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock = enter();
       try {
         throw_if_failed();
         advance();

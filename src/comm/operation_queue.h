@@ -32,6 +32,8 @@ class QueueHost {
   virtual bool pump() = 0;
   // Nothing can be done: waits a little, at most `most`.
   virtual void rest(Milliseconds most) = 0;
+  // Ends the rest of another thread, where it may be a long one. Called from any thread.
+  virtual void wake() {}
   // Why the wait for `missing` is in vain, where it is. What has come before a rank was lost has
   // been looked at.
   virtual std::optional<CommError> loss(const std::vector<int>& missing) = 0;
@@ -98,6 +100,11 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   void took(Clock::time_point begin, Clock::time_point end);
   std::vector<int> missing(Pending& pending);
 
+  using Lock = std::unique_lock<std::mutex>;
+  // See Note [turns].
+  Lock enter();
+  void let_others_in(Lock& lock);
+
   // All below are called under the mutex.
   bool advance();
   bool advance_head(Queue& queue);
@@ -116,6 +123,9 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   std::atomic<std::int64_t> nanoseconds_{0};
 
   std::mutex mutex_;
+  std::atomic<int> comers_{0};             // threads that wait for the mutex
+  std::atomic<std::uint32_t> entered_{0};  // how often one of them has got it
+  std::atomic<bool> closing_{false};       // set under the mutex
   // Guarded by mutex_:
   Queue queue_;                 // collectives
   std::map<int, Queue> sends_;  // by peer
@@ -125,7 +135,6 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   FlightRecorder recorder_;
   std::optional<CommError> failure_;
   Clock::time_point last_check_{};
-  bool closing_ = false;
   std::condition_variable helper_wake_;
   std::thread helper_;
 };

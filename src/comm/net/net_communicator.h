@@ -66,6 +66,7 @@ class NetCommunicator final : public Communicator, public QueueHost {
   class PrivateBuffer;
 
   void rest(Milliseconds most) override { wire_.transport().rest(most); }
+  void wake() override { wire_.transport().wake(); }
   std::string last_operations() const override;
 
   void tell(const CommError& error);
