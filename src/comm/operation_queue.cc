@@ -280,7 +280,7 @@ bool OperationQueue::advance_head(Queue& queue) {
       return false;
     }
   } catch (const CommError& error) {
-    fail(error, head.get(), true);
+    fail_unless_told(error, head.get());
   } catch (const std::exception& error) {
     fail(CommError(CommError::Reason::kAborted, host_.rank(), error.what()), head.get(), true);
   }
@@ -356,27 +356,30 @@ void OperationQueue::check(Pending& pending, const Deadline& deadline) {
 }
 
 void OperationQueue::abort(const std::string& reason) {
-  const CommError error = fail_all(CommError(CommError::Reason::kAborted, host_.rank(), reason));
-  // Kept in failure_ for whoever waits; the caller of abort already knows.
-  log(LogLevel::kDebug, error.what());
-}
-
-CommError OperationQueue::fail_all(const CommError& error) {
   const Lock lock = enter();
-  if (!failure_) {
-    try {
-      fail(error, nullptr, true);
-    } catch (const CommError&) {  // which is failure_
-    }
+  if (failure_) {
+    return;
   }
-  return *failure_;
+  try {
+    fail_unless_told(CommError(CommError::Reason::kAborted, host_.rank(), reason), nullptr);
+  } catch (const CommError& error) {
+    // Kept in failure_ for whoever waits; the caller of abort already knows.
+    log(LogLevel::kDebug, error.what());
+  }
 }
 
 void OperationQueue::fail_with(const CommError& error) {
   const Lock lock = enter();
-  if (!failure_) {
-    failure_ = error;
+  throw_if_failed();
+  fail_unless_told(error, nullptr);
+}
+
+void OperationQueue::fail_unless_told(const CommError& error, const Pending* stuck) {
+  constexpr int kMostTurns = 100;
+  for (int turn = 0; turn < kMostTurns && host_.pump(); ++turn) {
   }
+  const auto told = host_.loss({});
+  fail(told && error.reason() != CommError::Reason::kMismatch ? *told : error, stuck, true);
 }
 
 std::optional<CommError> OperationQueue::find_failure(Milliseconds patience) {

@@ -76,11 +76,9 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   using Start = std::function<Steps(const Operation& operation, std::uint32_t sequence)>;
   Work issue(Operation operation, const Start& start);
   void abort(const std::string& reason);
-  // Ends everything with what the caller has found, here and on the other ranks, unless it has
-  // ended already; returns why.
-  CommError fail_all(const CommError& error);
-  // Ends everything with an error that somebody else has found.
-  void fail_with(const CommError& error);
+  // Ends everything with an error that a part of the communicator has met, here and on the other
+  // ranks, and throws what has ended the world: the part may only have ended because of that.
+  [[noreturn]] void fail_with(const CommError& error);
   // For somebody who has lost a rank by another way: looks for what has ended the world, for at
   // most `patience`, and ends everything with it. That rank may only have ended because another is
   // lost.
@@ -112,6 +110,8 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   Queue& queue_of(const Pending& pending);
   void check(Pending& pending, const Deadline& deadline);
   [[noreturn]] void fail(const CommError& error, const Pending* stuck, bool spread);
+  // For an error that may have another one behind it: what another rank has told of is older.
+  [[noreturn]] void fail_unless_told(const CommError& error, const Pending* stuck);
   bool anything_pending() const;
 
   void helper_loop();

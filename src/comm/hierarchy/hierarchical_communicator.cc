@@ -10,6 +10,7 @@
 #include "comm/hierarchy/hierarchical_collectives.h"
 #include "comm/hierarchy/part_done.h"
 #include "comm/net/remote_window.h"
+#include "comm/shm/shm_communicator.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
@@ -88,8 +89,12 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   void abort(const std::string& reason) override { queue_->abort(reason); }
   CommError fail(const CommError& failure) override {
     const bool died = failure.reason() == CommError::Reason::kPeerDied;
-    return queue_->fail_all(died ? lost_rank(failure.reason(), failure.peer(), name(failure.peer()))
-                                 : failure);
+    try {
+      queue_->fail_with(died ? lost_rank(failure.reason(), failure.peer(), name(failure.peer()))
+                             : failure);
+    } catch (const CommError& error) {
+      return error;
+    }
   }
 
   CommUse use() const override {
@@ -153,7 +158,10 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   }
   void spread(const CommError& error) override {
     flat_->spread(error);
-    inside_->abort(error.what());
+    // Whoever waits for this rank inside its machine hears why it does not come, too.
+    const CommError here = error_inside_machine(error, members_, rank_);
+    end_shm_communicator(*inside_, here);
+    end_shm_communicator(*machine_, here);
   }
 
   HierarchyOptions options_;
@@ -210,6 +218,9 @@ SharedBuffer HierarchicalCommunicator::allocate(std::size_t bytes) {
     buffer = inside_->allocate(bytes);
   } catch (const MemoryError& error) {
     failure = error.what();
+  } catch (const CommError& error) {
+    const int first = rank_ - self().local_rank;
+    queue_->fail_with({error.reason(), error.peer() < 0 ? -1 : first + error.peer(), error.what()});
   }
   agree_on_memory(*this, failure);
   return SharedBuffer(std::make_shared<MachineBuffer>(

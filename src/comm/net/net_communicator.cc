@@ -11,6 +11,7 @@
 
 #include "comm/net/remote_window.h"
 #include "comm/shm/segment.h"
+#include "comm/shm/shm_communicator.h"
 #include "trireme/core/error.h"
 #include "trireme/core/host_memory.h"
 
@@ -39,6 +40,19 @@ struct MessageHeader {
 constexpr std::size_t kEagerMessageBytes = 16 << 10;
 
 constexpr auto kTimeForGoodbyes = std::chrono::milliseconds(100);
+// From a goodbye until the rank is blamed for it. It may have left because another is dead, whose
+// connection breaks at the same time; and over another interface, what it sent before may come
+// later than its goodbye.
+constexpr auto kTimeForReasons = std::chrono::milliseconds(300);
+
+// The time since this was first asked about `since`.
+Clock::duration time_since(Clock::time_point& since) {
+  const auto now = Clock::now();
+  if (since == Clock::time_point{}) {
+    since = now;
+  }
+  return now - since;
+}
 
 // A process that ends through exit() without destroying its World has still left in good order.
 struct AtExit {
@@ -67,6 +81,7 @@ NetCommunicator::NetCommunicator(std::shared_ptr<Transport> transport, NetOption
       pool_(wire_.size()),
       name_([this](int rank) { return name(rank); }),
       lost_since_(static_cast<std::size_t>(wire_.size())),
+      left_since_(static_cast<std::size_t>(wire_.size())),
       owner_(getpid()) {
   if (options_.channel == 0) {
     control_ = std::make_unique<NewsBoard>(wire_);
@@ -149,23 +164,12 @@ std::optional<CommError> NetCommunicator::loss(const std::vector<int>& missing) 
   if (control_->failure()) {
     return control_->failure();
   }
-  for (const int peer : missing) {
-    if (control_->has_left(peer)) {
-      return CommError(CommError::Reason::kPeerLeft,
-                       wire_.world_rank(peer),
-                       concat(name(peer), " has left the world while others still wait for it"));
-    }
-  }
   // One that is gone without a word is a failure for everyone, whomever they wait for.
   for (int peer = 0; peer < size(); ++peer) {
     const auto why = wire_.transport().lost(wire_.world_rank(peer));
     if (why && peer != rank() && !control_->has_left(peer)) {
       // Its goodbye may still be on its way, over another interface.
-      auto& since = lost_since_[static_cast<std::size_t>(peer)];
-      if (since == Clock::time_point{}) {
-        since = Clock::now();
-      }
-      if (Clock::now() - since < kTimeForGoodbyes) {
+      if (time_since(lost_since_[static_cast<std::size_t>(peer)]) < kTimeForGoodbyes) {
         continue;
       }
       return CommError(CommError::Reason::kPeerDied,
@@ -175,6 +179,14 @@ std::optional<CommError> NetCommunicator::loss(const std::vector<int>& missing) 
                               " is lost (",
                               *why,
                               "): it crashed or was killed, or its machine is gone"));
+    }
+  }
+  for (const int peer : missing) {
+    if (control_->has_left(peer) &&
+        time_since(left_since_[static_cast<std::size_t>(peer)]) >= kTimeForReasons) {
+      return CommError(CommError::Reason::kPeerLeft,
+                       wire_.world_rank(peer),
+                       concat(name(peer), " has left the world while others still wait for it"));
     }
   }
   return std::nullopt;
@@ -188,6 +200,18 @@ void NetCommunicator::spread(const CommError& error) {
     tell(error);
   }
   abandon();
+  if (machine_) {
+    end_shm_communicator(*machine_, error_inside_machine(error, options_.members, rank()));
+  }
+}
+
+CommError error_inside_machine(const CommError& error,
+                               const std::vector<Member>& members,
+                               int rank) {
+  const auto blamed = static_cast<std::size_t>(error.peer());
+  const bool is_here =
+      error.peer() >= 0 && members[blamed].node == members[static_cast<std::size_t>(rank)].node;
+  return {error.reason(), is_here ? members[blamed].local_rank : -1, error.what()};
 }
 
 void NetCommunicator::tell(const CommError& error) {

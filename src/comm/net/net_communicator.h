@@ -82,8 +82,10 @@ class NetCommunicator final : public Communicator, public QueueHost {
   Wire wire_;
   AnnouncementPool pool_;
   NameOf name_;
-  std::vector<Clock::time_point> lost_since_;  // by rank
-  const pid_t owner_;                          // the process that built it
+  // By rank: when this was first noticed.
+  std::vector<Clock::time_point> lost_since_;
+  std::vector<Clock::time_point> left_since_;
+  const pid_t owner_;  // the process that built it
   std::unique_ptr<NewsBoard> control_;
   std::shared_ptr<OperationQueue> queue_;
   std::unique_ptr<Communicator> machine_;
@@ -96,5 +98,11 @@ class NetCommunicator final : public Communicator, public QueueHost {
   bool abandoned_ = false;
   bool finished_ = false;
 };
+
+// An error of the world, for the communicator of this rank's machine: it blames a rank by its
+// number there, or none where that is elsewhere.
+CommError error_inside_machine(const CommError& error,
+                               const std::vector<Member>& members,
+                               int rank);
 
 }  // namespace trireme::detail

@@ -6,6 +6,8 @@
 #include <locale>
 #include <sstream>
 
+#include <sched.h>
+
 #include "comm/failure_report.h"
 #include "comm/shm/matching.h"
 #include "comm/shm/pending.h"
@@ -14,6 +16,8 @@
 
 namespace trireme::detail {
 namespace {
+
+constexpr Milliseconds kTimeToWrite{100};  // the reason into the control memory
 
 std::string describe_call(const Call& call) {
   const Operation& op = call.operation;
@@ -29,16 +33,16 @@ void Progress::throw_if_failed() const {
   }
 }
 
-void Progress::abort(const std::string& reason) {
+void Progress::end(const CommError& error) {
   const std::lock_guard lock(mutex_);
   if (failure_) {
     return;
   }
   try {
-    fail(CommError::Reason::kAborted, station_.rank(), reason, nullptr);
-  } catch (const CommError& error) {
-    // Kept in failure_ for whoever waits; the caller of abort already knows.
-    log(LogLevel::kDebug, error.what());
+    fail(error.reason(), error.peer(), error.what(), nullptr);
+  } catch (const CommError& ended) {
+    // Kept in failure_ for whoever waits; the caller already knows.
+    log(LogLevel::kDebug, ended.what());
   }
 }
 
@@ -89,20 +93,27 @@ void Progress::check_peers(Goal& goal) {
   if (launcher_has_ended()) {
     fail(CommError::Reason::kAborted, -1, "the launcher of this job has ended", goal.stuck());
   }
+  // The dead before those who have left: one may have left because it found another dead.
   for (int peer = 0; peer < station_.size(); ++peer) {
-    if (peer == station_.rank() || !(station_.has_ended(peer) || station_.has_left(peer))) {
+    if (peer == station_.rank() || !station_.has_ended(peer) || station_.has_left(peer)) {
       continue;
     }
     // What it published before it went counts: look again before blaming it.
     if (advance() || goal.reached()) {
       return;
     }
-    if (!station_.has_left(peer)) {
-      fail(CommError::Reason::kPeerDied,
-           peer,
-           concat(station_.plain_name(peer),
-                  " ended without leaving the world: it crashed or was killed"),
-           goal.stuck());
+    fail(CommError::Reason::kPeerDied,
+         peer,
+         concat(station_.plain_name(peer),
+                " ended without leaving the world: it crashed or was killed"),
+         goal.stuck());
+  }
+  for (int peer = 0; peer < station_.size(); ++peer) {
+    if (peer == station_.rank() || !station_.has_left(peer)) {
+      continue;
+    }
+    if (advance() || goal.reached()) {
+      return;
     }
     // In good order; it is missed only by those who wait for it.
     const auto missing = goal.missing();
@@ -127,7 +138,15 @@ void Progress::fail(CommError::Reason reason, int blamed, const std::string& wha
   AbortRecord& record = station_.control().header().abort;
   std::uint32_t none = 0;
   const bool found_first = record.state.compare_exchange_strong(none, 1);
-  if (found_first) {
+  if (!found_first) {
+    // The first reason is everyone's: those who found it may have left meanwhile, and would seem to
+    // be this one's. Whoever writes it is done at once, unless it dies there.
+    const Deadline patience(kTimeToWrite);
+    while (record.state.load(std::memory_order_acquire) != 2 && !patience.passed()) {
+      sched_yield();
+    }
+    check_for_abort();
+  } else {
     record.reporter = station_.rank();
     record.blamed = blamed;
     record.reason = static_cast<std::int32_t>(reason);

@@ -49,7 +49,8 @@ class Progress : public std::enable_shared_from_this<Progress> {
   const ProgressOptions& options() const { return options_; }
 
   Work issue(Operation operation);
-  void abort(const std::string& reason);
+  // On every rank; where it has not ended yet.
+  void end(const CommError& error);
   CommUse use() const;
 
  private:

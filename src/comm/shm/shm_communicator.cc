@@ -64,7 +64,10 @@ class ShmCommunicator final : public Communicator {
   int rank() const override { return progress_->station().rank(); }
   int size() const override { return progress_->station().size(); }
   CommUse use() const override { return progress_->use(); }
-  void abort(const std::string& reason) override { progress_->abort(reason); }
+  void abort(const std::string& reason) override {
+    end({CommError::Reason::kAborted, rank(), reason});
+  }
+  void end(const CommError& error) { progress_->end(error); }
   int sum_group() const override { return progress_->station().sum_group(); }
 
   // One memory object for all ranks: rank 0 creates it and hands out its descriptor, each rank
@@ -163,6 +166,10 @@ class ShmCommunicator final : public Communicator {
 std::unique_ptr<Communicator> make_shm_communicator(Membership membership,
                                                     ProgressOptions options) {
   return std::make_unique<ShmCommunicator>(std::move(membership), std::move(options));
+}
+
+void end_shm_communicator(Communicator& communicator, const CommError& error) {
+  static_cast<ShmCommunicator&>(communicator).end(error);
 }
 
 }  // namespace trireme::detail

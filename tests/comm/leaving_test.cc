@@ -1,0 +1,112 @@
+// Ranks that leave, and what the others make of it: nobody waits for one that is gone, and the one
+// that is named is the one that began it.
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "support/ranks.h"
+#include "trireme/core/error.h"
+
+// In the place of the C library's: a rank can be made to die where it needs shared memory.
+static bool ends_at_next_memory = false;
+extern "C" int memfd_create(const char* name, unsigned int flags) noexcept {
+  if (ends_at_next_memory) {
+    _exit(0);
+  }
+  return static_cast<int>(syscall(SYS_memfd_create, name, flags));
+}
+
+namespace trireme {
+namespace {
+
+using testing::fork_world;
+using testing::message_of;
+using Reason = CommError::Reason;
+
+void rest(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+std::optional<CommError> error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const CommError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return std::nullopt;
+}
+
+// Rank 1 dies, rank 0 learns of it in a way of its own and leaves, and only then the others look.
+TEST(Leaving, TheDeadAreNamedBeforeThoseWhoLeft) {
+  fork_world(4, [](World& world) {
+    world.barrier().wait();
+    if (world.rank() == 1) {
+      _exit(0);
+    }
+    if (world.rank() == 0) {
+      rest(500);
+      return;
+    }
+    rest(1500);
+    const auto error = error_of([&] { world.barrier().wait(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->peer(), 1) << error->what();
+    EXPECT_EQ(error->reason(), Reason::kPeerDied) << error->what();
+  });
+}
+
+// Rank 0 dies, rank 2 learns of it from the world and leaves, and rank 3 waits for rank 2 in the
+// communicator of their machine.
+TEST(Leaving, WhatEndsTheWorldEndsItsMachines) {
+  fork_world(4, [](World& world) {
+    world.barrier().wait();
+    if (world.rank() == 0) {
+      _exit(0);
+    }
+    Communicator& ranks = world.rank() == 3 ? world.machine() : world;
+    const auto error = error_of([&] { ranks.barrier().wait(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), Reason::kPeerDied) << error->what();
+    EXPECT_NE(std::string(error->what()).find("rank 0 (pid "), std::string::npos) << error->what();
+  });
+}
+
+// The rank that makes the memory of the last machine dies in the middle of it.
+TEST(Leaving, InTheMiddleOfAnAllocationIsNamedByItsNumberInTheWorld) {
+  fork_world(4, [](World& world) {
+    world.barrier().wait();
+    const bool on_last = world.machine_rank() == world.machines() - 1;
+    const int victim = world.machines() > 1 ? 2 : 0;
+    ASSERT_EQ(on_last && world.local_rank() == 0, world.rank() == victim);
+    ends_at_next_memory = world.rank() == victim;
+    const auto error = error_of([&] { world.allocate(1 << 20); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), Reason::kPeerDied) << error->what();
+    EXPECT_EQ(error->peer(), victim) << error->what();
+  });
+}
+
+TEST(Leaving, TheFirstReasonIsEveryones) {
+  fork_world(3, [](World& world) {
+    world.barrier().wait();
+    if (world.rank() == 1) {
+      world.abort("the first reason");
+    } else if (world.rank() == 2) {
+      rest(700);
+      world.abort("a later reason");  // without having looked
+    }
+    const std::string message = message_of<CommError>([&] { world.barrier().wait(); });
+    EXPECT_NE(message.find("the first reason"), std::string::npos) << message;
+  });
+}
+
+}  // namespace
+}  // namespace trireme
