@@ -108,5 +108,47 @@ TEST(Leaving, TheFirstReasonIsEveryones) {
   });
 }
 
+// A rank whose World is gone, but not what it got from it.
+TEST(Leaving, WhoKeepsMemoryHasStillLeft) {
+  const std::string job = testing::unique_job();
+  testing::fork_ranks(2, [&](int rank) {
+    InitOptions options = testing::options_for(job, rank, 2);
+    options.timeout = std::chrono::seconds(4);
+    auto world = init(options);
+    const SharedBuffer kept = world->allocate(100);
+    if (rank == 0) {
+      world.reset();
+      rest(6000);
+      EXPECT_EQ(kept.data()[99], std::byte{0});
+      return;
+    }
+    const auto error = error_of([&] { world->barrier().wait(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), Reason::kPeerLeft) << error->what();
+  });
+}
+
+// A rank that unwinds out of the middle of something, and goes on without its world.
+TEST(Leaving, InTheMiddleOfSomethingIsLeavingToo) {
+  const std::string job = testing::unique_job();
+  testing::fork_ranks(2, [&](int rank) {
+    InitOptions options = testing::options_for(job, rank, 2);
+    options.timeout = std::chrono::seconds(4);
+    auto world = init(options);
+    std::vector<float> data(1 << 20, 1.0F);
+    if (rank == 0) {
+      world->all_reduce(data).forget();
+      world.reset();
+      rest(6000);
+      return;
+    }
+    rest(500);
+    const auto error = error_of([&] { world->all_reduce(data).wait(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), Reason::kPeerLeft) << error->what();
+    EXPECT_EQ(error->peer(), 0) << error->what();
+  });
+}
+
 }  // namespace
 }  // namespace trireme

@@ -73,8 +73,10 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   HierarchicalCommunicator(const HierarchicalCommunicator&) = delete;
   HierarchicalCommunicator& operator=(const HierarchicalCommunicator&) = delete;
   ~HierarchicalCommunicator() override {
-    if (getpid() != owner_ || !queue_->close()) {
+    if (getpid() != owner_) {
       flat_->abandon();
+    } else if (!queue_->close()) {
+      flat_->break_off();
     }
     // The one that says goodbye goes last.
     between_.reset();

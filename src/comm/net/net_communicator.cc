@@ -110,10 +110,17 @@ void NetCommunicator::finish() {
     return;
   }
   if (!queue_->close()) {
-    transport_->abandon();
+    break_off();
   } else if (control_ && !abandoned_) {
     control_->say_left();
   }
+}
+
+void NetCommunicator::break_off() {
+  if (control_ && !abandoned_ && transport_->sends_without_moving()) {
+    control_->say_left_in_passing();
+  }
+  abandon();
 }
 
 void NetCommunicator::abandon() {

@@ -57,8 +57,11 @@ class NetCommunicator final : public Communicator, public QueueHost {
   void spread(const CommError& error) override;
   // What this rank did last, where that is not an operation of this communicator.
   void set_last(std::function<std::string()> last) { last_ = std::move(last); }
-  // The world ends in the middle of something: nothing is moved any more, and nobody says goodbye.
+  // The world has ended: nothing is moved any more, and nobody says goodbye.
   void abandon();
+  // The same in the middle of something, that nobody knows of: says goodbye, where that can be done
+  // without moving anything else.
+  void break_off();
   // Says goodbye; what the destructor does.
   void finish();
 

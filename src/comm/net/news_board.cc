@@ -79,7 +79,7 @@ bool NewsBoard::look(const std::function<std::string()>& last) {
   return any;
 }
 
-void NewsBoard::send_to_all(const Letter& letter) {
+void NewsBoard::send_to_all(const Letter& letter, Milliseconds most) {
   auto kept = std::make_unique<Letter>(letter);
   // Not Flights: a letter that cannot arrive must not keep the answers of the others away.
   std::vector<std::pair<int, Ticket>> letters;
@@ -94,7 +94,7 @@ void NewsBoard::send_to_all(const Letter& letter) {
                                       Transport::Length::kUpTo));
     }
   }
-  const Deadline patience(kTimeToSay);
+  const Deadline patience(most);
   const auto on_their_way = [&] {
     bool any = false;
     for (auto& [rank, ticket] : letters) {
@@ -102,7 +102,7 @@ void NewsBoard::send_to_all(const Letter& letter) {
     }
     return any;
   };
-  while (on_their_way() && !patience.passed()) {
+  while (!patience.passed() && on_their_way()) {
     wire_.transport().progress();
   }
   for (auto& [rank, ticket] : letters) {
@@ -116,7 +116,13 @@ void NewsBoard::send_to_all(const Letter& letter) {
 void NewsBoard::say_left() {
   Letter letter{};
   letter.kind = Kind::kLeft;
-  send_to_all(letter);
+  send_to_all(letter, kTimeToSay);
+}
+
+void NewsBoard::say_left_in_passing() {
+  Letter letter{};
+  letter.kind = Kind::kLeft;
+  send_to_all(letter, Milliseconds(0));
 }
 
 void NewsBoard::say_failed(const CommError& error, const std::string& last) {
@@ -127,7 +133,7 @@ void NewsBoard::say_failed(const CommError& error, const std::string& last) {
   letter.asks = 1;
   copy_text(letter.text, error.what());
   copy_text(letter.last, last);
-  send_to_all(letter);
+  send_to_all(letter, kTimeToSay);
   // Those who are in a call answer at once; others are busy, or cannot be reached.
   const Deadline patience(kTimeToSay);
   const auto complete = [&] {

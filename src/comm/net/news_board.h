@@ -32,6 +32,8 @@ class NewsBoard {
   }
 
   void say_left();
+  // Without waiting for it to arrive, and without moving anything else.
+  void say_left_in_passing();
   void say_failed(const CommError& error, const std::string& last);
 
  private:
@@ -52,7 +54,7 @@ class NewsBoard {
   };
 
   void expect(int rank);
-  void send_to_all(const Letter& letter);
+  void send_to_all(const Letter& letter, Milliseconds patience);
 
   Wire& wire_;
   std::vector<News> news_;  // by rank

@@ -86,6 +86,9 @@ class Transport {
   // kept until the process ends.
   virtual void abandon() = 0;
 
+  // A short message that is sent goes at once, also after `abandon`, and nothing else moves.
+  virtual bool sends_without_moving() const { return false; }
+
   // Another one beside it, with messages of its own, that another thread may use. Collective.
   virtual std::unique_ptr<Transport> duplicate(const ExchangeBytes& exchange) = 0;
 };

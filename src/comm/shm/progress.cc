@@ -158,6 +158,8 @@ void Progress::close() {
   queue_.clear();
   sends_.clear();
   recvs_.clear();
+  // A Work or a SharedBuffer may be kept for long, and this with it.
+  station_.leave();
 }
 
 class Progress::Timer {

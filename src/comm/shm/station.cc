@@ -83,7 +83,11 @@ Station::Station(Membership membership) : owner_(getpid()), membership_(std::mov
 }
 
 Station::~Station() {
-  if (in_forked_child()) {
+  leave();
+}
+
+void Station::leave() {
+  if (in_forked_child() || has_left(rank())) {
     return;  // a forked child does not speak for its parent
   }
   withdraw_at_exit(&self());

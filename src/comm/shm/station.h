@@ -24,7 +24,7 @@ class Station {
   explicit Station(Membership membership);
   Station(const Station&) = delete;
   Station& operator=(const Station&) = delete;
-  ~Station();  // leaves in good order
+  ~Station();  // leaves, where it has not
 
   int rank() const { return membership_.rank; }
   int size() const { return membership_.size; }
@@ -32,6 +32,8 @@ class Station {
   const Control& control() const { return control_; }
   RankBlock& self() const { return control_.rank(rank()); }
   std::uint32_t first_count() const { return control_.header().first_count; }
+  // In good order: the end of this rank is then no failure. What it has lent can still be read.
+  void leave();
   // A copy that fork made: it must not act for the rank.
   bool in_forked_child() const { return getpid() != owner_; }
   // More ranks than processors: waiting must give the processor away at once.

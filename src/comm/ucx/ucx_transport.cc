@@ -146,6 +146,7 @@ class UcxTransport final : public Transport {
   }
 
   void abandon() override { abandoned_ = true; }
+  bool sends_without_moving() const override { return true; }
 
   void drop(Ticket& ticket) override {
     if (!ticket.pending() || abandoned_) {
