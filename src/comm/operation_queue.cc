@@ -31,7 +31,7 @@ struct OperationQueue::Pending final : WorkState {
   std::uint64_t record = 0;
   bool finished = false;
   Clock::time_point finished_at;
-  std::optional<Deadline> patience;  // of those who only poll
+  PollPatience patience;
 
   std::vector<int> missing_now() const {
     Condition* condition = finished || !steps.valid() ? nullptr : steps.waiting();
@@ -244,10 +244,7 @@ bool OperationQueue::poll(Pending& pending) {
     }
   }
   if (!pending.finished) {
-    if (!pending.patience) {
-      pending.patience.emplace(options_.timeout);
-    }
-    check(pending, *pending.patience);
+    check(pending, pending.patience.at_poll(options_.timeout));
   }
   took(begin, Clock::now());
   return pending.finished;

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
+
+#include "trireme/core/deadline.h"
 
 // What every wait for peers goes by, whatever is between them.
 
@@ -12,5 +15,25 @@ inline constexpr auto kCheckInterval = std::chrono::milliseconds(10);
 // When a waiting thread's last look is this long ago, this process itself was stopped (Ctrl-Z, a
 // debugger), and that time is not the peers' fault.
 inline constexpr auto kStoppedMyself = std::chrono::seconds(1);
+
+// The deadline of those who only poll, from their first poll on. While they did something else for
+// long, or were stopped, they could not have seen anything come: that time does not count.
+class PollPatience {
+ public:
+  const Deadline& at_poll(Milliseconds timeout) {
+    const auto now = Clock::now();
+    if (!deadline_) {
+      deadline_.emplace(timeout, now);
+    } else if (now - last_poll_ > kStoppedMyself) {
+      deadline_->extend(now - last_poll_);
+    }
+    last_poll_ = now;
+    return *deadline_;
+  }
+
+ private:
+  std::optional<Deadline> deadline_;
+  Clock::time_point last_poll_{};
+};
 
 }  // namespace trireme::detail

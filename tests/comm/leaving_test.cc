@@ -150,5 +150,26 @@ TEST(Leaving, InTheMiddleOfSomethingIsLeavingToo) {
   });
 }
 
+TEST(Leaving, TimeBetweenPollsIsNotTheOthersFault) {
+  fork_world(
+      2,
+      [](World& world) {
+        std::vector<float> data(10, 1.0F);
+        if (world.rank() == 1) {
+          rest(3500);
+        }
+        Work work = world.all_reduce(data);
+        if (world.rank() == 0) {
+          EXPECT_FALSE(work.done());
+          rest(2500);  // computes, or is stopped
+          EXPECT_NO_THROW(work.done());
+          rest(1500);
+        }
+        work.wait();
+        EXPECT_EQ(data[9], 2);
+      },
+      [](InitOptions& options) { options.timeout = Milliseconds(2000); });
+}
+
 }  // namespace
 }  // namespace trireme

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "comm/shm/call.h"
 #include "comm/shm/progress.h"
 #include "comm/steps.h"
+#include "comm/waiting.h"
 #include "trireme/comm/work.h"
 
 namespace trireme::detail {
@@ -17,7 +17,7 @@ struct Progress::Pending final : WorkState {
   Steps steps;
   std::uint64_t record = 0;  // in the flight recorder
   bool finished = false;
-  std::optional<Deadline> patience;  // of those who only poll, from the first poll on
+  PollPatience patience;
 
   bool is_collective() const {
     return call.operation.kind != OpKind::kSend && call.operation.kind != OpKind::kRecv;

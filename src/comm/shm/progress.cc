@@ -239,11 +239,8 @@ bool Progress::poll(Pending& pending) {
     }
   }
   if (!pending.finished) {
-    if (!pending.patience) {
-      pending.patience.emplace(options_.timeout);
-    }
     Completion goal(*this, pending);
-    check(goal, *pending.patience);
+    check(goal, pending.patience.at_poll(options_.timeout));
   }
   return pending.finished;
 }
