@@ -1,7 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "trireme/core/deadline.h"
 
@@ -15,6 +17,13 @@ inline constexpr auto kCheckInterval = std::chrono::milliseconds(10);
 // When a waiting thread's last look is this long ago, this process itself was stopped (Ctrl-Z, a
 // debugger), and that time is not the peers' fault.
 inline constexpr auto kStoppedMyself = std::chrono::seconds(1);
+
+// In a copy of the process that fork made: threads do not come along, and what they held or waited
+// for cannot be taken down there. It stays until the copy ends.
+template <class T>
+void keep_in_forked_child(std::shared_ptr<T> shared) {
+  new std::shared_ptr<T>(std::move(shared));  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
+}
 
 // The deadline of those who only poll, from their first poll on. While they did something else for
 // long, or were stopped, they could not have seen anything come: that time does not count.

@@ -171,5 +171,23 @@ TEST(Leaving, TimeBetweenPollsIsNotTheOthersFault) {
       [](InitOptions& options) { options.timeout = Milliseconds(2000); });
 }
 
+// A copy that fork made ends with all destructors, helper threads or not.
+TEST(Leaving, AForkedCopyEndsQuietly) {
+  const std::string job = testing::unique_job();
+  testing::fork_ranks(2, [&](int rank) {
+    InitOptions options = testing::options_for(job, rank, 2);
+    options.progress_thread = true;
+    auto world = init(options);
+    world->barrier().wait();
+    const pid_t child = fork();
+    if (child == 0) {
+      world.reset();
+      _exit(0);
+    }
+    EXPECT_EQ(testing::wait_for(child), 0);
+    world->barrier().wait();
+  });
+}
+
 }  // namespace
 }  // namespace trireme

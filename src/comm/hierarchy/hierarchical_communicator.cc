@@ -11,6 +11,7 @@
 #include "comm/hierarchy/part_done.h"
 #include "comm/net/remote_window.h"
 #include "comm/shm/shm_communicator.h"
+#include "comm/waiting.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
@@ -75,6 +76,7 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
   ~HierarchicalCommunicator() override {
     if (getpid() != owner_) {
       flat_->abandon();
+      keep_in_forked_child(queue_);
     } else if (!queue_->close()) {
       flat_->break_off();
     }

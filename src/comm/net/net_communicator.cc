@@ -12,6 +12,7 @@
 #include "comm/net/remote_window.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/shm_communicator.h"
+#include "comm/waiting.h"
 #include "trireme/core/error.h"
 #include "trireme/core/host_memory.h"
 
@@ -107,6 +108,7 @@ void NetCommunicator::finish() {
   finished_ = true;
   if (getpid() != owner_) {
     transport_->abandon();  // a forked child does not speak for its parent
+    keep_in_forked_child(queue_);
     return;
   }
   if (!queue_->close()) {

@@ -135,10 +135,7 @@ void Progress::start_helper() {
 
 void Progress::close() {
   if (station_.in_forked_child()) {
-    // Threads do not come along, and a mutex may have been held by one of them.
-    if (helper_.joinable()) {
-      helper_.detach();
-    }
+    keep_in_forked_child(shared_from_this());
     return;
   }
   {
