@@ -164,7 +164,8 @@ std::vector<Setting> training_settings() {
             {.least = 0}),
       field("batch",
             &S::batch,
-            "Samples of one update over all ranks; 0: 32 for a gpt, 128 for others.",
+            "Samples of one update over all ranks, no more than there are to train on; 0: 32 for a "
+            "gpt, 128 for others.",
             {.least = 0, .most = 1e12},
             {"train_batch_size"}),
       field("micro_batch",

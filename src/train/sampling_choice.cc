@@ -51,6 +51,48 @@ SamplerOptions sampler_options(const TrainSettings& s,
   return options;
 }
 
+void check_batch(const TrainSettings& s, const Dataset& training_data) {
+  if (s.sampling != "shuffled" && s.sampling != "sequential") {
+    return;
+  }
+  const std::int64_t samples = training_data.size();
+  std::string there = concat(samples, samples == 1 ? " sample" : " samples", " to train on");
+  std::string more = "or more data";
+  if (training_data.shape().kind == SampleKind::kTokens) {
+    there += concat(" (windows of ", training_data.shape().length - 1, " tokens)");
+    more = "a shorter --sequence, or more data";
+  }
+  if (s.folds > 0) {
+    there += concat(" (what a fold of ", s.folds, " leaves)");
+  }
+  const std::int64_t micro_batch = first_micro_batch(s);
+  const std::int64_t fits = samples >= micro_batch ? samples / micro_batch * micro_batch : samples;
+  TRIREME_CHECK(s.batch <= samples,
+                "batch: expected no more than the ",
+                there,
+                ", found ",
+                s.batch,
+                ", for which a step would take samples twice: use --batch ",
+                fits,
+                " or less, ",
+                more);
+  for (const BatchChange& change : batch_changes(s)) {
+    TRIREME_CHECK(change.batch <= samples,
+                  "batch_schedule: expected batches of no more than the ",
+                  there,
+                  ", found ",
+                  change.batch,
+                  " from step ",
+                  change.step,
+                  " on, which would take samples twice: use --batch-schedule ",
+                  change.step,
+                  ":",
+                  fits,
+                  " or less, ",
+                  more);
+  }
+}
+
 LoaderOptions loader_options(const TrainSettings& s) {
   return {.augmentation = {.shift = static_cast<int>(s.shift), .flip = s.flip, .noise = s.noise},
           .seed = mix(s.seed, 0x6175676d656e74u),  // "augment"

@@ -16,6 +16,10 @@ SamplerOptions sampler_options(const TrainSettings& settings,
                                const SampleShape& shape);
 LoaderOptions loader_options(const TrainSettings& settings);
 
+// Throws ConfigError where a step would take more samples than an epoch has: it would hold some of
+// them twice. Samples that are drawn by their class may be drawn again at any time.
+void check_batch(const TrainSettings& settings, const Dataset& training_data);
+
 // The micro-batch that is set; 1 where it is to be found by trying ("auto").
 std::int64_t first_micro_batch(const TrainSettings& settings);
 

@@ -10,6 +10,7 @@
 #include "train/averaged_weights.h"
 #include "train/half_speed.h"
 #include "train/run_checkpoints.h"
+#include "train/sampling_choice.h"
 #include "train/starting_weights.h"
 #include "train/step_runner.h"
 #include "train/train_progress.h"
@@ -459,6 +460,7 @@ TrainResult train(const TrainSettings& settings,
                   const std::function<bool()>& stop,
                   const TrainCheckpoints& checkpoints) {
   TRIREME_CHECK(model.module && model.scores && data.train, "train: expected a model and data");
+  detail::check_batch(settings, *data.train);
   const auto say = [observer](const std::string& text) {
     if (observer != nullptr) {
       observer->message(text);

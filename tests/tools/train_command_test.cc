@@ -297,6 +297,7 @@ TEST_F(TrainCommand, ValidatesWithEveryFoldOnce) {
   }
   EXPECT_FALSE(fs::exists(path("run") + "/fold-5"));
   EXPECT_EQ(evaluated, 60U) << "each sample in one fold";
+  EXPECT_EQ(sums.count("loss"), 1U);
   for (const auto& [name, sum] : sums) {
     EXPECT_NEAR(summary.at("metrics").at(name).get<double>(), sum / 4, 1e-12) << name;
   }
@@ -396,7 +397,8 @@ TEST_F(TrainCommand, SaysWhatToDoWhenNotEvenOneSampleFits) {
 
 TEST_F(TrainCommand, FindsTheLargestMicroBatchThatFits) {
   // A batch whose activations are much larger than the weights.
-  const std::string model = mlp() + "--steps 1 --batch 240 --micro-batch auto ";
+  const std::string model =
+      "--model mlp --hidden 16 " + images(240, 37) + "--steps 1 --batch 240 --micro-batch auto ";
   train_well("free", model);
   EXPECT_EQ(summary("free").at("micro_batch"), 240) << "all of the batch";
   const auto needed = summary("free").at("memory").at("tensor_bytes").get<std::int64_t>();

@@ -98,8 +98,13 @@ TEST_F(TrainFailures, CountOnlyTheFoldsThatWereEvaluated) {
   Program program(command("run", mlp() + "--steps 1500 --eval-every 100000 --folds 3"));
   ASSERT_TRUE(program.wait_for_output("fold 2 of 3"));
   kill(program.pid(), SIGTERM);
-  program.wait();
+  const Finished finished = program.wait();
+  EXPECT_EQ(finished.code, 128 + SIGTERM) << finished.out << finished.err;
   const Json summary = this->summary("run");
+  ASSERT_EQ(summary.at("folds").size(), 2U);
+  ASSERT_TRUE(summary.at("folds").at(0).contains("loss"));
+  ASSERT_FALSE(summary.at("folds").at(1).contains("loss")) << "it was not stopped in time";
+  ASSERT_TRUE(summary.at("metrics").contains("loss"));
   for (const auto& [name, mean] : summary.at("metrics").items()) {
     double sum = 0;
     int count = 0;
@@ -127,12 +132,16 @@ TEST_F(TrainFailures, EndWhenInterruptedBeforeTheFirstStep) {
   const std::string mark = testing::unique_mark();
   signal(SIGINT, SIG_DFL);
   for (const int milliseconds : {1, 100, 300}) {
-    fs::remove_all(path("run"));
-    Program program(command("run", gpt() + "-n 2 --steps 1000000"), {mark});
-    run_program({"sleep", std::to_string(milliseconds / 1000.0)});
-    kill(program.pid(), SIGINT);
-    EXPECT_EQ(program.wait().code, 128 + SIGINT) << milliseconds;
-    EXPECT_TRUE(processes_with(mark).empty());
+    for (const std::size_t ranks : {0, 2}) {  // that there are when the time begins to count
+      fs::remove_all(path("run"));
+      Program program(command("run", gpt() + "-n 2 --steps 1000000"), {mark});
+      ASSERT_TRUE(testing::comes_true([&] { return program.children().size() >= ranks; }));
+      run_program({"sleep", std::to_string(milliseconds / 1000.0)});
+      kill(program.pid(), SIGINT);
+      const Finished finished = program.wait();
+      EXPECT_EQ(finished.code, 128 + SIGINT) << milliseconds << finished.out << finished.err;
+      EXPECT_TRUE(processes_with(mark).empty());
+    }
   }
 }
 
@@ -195,7 +204,7 @@ TEST_F(TrainFailures, NameTheByteAtWhichDataIsBroken) {
   data_.write("train-images-idx3-ubyte", big_endian(0x801) + whole.substr(4));
   expect_failure(model + "--steps 1 -n 2", 3, {images, "byte 0"});
   const std::string rows = data_.write("bad.libsvm", "1 1:1\n0 1:x\n");
-  expect_failure("--model wide --steps 1 --data " + rows, 3, {rows});
+  expect_failure("--model wide --steps 1 --batch 1 --data " + rows, 3, {rows});
 }
 
 // A byte that is no character of UTF-8 is named, and does not get into the way of saying so.
@@ -227,6 +236,29 @@ TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
   expect_failure(
       gpt() + "--steps 1 --early-stop 2 --eval-fraction 0", 2, {"early_stop", "eval_fraction"});
   expect_failure(mlp() + "--steps 1 --folds 100", 2, {"folds"});
+}
+
+// 60 images; of a text, whole windows of 16 characters and the one that follows them.
+TEST_F(TrainFailures, RefuseABatchThatIsLargerThanTheData) {
+  train_well("whole", mlp() + "--batch 60 --steps 1");
+  expect_failure(mlp() + "--batch 62 --steps 1 -n 2",
+                 2,
+                 {"batch: expected", "60 samples to train on", "found 62", "--batch 60 or less"});
+  expect_failure(mlp() + "--batch 72 --micro-batch 8 --steps 1", 2, {"--batch 56 or less"});
+  expect_failure(mlp() + "--batch-schedule 5:62 --steps 1",
+                 2,
+                 {"batch_schedule: expected", "found 62 from step 5 on", "60 samples"});
+  // What a fold leaves, and what is held out.
+  train_well("folds", mlp() + "--folds 3 --batch 40 --steps 1");
+  expect_failure(
+      mlp() + "--folds 3 --batch 42 --steps 1", 2, {"40 samples", "a fold of 3", "found 42"});
+  const std::string windows = std::to_string((3000 - 1) / 16);
+  expect_failure(gpt() + "--eval-fraction 0 --batch 188 --steps 1",
+                 2,
+                 {windows + " samples to train on (windows of 16 tokens)", "--sequence"});
+  expect_failure(gpt() + "--eval-fraction 0.5 --batch 100 --steps 1", 2, {"found 100"});
+  // Drawn by class, a sample may come again at any time.
+  train_well("drawn", mlp() + "--sampling balanced --batch 62 --steps 1");
 }
 
 TEST_F(TrainFailures, RefuseWrongUsage) {

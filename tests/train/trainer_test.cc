@@ -507,6 +507,27 @@ TEST(Train, AnObserverThatFailsEndsEveryRank) {
   });
 }
 
+TEST(Train, RefusesABatchThatIsLargerThanTheDataBeforeAnythingIsDone) {
+  in_world(2, [](std::shared_ptr<World> world) {
+    LinearNet net;
+    Recorder recorder;
+    TrainSettings settings = settings_of(3, 2);
+    const auto refusal = [&](std::int64_t samples) {
+      return message_of<ConfigError>(
+          [&] { train(resolve(settings), trainable(net), parts(samples), world, &recorder); });
+    };
+    EXPECT_NE(refusal(11).find("the 11 samples to train on, found 12"), std::string::npos);
+    EXPECT_NE(refusal(11).find("--batch 8 or less"), std::string::npos)
+        << "with micro-batches of 4";
+    EXPECT_NE(refusal(1).find("the 1 sample to train on"), std::string::npos);
+    settings.batch_schedule = {"2:24"};
+    EXPECT_NE(refusal(23).find("found 24 from step 2 on"), std::string::npos);
+    EXPECT_TRUE(recorder.reports.empty());
+    train(resolve(settings), trainable(net), parts(24), world, &recorder);
+    EXPECT_EQ(recorder.reports.size(), 3U);
+  });
+}
+
 TEST(Train, SharesOfTheDataNeedMicroBatchesOfOneSize) {
   in_world(1, [](std::shared_ptr<World> world) {
     TrainSettings settings = settings_of(4, 1);
@@ -622,6 +643,7 @@ TEST(Train, RecomputesInEveryPrecision) {
         train(resolved, make_model(resolved, data.train->shape()), data, world, &recorder);
         losses.push_back(recorder.losses());
       }
+      EXPECT_EQ(losses[0].size(), 5U);
       EXPECT_EQ(losses[0], losses[1]) << precision;
     }
   });
