@@ -43,7 +43,8 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// The most memory this process has had since reset_peak(), in bytes.
+// The most memory this process has had since reset_peak(), in bytes; 0 where the system does not
+// say.
 std::size_t peak_memory() {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
@@ -117,8 +118,13 @@ TEST(CheckpointWriter, ASmallSnapshotBoundsTheMemory) {
     options.snapshot_bytes = 2 * kMiB;
     options.say = [&](const std::string& text) { said.push_back(text); };
     CheckpointWriter writer(folder.path(), borrowed(world), options);
+    // That the system counts, and begins anew: otherwise nothing would be seen of what is taken.
+    { const std::vector<char> large(64 * kMiB, 'x'); }
+    const std::size_t highest = peak_memory();
     reset_peak();
     const std::size_t before = peak_memory();
+    ASSERT_GT(before, values.size() * sizeof(float));
+    ASSERT_GT(highest, before + 32 * kMiB);
     const SaveReport report = writer.save(1, state, {});
     values.assign(values.size(), -1.0F);  // training goes on
     writer.finish();

@@ -569,6 +569,8 @@ TEST_F(Safetensors, NamesEveryFileThatHasOneByteChangedInItsHeaderOrReadsIt) {
   write(path(), {tensor("weight", Dtype::kFloat32, {2, 3})}, {{"format", "pt"}});
   const std::string whole = read_file(path());
   const std::size_t end = whole.size() - 24;
+  int read = 0;
+  int refused = 0;
   for (std::size_t at = 0; at < end; ++at) {
     for (const char byte : {'\0', ' ', '9', '"', '}', '\xff'}) {
       std::string changed = whole;
@@ -579,11 +581,15 @@ TEST_F(Safetensors, NamesEveryFileThatHasOneByteChangedInItsHeaderOrReadsIt) {
         for (const TensorEntry& entry : file.entries()) {
           EXPECT_LE(file.tensor(entry.name).size_bytes(), changed.size());
         }
+        ++read;
       } catch (const DataError& error) {
         EXPECT_EQ(error.file(), path());
+        ++refused;
       }
     }
   }
+  EXPECT_GT(read, 0);
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/channel.h"
+#include "support/processes.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 
@@ -226,12 +227,25 @@ TEST(Rendezvous, ARankWithoutRankZeroGivesUpAtTheDeadline) {
   EXPECT_NE(message.find("found no rank 0"), std::string::npos) << message;
 }
 
+// Rank 0 has admitted this process: it was given a descriptor of it.
+bool has_admitted(pid_t host, pid_t member) {
+  const std::string line = detail::concat("\nPid:\t", member, "\n");
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(detail::concat("/proc/", host, "/fdinfo"), error)) {
+    if (testing::read_file(entry.path().string()).find(line) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
 TEST(Rendezvous, ARankThatDiesAfterJoiningCanBeStartedAgain) {
   const std::string job = unique_job();
   const auto join = [&](int rank) { init(options_for(job, rank, 3))->barrier().wait(); };
   const pid_t host = fork_rank(0, join);
   const pid_t victim = fork_rank(1, join);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(testing::comes_true([&] { return has_admitted(host, victim); }));
   kill(victim, SIGKILL);
   wait_for(victim);
   const pid_t second = fork_rank(1, join);

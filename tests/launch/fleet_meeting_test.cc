@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -31,14 +32,32 @@ using testing::Program;
 using testing::trireme_binary;
 using testing::value_of;
 
+// Two processes of this machine talk over this port of the loopback address.
+bool are_connected(int port) {
+  std::istringstream lines(testing::read_file("/proc/net/tcp"));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string number, local, remote, state;
+    words >> number >> local >> remote >> state;
+    constexpr const char* kEstablished = "01";
+    if (state == kEstablished && local.size() == 13 &&
+        std::stoi(local.substr(9), nullptr, 16) == port) {
+      return true;
+    }
+  }
+  return false;
+}
+
 TEST(FleetMeeting, ASignalWhileTheMachinesMeetEndsTheWait) {
   const Launchers machines(3);
   const auto first = machines.start({0, 1, "echo never"});
   const auto second = machines.start({1, 1, "echo never"});
-  std::this_thread::sleep_for(milliseconds(400));  // so that they have met, mostly
+  ASSERT_TRUE(testing::comes_true([&] { return are_connected(machines.port()); }));
   kill(first->pid(), SIGTERM);
-  EXPECT_EQ(first->wait(milliseconds(30'000)).code, 128 + SIGTERM);
-  kill(second->pid(), SIGTERM);  // too late, where it has heard of it
+  const Finished stopped = first->wait(milliseconds(30'000));
+  EXPECT_EQ(stopped.code, 128 + SIGTERM);
+  expect_parts(stopped.err, {"stopped by signal 15"});  // it was there, and not just ended
+  kill(second->pid(), SIGTERM);                         // too late, where it has heard of it
   const Finished result = second->wait(milliseconds(30'000));
   EXPECT_TRUE(result.code == 3 || result.code == 128 + SIGTERM) << result.code << result.err;
   EXPECT_EQ(result.out, "");

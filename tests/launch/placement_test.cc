@@ -24,7 +24,9 @@ TEST(Placement, DealsEveryProcessorToOneRank) {
 }
 
 TEST(Placement, SharesProcessorsThatAreTooFew) {
-  for (const auto& place : place_ranks(5, {0, 1}, 0)) {
+  const auto places = place_ranks(5, {0, 1}, 0);
+  EXPECT_EQ(places.size(), 5U);
+  for (const auto& place : places) {
     EXPECT_TRUE(place.cpus.empty());
     EXPECT_EQ(place.threads, 1);
   }

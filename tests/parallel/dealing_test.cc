@@ -333,6 +333,7 @@ TEST(GivingUp, SeveralRanksAtOnceAndAlone) {
         }
         try {
           engine.give_up("");
+          ADD_FAILURE() << "nothing was thrown";
         } catch (const StepGivenUp& error) {
           EXPECT_EQ(error.rank(), 0);
           EXPECT_TRUE(contains(error.what(), "no reason was given")) << error.what();

@@ -89,7 +89,9 @@ TEST(Partition, EveryStrategyCoversTheBufferOnce) {
 
 TEST(Partition, ByElementIsBalancedToACacheLine) {
   const FlatLayout layout({100'003, 7}, Dtype::kFloat32);
-  for (const Range& range : partition_by_element(layout, 7)) {
+  const auto ranges = partition_by_element(layout, 7);
+  expect_cover(ranges, layout, 7);
+  for (const Range& range : ranges) {
     EXPECT_NEAR(
         static_cast<double>(range.size()), static_cast<double>(layout.total_numel()) / 7, kLine);
   }
@@ -108,6 +110,7 @@ TEST(Partition, ByWeightIsInProportion) {
 TEST(Partition, ByLayerKeepsParametersWholeAndTheLargestPartSmall) {
   const FlatLayout layout({160, 160, 320, 160, 160, 320}, Dtype::kFloat32);
   const auto ranges = partition_by_layer(layout, 3);
+  expect_cover(ranges, layout, 3);
   for (const Range& range : ranges) {
     for (const Piece& piece : layout.pieces(range)) {
       EXPECT_EQ(piece.numel, layout.numel(piece.parameter));
@@ -142,7 +145,9 @@ TEST(Partition, ByLayerKeepsParametersWholeAndTheLargestPartSmall) {
 
 TEST(Partition, ByDimensionCutsBetweenRows) {
   const FlatLayout layout({64 * 48}, Dtype::kFloat32);  // 64 rows of 48, whole cache lines
-  for (const Range& range : partition_by_dimension(layout, {48}, 3)) {
+  const auto ranges = partition_by_dimension(layout, {48}, 3);
+  expect_cover(ranges, layout, 3);
+  for (const Range& range : ranges) {
     EXPECT_EQ(range.begin % 48, 0);
   }
 }

@@ -91,6 +91,7 @@ void in_world(int size, const std::function<void(std::shared_ptr<World>)>& body)
 }
 
 void expect_same_bits(const Evaluation& a, const Evaluation& b) {
+  ASSERT_GT(a.metrics.size(), 0U);
   ASSERT_EQ(a.metrics.size(), b.metrics.size());
   for (const auto& [name, value] : a.metrics) {
     EXPECT_EQ(std::memcmp(&value, &b.metrics.at(name), sizeof(value)), 0) << name;

@@ -100,10 +100,13 @@ Module filled(const Kind& kind, int seed) {
 
 void expect_equal(const torch::nn::Module& a, const torch::nn::Module& b) {
   const auto expected = a.named_parameters();
+  EXPECT_EQ(expected.size(), b.named_parameters().size());
   for (const auto& item : b.named_parameters()) {
     EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << item.key();
   }
   const auto buffers = a.named_buffers();
+  EXPECT_EQ(buffers.size(), b.named_buffers().size());
+  EXPECT_GT(expected.size() + buffers.size(), 0U);
   for (const auto& item : b.named_buffers()) {
     EXPECT_TRUE(torch::equal(item.value(), buffers[item.key()])) << item.key();
   }
