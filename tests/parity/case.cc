@@ -33,7 +33,7 @@ struct OddLayers : TestModel {
     second = register_module("second", nn::Linear(nn::LinearOptions(15, 13).bias(false)));
     norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({13})));
     last = register_module("last", nn::Linear(nn::LinearOptions(13, 7)));
-    register_parameter("extra", torch::full({5}, 0.25));
+    register_parameter("extra", torch::full({4}, 0.25));
   }
   Tensor loss(std::int64_t step, std::int64_t m) override {
     const auto type = first->weight.scalar_type();
@@ -140,6 +140,21 @@ struct Tiny : TestModel {
   }
 };
 
+struct Broad : TestModel {
+  nn::Linear up{nullptr}, down{nullptr};
+  nn::LayerNorm norm{nullptr};
+  Broad() {
+    up = register_module("up", nn::Linear(48, 384));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({384})));
+    down = register_module("down", nn::Linear(384, 48));
+  }
+  Tensor loss(std::int64_t step, std::int64_t m) override {
+    const Tensor x = sample(step, m, 0, {128, 48});
+    const Tensor y = sample(step, m, 1, {128, 48});
+    return (down->forward(torch::gelu(norm->forward(up->forward(x)))) - y).pow(2).mean();
+  }
+};
+
 template <class M>
 std::shared_ptr<TestModel> build() {
   torch::manual_seed(1234);
@@ -172,6 +187,10 @@ std::shared_ptr<TestModel> make_attention() {
 }
 std::shared_ptr<TestModel> make_tiny() {
   return build<Tiny>();
+}
+
+std::shared_ptr<TestModel> make_broad() {
+  return build<Broad>();
 }
 
 std::vector<Case> float32_cases() {
@@ -245,6 +264,29 @@ std::vector<Case> float32_cases() {
        {.unit_bytes = 2048, .bucket_bytes = kEverything}},
       {"adamw, tiny", make_tiny, adamw, 0.01, {.unit_bytes = 1, .bucket_bytes = 1}},
       {"lion, tiny", make_tiny, lion, 0, {}},
+      {.name = "adamw, odd, by shares",
+       .model = make_odd_layers,
+       .optimizer = adamw,
+       .options = {.unit_bytes = 500, .bucket_bytes = 200},
+       .uneven_shares = true},
+      {"adam, odd, one unit at a time and the next ahead",
+       make_odd_layers,
+       adam,
+       0,
+       {.unit_bytes = 100, .bucket_bytes = 2048, .gather_bytes = 1, .prefetch = Prefetch::kOn}},
+      {"sgd, tied, all units at a time and none ahead",
+       make_tied_and_unused,
+       sgd,
+       0,
+       {.unit_bytes = 300,
+        .bucket_bytes = 500,
+        .gather_bytes = kEverything,
+        .prefetch = Prefetch::kOff}},
+      {"adamw, odd, averaged",
+       make_odd_layers,
+       adamw,
+       0,
+       {.ema_decay = 0.9, .unit_bytes = 300, .bucket_bytes = 300}},
   };
 }
 
@@ -301,6 +343,11 @@ Result train_plainly(const Case& item) {
   }
   std::vector<std::vector<float>> states[2];
   std::vector<std::int64_t> steps(parameters.size(), 0);
+  std::vector<Tensor> averages;
+  for (const Tensor& parameter : parameters) {
+    averages.push_back(parameter.detach().clone());
+  }
+  const double decay = item.options.ema_decay;
   for (auto& kind : states) {
     for (const Tensor& parameter : parameters) {
       kind.emplace_back(static_cast<std::size_t>(parameter.numel()), 0.0F);
@@ -370,9 +417,15 @@ Result train_plainly(const Case& item) {
       slice.step = ++steps[p];
       optimizer->update(slice, transform, optimizer->learning_rate());
     }
+    for (std::size_t p = 0; decay > 0 && p < parameters.size(); ++p) {
+      averages[p] = averages[p].mul(decay).add(parameters[p].mul(1 - decay));
+    }
   }
   for (const Tensor& parameter : parameters) {
     append(&result, parameter.const_data_ptr(), parameter.nbytes());
+  }
+  for (std::size_t p = 0; decay > 0 && p < parameters.size(); ++p) {
+    append(&result, averages[p].const_data_ptr(), averages[p].nbytes());
   }
   return result;
 }
@@ -384,6 +437,14 @@ Result train_with_engine(const Case& item, EngineOptions options, std::shared_pt
   Result result;
   for (std::int64_t step = 0; step < kSteps; ++step) {
     double norm = 0;
+    const auto finish = [&](bool last) {
+      if (item.clip_norm > 0) {
+        norm = engine.clip_grad_norm(item.clip_norm);
+      }
+      if (engine.step() != last) {
+        throw std::runtime_error("step() does not know when a step is complete");
+      }
+    };
     for (std::int64_t m = world->rank(); m < kMicroBatches; m += world->size()) {
       const auto loss = [&] {
         std::optional<Autocast> scope;
@@ -393,16 +454,20 @@ Result train_with_engine(const Case& item, EngineOptions options, std::shared_pt
         return model->loss(step, m);
       };
       engine.backward(loss());
-      if (item.clip_norm > 0) {
-        norm = engine.clip_grad_norm(item.clip_norm);
-      }
-      const bool last = m + world->size() >= kMicroBatches;
-      if (engine.step() != last) {
-        throw std::runtime_error("step() does not know when a step is complete");
-      }
+      finish(m + world->size() >= kMicroBatches);
+    }
+    if (engine.local_micro_batches() == 0) {
+      finish(true);  // a rank that only looks after its part
     }
     if (item.clip_norm > 0) {
       append(&result, &norm, sizeof(norm));
+    }
+  }
+  Result averages;
+  for (const auto& parameter : model->named_parameters()) {
+    if (options.ema_decay > 0) {
+      const Tensor average = engine.average(parameter.key());
+      append(&averages, average.const_data_ptr(), average.nbytes());
     }
   }
   const auto scope = engine.gathered();
@@ -414,6 +479,7 @@ Result train_with_engine(const Case& item, EngineOptions options, std::shared_pt
       append(&result, parameter.const_data_ptr(), parameter.nbytes());
     }
   }
+  result.insert(result.end(), averages.begin(), averages.end());
   return result;
 }
 

@@ -25,11 +25,12 @@ torch::Tensor sample(std::int64_t step,
                      std::int64_t which,
                      at::IntArrayRef sizes);
 
-std::shared_ptr<TestModel> make_odd_layers();  // 7x15, 13x1, a prime number of parameters in all
+std::shared_ptr<TestModel> make_odd_layers();       // 7x15, 15x13, 443 elements, which is a prime
 std::shared_ptr<TestModel> make_tied_and_unused();  // tied, never used, used sometimes, frozen
 std::shared_ptr<TestModel> make_convolutions();     // channels_last, norms without affine
 std::shared_ptr<TestModel> make_attention();        // a transformer block with embeddings
 std::shared_ptr<TestModel> make_tiny();             // units smaller than the world
+std::shared_ptr<TestModel> make_broad();            // so large that LibTorch uses several threads
 
 struct Case {
   std::string name;
@@ -39,6 +40,7 @@ struct Case {
   EngineOptions
       options{};  // bucket sizes, splits, ...; stage and micro-batches are set by the test
   bool autocast = false;
+  bool uneven_shares = false;  // EngineOptions::shares of the ranks differ
 };
 
 constexpr std::int64_t kMicroBatches = 12;
@@ -47,7 +49,8 @@ constexpr std::int64_t kSteps = 20;
 std::vector<Case> float32_cases();
 std::vector<Case> half_cases();
 
-// All parameters, flat, and the norms that were seen, as bytes: what must be equal.
+// All parameters and their moving averages, flat, and the norms that were seen, as bytes: what must
+// be equal.
 using Result = std::vector<char>;
 
 // One plain process that walks through the micro-batches: LibTorch's autograd, a chain of
