@@ -138,13 +138,15 @@ TEST(Optimizer, LionFollowsItsFormula) {
 TEST(Optimizer, LambFollowsItsFormula) {
   constexpr int kNumel = 5000;  // several blocks
   const Lamb rule({.lr = 0.01});
+  Parameter<float> rounded(kNumel, 3);
   Parameter<double> parameter(kNumel, 3);
   std::vector<Element> elements(kNumel);
   for (std::size_t i = 0; i < kNumel; ++i) {
-    elements[i].p = parameter.value[i];
+    elements[i].p = parameter.value[i] = rounded.value[i];
   }
   for (int t = 1; t <= 10; ++t) {
-    parameter.next_gradient(static_cast<unsigned>(t));
+    rounded.next_gradient(static_cast<unsigned>(t));
+    parameter.gradient.assign(rounded.gradient.begin(), rounded.gradient.end());
     std::vector<long double> direction(kNumel);
     long double parameter_norm = 0;
     long double direction_norm = 0;
@@ -164,9 +166,11 @@ TEST(Optimizer, LambFollowsItsFormula) {
       elements[i].p -= 0.01L * ratio * direction[i];
     }
     rule.update(parameter.slice(0, kNumel, t), {}, 0.01);
+    rule.update(rounded.slice(0, kNumel, t), {}, 0.01);
   }
   for (std::size_t i = 0; i < kNumel; ++i) {
     ASSERT_NEAR(parameter.value[i], static_cast<double>(elements[i].p), 1e-12) << i;
+    ASSERT_NEAR(rounded.value[i], static_cast<double>(elements[i].p), 2e-5) << i;
   }
 }
 
