@@ -15,6 +15,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
 #include "trireme/core/machine.h"
+#include "trireme/core/proc_files.h"
 
 namespace trireme::detail {
 namespace {
@@ -28,23 +29,6 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// What follows NAME and a colon in a file of such lines, without the white space around it.
-std::string field(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const auto colon = line.find(':');
-    if (colon == std::string::npos) {
-      continue;
-    }
-    const auto end = line.find_last_not_of(" \t", colon == 0 ? 0 : colon - 1);
-    if (line.substr(0, end + 1) == name) {
-      const auto begin = line.find_first_not_of(" \t", colon + 1);
-      return begin == std::string::npos ? "" : line.substr(begin);
-    }
-  }
-  return {};
-}
-
 // "1024 kB" as bytes.
 std::uint64_t kibibytes(const std::string& text) {
   std::istringstream in(text);
@@ -52,34 +36,6 @@ std::uint64_t kibibytes(const std::string& text) {
   std::uint64_t count = 0;
   in >> count;
   return count << 10;
-}
-
-// Where there is no name (arm64), the numbers of maker and part, with a name for the usual ones.
-std::string processor_name(const std::string& cpuinfo) {
-  if (std::string name = field(cpuinfo, "model name"); !name.empty()) {
-    return name;
-  }
-  const std::string maker = field(cpuinfo, "CPU implementer");
-  const std::string part = field(cpuinfo, "CPU part");
-  if (maker.empty() || part.empty()) {
-    return "";
-  }
-  constexpr std::pair<const char*, const char*> kArmParts[] = {
-      {"0xd08", "Cortex-A72"},
-      {"0xd0b", "Cortex-A76"},
-      {"0xd0c", "Neoverse-N1"},
-      {"0xd40", "Neoverse-V1"},
-      {"0xd49", "Neoverse-N2"},
-      {"0xd4f", "Neoverse-V2"},
-      {"0xd84", "Neoverse-V3"},
-      {"0xd8e", "Neoverse-N3"},
-  };
-  for (const auto& [number, name] : kArmParts) {
-    if (maker == "0x41" && part == number) {
-      return concat("Arm ", name);
-    }
-  }
-  return concat("implementer ", maker, ", part ", part);
 }
 
 // "always within_size advise [never] deny force": the word in brackets.
@@ -177,9 +133,9 @@ MachineFacts read_machine(const std::string& root) {
   const std::string cpus = root + "/sys/devices/system/cpu";
   facts.host = first_line(root + "/proc/sys/kernel/hostname");
   facts.kernel = first_line(root + "/proc/sys/kernel/osrelease");
-  facts.processor = processor_name(root + "/proc/cpuinfo");
+  facts.processor = processor_name(root);
   facts.online_cpus = static_cast<int>(parse_cpu_list(first_line(cpus + "/online")).size());
-  facts.allowed_cpus = parse_cpu_list(field(root + "/proc/self/status", "Cpus_allowed_list"));
+  facts.allowed_cpus = parse_cpu_list(proc_field(root + "/proc/self/status", "Cpus_allowed_list"));
   facts.cpu_quota = cpu_quota(root);
   std::istringstream load(first_line(root + "/proc/loadavg"));
   load.imbue(std::locale::classic());
@@ -191,11 +147,11 @@ MachineFacts read_machine(const std::string& root) {
       first_line(root + "/sys/devices/system/clocksource/clocksource0/current_clocksource");
 
   const std::string meminfo = root + "/proc/meminfo";
-  facts.memory_total = kibibytes(field(meminfo, "MemTotal"));
+  facts.memory_total = kibibytes(proc_field(meminfo, "MemTotal"));
   facts.memory_available = available_memory_bytes(root);
   facts.memory_limit = memory_quota_bytes(root);
-  facts.swap_total = kibibytes(field(meminfo, "SwapTotal"));
-  facts.swap_used = facts.swap_total - kibibytes(field(meminfo, "SwapFree"));
+  facts.swap_total = kibibytes(proc_field(meminfo, "SwapTotal"));
+  facts.swap_used = facts.swap_total - kibibytes(proc_field(meminfo, "SwapFree"));
   struct statvfs shm {};
   if (statvfs((root + "/dev/shm").c_str(), &shm) == 0) {
     facts.has_shm_folder = true;

@@ -429,6 +429,7 @@ class Training {
     }
     result_.memory = runner_.engine().memory_report();
     result_.stragglers = runner_.stragglers();
+    result_.machines = world_->machines();
   }
 
   const TrainSettings& settings_;

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
+#include "trireme/core/proc_files.h"
 #include "trireme/metrics/significance.h"
 #include "trireme/observe/progress_line.h"
 
@@ -190,6 +192,9 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
   if (result.goal_step > 0) {
     json["goal"] = {{"step", result.goal_step}, {"seconds", result.goal_seconds}};
   }
+  json["machine"] = {{"processor", processor_name()},
+                     {"processors", allowed_cpus().size()},
+                     {"machines", result.machines}};
   json["processor_share"] = result.processor_share;
   json["communication_share"] = result.communication_share;
   json["data_share"] = result.data_share;
@@ -261,6 +266,7 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
     total.loss = fold.loss;
     total.micro_batch = fold.micro_batch;
     total.status = fold.status;
+    total.machines = fold.machines;
     for (const auto& [name, value] : fold.evaluation.metrics) {
       metrics[name].push_back(value);
     }

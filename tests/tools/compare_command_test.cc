@@ -355,21 +355,22 @@ TEST_F(CompareCommand, WindowsOfDifferentTextsAreNoPairs) {
   EXPECT_TRUE(has(done.out, "older version")) << done.out;
 }
 
-TEST_F(CompareCommand, SaysWhenSamplesHaveTheSameTargetsOnly) {
+TEST_F(CompareCommand, SamplesWithTheSameTargetsThatHoldSomethingElseAreNoPairs) {
   const char* settings = R"("model":"mlp","data":"digits")";
   write_evaluation(a(), rows_with(0.80, 2));
   write_evaluation(b(), rows_with(0.85, 3));
   write_run(a(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ab")");
   write_run(b(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ab")");
-  EXPECT_FALSE(has(compare().out, "same targets in A and B"));
-  write_run(b(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ac")");
-  EXPECT_TRUE(has(compare().out, "same targets in A and B, but do not hold the same"));
+  EXPECT_FALSE(has(compare().out, "with the same targets, that hold something else"));
   EXPECT_EQ(json_.at("basis"), "samples");
+  write_run(b(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ac")");
+  EXPECT_TRUE(has(compare().out, "with the same targets, that hold something else"));
+  EXPECT_EQ(json_.at("basis"), "one number");
 }
 
 TEST_F(CompareCommand, SaysWhenNothingCanBeSaid) {
   write_run(a(), R"("loss":0.5,"accuracy":0.8)");
-  write_run(b(), R"("loss":0.4,"accuracy":null,"other":3)", R"("model":"gpt","data":"poems")");
+  write_run(b(), R"("loss":0.4,"accuracy":null,"other":3)");
   const Finished done = compare();
   ASSERT_EQ(done.code, 0) << done.err;
   EXPECT_EQ(json_.at("basis"), "one number");
@@ -379,8 +380,127 @@ TEST_F(CompareCommand, SaysWhenNothingCanBeSaid) {
   EXPECT_EQ(json_.at("metrics").size(), 2u);
   EXPECT_TRUE(has(done.out, "there is only one number per run")) << done.out;
   EXPECT_TRUE(has(done.out, "--folds")) << done.out;
-  EXPECT_TRUE(has(done.out, "do not have the same model: mlp and gpt")) << done.out;
-  EXPECT_TRUE(has(done.out, "do not have the same data: digits and poems")) << done.out;
+}
+
+// The loss of digits and that of poems are numbers of different things.
+TEST_F(CompareCommand, ResultsOnDifferentDataAreNotCompared) {
+  write_run(a(), R"("loss":0.5,"accuracy":0.8)");
+  write_run(b(), R"("loss":0.4,"accuracy":0.9)", R"("model":"gpt","data":"poems")");
+  write_evaluation(a(), rows_with(0.80, 2));
+  write_evaluation(b(), rows_with(0.95, 3));  // of older runs: nobody knows what they hold
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(json_.at("basis"), "nothing");
+  EXPECT_TRUE(metric("loss").at("difference").is_null());
+  EXPECT_TRUE(metric("loss").at("better").is_null());
+  EXPECT_FALSE(metric("accuracy").contains("p_value"));
+  EXPECT_EQ(metric("loss").at("a"), 0.5);
+  EXPECT_TRUE(has(done.out, "Not compared: results (different data: digits and poems)\n"))
+      << done.out;
+  EXPECT_FALSE(has(done.out, "is better")) << done.out;
+  // The same number of folds makes them no more alike.
+  const char* folds = R"(,"folds":[{"loss":1},{"loss":2},{"loss":3}])";
+  write_run(a(), R"("loss":0.5)", R"("folds":3,"data":"digits")", folds);
+  write_run(b(), R"("loss":0.5)", R"("folds":3,"data":"poems")", folds);
+  compare();
+  EXPECT_EQ(json_.at("basis"), "nothing");
+  // Classes of one run, quantities of the other.
+  write_run(a(), R"("loss":0.5)", R"("data":"digits","regression":true)");
+  write_run(b(), R"("loss":0.5)", R"("data":"digits","regression":false)");
+  EXPECT_TRUE(has(compare().out, "Not compared: results (different regression: true and false)"));
+}
+
+TEST_F(CompareCommand, DataThatHoldsTheSameIsTheSameWhateverItIsCalled) {
+  write_evaluation(a(), rows_with(0.80, 2));
+  write_evaluation(b(), rows_with(0.85, 3));
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1500);
+  const char* same = R"(,"evaluation_fingerprint":"00ab")";
+  write_run(a(), kClassMetrics, R"("model":"mlp","data":"digits")", same);
+  write_run(b(), kClassMetrics, R"("model":"mlp","data":"/data/digits")", same);
+  compare();
+  EXPECT_EQ(json_.at("basis"), "samples");
+  EXPECT_EQ(metric("accuracy").at("better"), "b");
+  EXPECT_NEAR(json_.at("speed").at("ratio"), 1.5, 0.005);
+  EXPECT_TRUE(json_.at("not_compared").empty()) << json_;
+}
+
+// A small model is not fast because it is small.
+TEST_F(CompareCommand, SpeedsOfDifferentWorkAreNotCompared) {
+  const char* same = R"(,"evaluation_fingerprint":"00ab")";
+  write_evaluation(a(), rows_with(0.80, 2));
+  write_evaluation(b(), rows_with(0.85, 3));
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1500);
+  write_run(a(), kClassMetrics, R"("model":"convnet","data":"digits","ranks":1,"batch":128)", same);
+  write_run(b(), kClassMetrics, R"("model":"mlp","data":"digits","ranks":2,"batch":64)", same);
+  Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(metric("accuracy").at("better"), "b");  // the same samples: that can be
+  EXPECT_FALSE(json_.contains("speed")) << json_;
+  EXPECT_FALSE(json_.contains("scaling")) << json_;
+  EXPECT_NEAR(json_.at("a").at("throughput").at("per_second"), 1000, 3);
+  EXPECT_TRUE(
+      has(done.out, "Not compared: speed (different model: convnet and mlp; batch: 128 and 64)\n"))
+      << done.out;
+  EXPECT_FALSE(has(done.out, "times as fast")) << done.out;
+  EXPECT_FALSE(has(done.out, "ranks reach")) << done.out;
+  // Each of these alone; what is not known to change nothing counts, too.
+  for (const std::string one : {R"("precision":"bfloat16")",
+                                R"("size":"small")",
+                                R"("sequence":32)",
+                                R"("optimizer":"sgd")",
+                                R"("something_new":1)"}) {
+    write_run(a(), kClassMetrics, R"("data":"digits")", same);
+    write_run(b(), kClassMetrics, R"("data":"digits",)" + one, same);
+    compare();
+    EXPECT_FALSE(json_.contains("speed")) << one;
+    EXPECT_EQ(json_.at("not_compared").size(), 1u) << one;
+  }
+  // How the same is computed is what speed is asked of.
+  for (const std::string one : {R"("zero":3)", R"("threads":2)", R"("micro_batch":"8")"}) {
+    write_run(b(), kClassMetrics, R"("data":"digits",)" + one, same);
+    compare();
+    EXPECT_TRUE(json_.contains("speed")) << one;
+  }
+}
+
+TEST_F(CompareCommand, SpeedsOfDifferentMachinesAreNotCompared) {
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1500);
+  const auto on = [](const std::string& processor, int count) {
+    return R"(,"machine":{"processor":")" + processor + R"(","processors":)" +
+           std::to_string(count) + R"(,"machines":1})";
+  };
+  const char* settings = R"("model":"mlp")";
+  write_run(a(), kClassMetrics, settings, on("Xeon", 2));
+  write_run(b(), kClassMetrics, settings, on("Xeon", 2));
+  compare();
+  EXPECT_TRUE(json_.contains("speed"));
+  write_run(b(), kClassMetrics, settings, on("Xeon", 4));
+  const Finished done = compare();
+  EXPECT_FALSE(json_.contains("speed"));
+  EXPECT_TRUE(has(done.out, "Not compared: speed (different machine: 2 x Xeon and 4 x Xeon)"))
+      << done.out;
+  write_run(b(), kClassMetrics, settings);  // an older run does not say
+  compare();
+  EXPECT_TRUE(json_.contains("speed"));
+}
+
+TEST_F(CompareCommand, ScalingIsOfTheRanksAlone) {
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1500);
+  write_run(a(), kClassMetrics, R"("model":"mlp","ranks":1,"seed":1,"run":"x")");
+  write_run(b(), kClassMetrics, R"("model":"mlp","ranks":2,"seed":2,"run":"y")");
+  Finished done = compare();
+  EXPECT_NEAR(json_.at("scaling").at("efficiency"), 0.75, 0.005);
+  EXPECT_TRUE(has(done.out, "2 ranks reach 75 % of 2 times the speed of 1")) << done.out;
+  write_run(b(), kClassMetrics, R"("model":"mlp","ranks":2,"zero":3)");
+  done = compare();
+  EXPECT_FALSE(json_.contains("scaling"));
+  EXPECT_TRUE(json_.contains("speed"));
+  EXPECT_TRUE(has(done.out, "Not compared: scaling with the ranks (different zero: - and 3)"))
+      << done.out;
 }
 
 TEST_F(CompareCommand, DifferentSamplesOrTargetsAreNoPairs) {

@@ -32,7 +32,8 @@ void add_compare_command(CLI::App& program, Action& action) {
       program.add_subcommand("compare", "Tell which of two runs is better, and how sure that is");
   command->footer(
       "Runs with the same number of folds are compared over folds, runs evaluated on the same\n"
-      "samples over samples; from one number of each, nothing can be said about chance.");
+      "samples over samples; from one number of each, nothing can be said about chance.\n"
+      "Results on different data are not compared, nor speeds of different work; it says why.");
   command->add_option("A", options->a, "Folder of a run")->type_name("RUN")->required();
   command->add_option("B", options->b, "Folder of the other")->type_name("RUN")->required();
   command->add_option("--json", options->json_path, "Write everything as JSON too")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <set>
 
 #include "sample_tests.h"
@@ -36,13 +37,7 @@ std::vector<ComparedSetting> differing_settings(const Run& a, const Run& b) {
   return differing;
 }
 
-void note_what_differs(Comparison& comparison) {
-  for (const ComparedSetting& setting : comparison.settings) {
-    if (setting.name == "model" || setting.name == "data") {
-      comparison.notes.push_back(detail::concat(
-          "A and B do not have the same ", setting.name, ": ", setting.a, " and ", setting.b));
-    }
-  }
+void note_unfinished(Comparison& comparison) {
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
     if (run->status != "finished") {
       comparison.notes.push_back(detail::concat(
@@ -89,14 +84,33 @@ bool same_folds(const Comparison& comparison) {
     }
     told = told && of_a && of_b && !of_a->fingerprint.empty() && !of_b->fingerprint.empty();
   }
-  return told || same_cut(comparison);
+  return told || (same_cut(comparison) && other_question(comparison.settings).empty());
+}
+
+// One number of each run, and not even their difference: what they are numbers of differs.
+void compare_nothing(Comparison& comparison, const Reasons& reasons) {
+  comparison.basis = Basis::kNothing;
+  comparison.basis_text = "not compared";
+  comparison.not_compared.push_back({"results", reasons_text(reasons)});
+  for (const std::string& name : common_names({&comparison.a.metrics, &comparison.b.metrics})) {
+    comparison.metrics.push_back({name,
+                                  comparison.a.metrics.at(name),
+                                  comparison.b.metrics.at(name),
+                                  {},
+                                  1,
+                                  {Better::kNeither, name + " is not compared"}});
+  }
 }
 
 void compare_folds(Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
-  comparison.basis = Basis::kFolds;
   const bool paired = same_folds(comparison);
+  if (const Reasons reasons = other_question(comparison.settings); !paired && !reasons.empty()) {
+    compare_nothing(comparison, reasons);
+    return;
+  }
+  comparison.basis = Basis::kFolds;
   comparison.basis_text =
       detail::concat(a.folds.size(),
                      paired ? " folds, the same in both" : " folds, of different samples",
@@ -153,6 +167,16 @@ void compare_numbers(Comparison& comparison,
   }
 }
 
+// Of evaluations that are no pairs.
+const char* what_differs(const Evaluation& a, const Evaluation& b) {
+  return a.samples != b.samples                       ? ", with other sample numbers"
+         : a.targets != b.targets || a.text != b.text ? ", with other targets"
+         : !a.text               ? ", with the same targets, that hold something else"
+         : may_be_the_same(a, b) ? " windows of a text that one of them did not record; it was "
+                                   "trained by an older version"
+                                 : " windows of another text";
+}
+
 void compare_metrics(Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
@@ -170,30 +194,27 @@ void compare_metrics(Comparison& comparison) {
   const auto of_a = read_evaluation(a.folder);
   const auto of_b = read_evaluation(b.folder);
   const bool both = of_a && of_b && !of_a->samples.empty();
-  if (both && same_samples(*of_a, *of_b)) {
+  const bool pairs = both && same_samples(*of_a, *of_b) && may_be_the_same(*of_a, *of_b);
+  const Reasons reasons = other_question(comparison.settings);
+  if (!reasons.empty() && !(pairs && known_to_be_the_same(*of_a, *of_b))) {
+    compare_nothing(comparison, reasons);
+    return;
+  }
+  if (pairs) {
     comparison.basis = Basis::kSamples;
     comparison.basis_text = detail::concat(of_a->samples.size(),
                                            of_a->text ? " windows of text" : " evaluated samples",
                                            ", the same in both");
-    if (!may_be_the_same(*of_a, *of_b)) {
-      comparison.notes.emplace_back(
-          "the samples have the same targets in A and B, but do not hold the same: they are pairs "
-          "only if they are the same things, described in another way (other columns)");
-    }
     compare_numbers(comparison, std::pair(*of_a, *of_b));
     return;
   }
   if (both) {
-    comparison.notes.push_back(detail::concat(
-        "the runs were not evaluated on the same samples: A on ",
-        of_a->samples.size(),
-        ", B on ",
-        of_b->samples.size(),
-        of_a->samples != of_b->samples                               ? ", with other sample numbers"
-        : of_a->targets != of_b->targets || of_a->text != of_b->text ? ", with other targets"
-        : may_be_the_same(*of_a, *of_b) ? " windows of a text that one of them did not record; it "
-                                          "was trained by an older version"
-                                        : " windows of another text"));
+    comparison.notes.push_back(
+        detail::concat("the runs were not evaluated on the same samples: A on ",
+                       of_a->samples.size(),
+                       ", B on ",
+                       of_b->samples.size(),
+                       what_differs(*of_a, *of_b)));
   }
   comparison.basis_text = kHowToKnowMore;
   compare_numbers(comparison, std::nullopt);
@@ -251,6 +272,65 @@ std::vector<RunLog> logs_of(const Run& run) {
   return logs;
 }
 
+// Whether the data is the same, whatever it was called: both were evaluated on the same samples.
+bool known_same_data(const Comparison& comparison) {
+  for (const std::string& part : {std::string(), std::string("/fold-1")}) {
+    const auto of_a = read_evaluation(comparison.a.folder + part);
+    const auto of_b = read_evaluation(comparison.b.folder + part);
+    if (of_a && of_b) {
+      return same_samples(*of_a, *of_b) && known_to_be_the_same(*of_a, *of_b);
+    }
+  }
+  return false;
+}
+
+double ranks_of(const Run& run) {
+  const auto found = run.settings.find("ranks");
+  return found == run.settings.end() ? 0 : std::atof(found->second.c_str());
+}
+
+void compare_scaling(Comparison& comparison, const Reasons& reasons) {
+  const double a = ranks_of(comparison.a);
+  const double b = ranks_of(comparison.b);
+  if (!(a > 0 && b > 0) || a == b) {
+    return;
+  }
+  if (!reasons.empty()) {
+    comparison.not_compared.push_back({"scaling with the ranks", reasons_text(reasons)});
+    return;
+  }
+  const double speed_up = comparison.speed->ratio();
+  comparison.scaling = Scaling{.few = std::min(a, b),
+                               .many = std::max(a, b),
+                               .efficiency = a < b ? speed_up / (b / a) : 1 / speed_up / (a / b)};
+}
+
+// Only the same work, done by the same machine, has two speeds of which one is better.
+void compare_costs(Comparison& comparison) {
+  const std::vector<RunLog> a = logs_of(comparison.a);
+  const std::vector<RunLog> b = logs_of(comparison.b);
+  comparison.speed_a = speed_of(a);
+  comparison.speed_b = speed_of(b);
+  if (!comparison.speed_a || !comparison.speed_b) {
+    return;
+  }
+  const bool same_data = known_same_data(comparison);
+  Reasons reasons = other_work(comparison.settings, same_data);
+  if (!comparison.a.machine.empty() && !comparison.b.machine.empty() &&
+      comparison.a.machine != comparison.b.machine) {
+    reasons.push_back(
+        detail::concat("machine: ", comparison.a.machine, " and ", comparison.b.machine));
+  }
+  if (!reasons.empty()) {
+    comparison.not_compared.push_back({"speed", reasons_text(reasons)});
+    return;
+  }
+  comparison.speed = compare_speed(a, b);
+  if (comparison.speed) {
+    compare_scaling(comparison, more_than_ranks(comparison.settings, same_data));
+  }
+}
+
 }  // namespace
 
 Comparison compare_runs(const std::string& folder_a, const std::string& folder_b) {
@@ -258,13 +338,13 @@ Comparison compare_runs(const std::string& folder_a, const std::string& folder_b
   comparison.a = read_run(folder_a);
   comparison.b = read_run(folder_b);
   comparison.settings = differing_settings(comparison.a, comparison.b);
-  note_what_differs(comparison);
+  note_unfinished(comparison);
   compare_metrics(comparison);
   judge(comparison);
   if (comparison.metrics.empty()) {
     comparison.notes.emplace_back("the runs have no metric in common");
   }
-  comparison.speed = compare_speed(logs_of(comparison.a), logs_of(comparison.b));
+  compare_costs(comparison);
   return comparison;
 }
 

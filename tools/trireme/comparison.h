@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "run_reader.h"
+#include "same_work.h"
 #include "speed.h"
 #include "trireme/metrics/significance.h"
 #include "verdict.h"
@@ -14,7 +15,12 @@
 namespace trireme::tools {
 
 // What the tests are on.
-enum class Basis { kFolds, kSamples, kOneNumber };
+enum class Basis {
+  kFolds,
+  kSamples,
+  kOneNumber,
+  kNothing,  // the results answer different questions: nothing is compared
+};
 
 struct ComparedMetric {
   std::string name;
@@ -25,10 +31,16 @@ struct ComparedMetric {
   Verdict verdict;
 };
 
-struct ComparedSetting {
-  std::string name;
-  std::string a;  // "-" where the run has no such setting
-  std::string b;
+struct NotCompared {
+  std::string what;  // "speed"
+  std::string why;   // "different model: mlp and gpt"
+};
+
+// How much of the additional ranks arrived as speed.
+struct Scaling {
+  double few = 0;
+  double many = 0;
+  double efficiency = 0;  // 1: many / few times the speed
 };
 
 struct Comparison {
@@ -38,7 +50,11 @@ struct Comparison {
   std::string basis_text;          // what the tests are on, for people
   std::vector<std::string> notes;  // what makes the runs hard to compare
   std::vector<ComparedMetric> metrics;
-  std::optional<ComparedSpeed> speed;
+  std::vector<NotCompared> not_compared;
+  std::optional<RunSpeed> speed_a;
+  std::optional<RunSpeed> speed_b;
+  std::optional<ComparedSpeed> speed;     // where both did the same work
+  std::optional<Scaling> scaling;         // where only the number of ranks differs
   std::vector<ComparedSetting> settings;  // those that differ
 };
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include <nlohmann/json.hpp>
 
@@ -30,19 +29,20 @@ std::string indented(const std::string& text) {
 std::string metrics_text(const Comparison& comparison) {
   Table table({"", "A", "B", "B - A", "95 % interval", "p", "adjusted p", "test"});
   std::string verdicts;
+  const bool compared = comparison.basis != Basis::kNothing;
   for (const ComparedMetric& metric : comparison.metrics) {
     const std::string& name = metric.name;
     std::vector<std::string> row = {name,
                                     value_text(name, metric.a),
                                     value_text(name, metric.b),
-                                    difference_text(name, metric.b - metric.a)};
+                                    compared ? difference_text(name, metric.b - metric.a) : "-"};
     if (metric.difference) {
       row.push_back(interval_text(name, metric.difference->interval95));
       row.push_back(p_text(metric.difference->p_value));
       row.push_back(p_text(metric.adjusted_p));
       row.emplace_back(metric.difference->test);
     } else {
-      row.insert(row.end(), {"-", "-", "-", "one number each"});
+      row.insert(row.end(), {"-", "-", "-", compared ? "one number each" : "not compared"});
     }
     table.add(row);
     if (metric.difference) {
@@ -52,9 +52,11 @@ std::string metrics_text(const Comparison& comparison) {
   if (comparison.metrics.empty()) {
     return "";
   }
-  const bool tested = comparison.basis != Basis::kOneNumber;
-  return "Results" + (tested ? " (" + comparison.basis_text + ")" : "") + "\n" +
-         indented(table.text()) + "\n" + (tested ? verdicts : "  " + comparison.basis_text + "\n");
+  if (comparison.basis == Basis::kOneNumber) {
+    return "Results\n" + indented(table.text()) + "\n  " + comparison.basis_text + "\n";
+  }
+  return "Results (" + comparison.basis_text + ")\n" + indented(table.text()) +
+         (compared ? "\n" + verdicts : "");
 }
 
 std::string percent_text(std::optional<double> share) {
@@ -90,44 +92,36 @@ std::string speed_verdict(const ComparedSpeed& speed) {
   return text + steps;
 }
 
-// Runs with different numbers of ranks: how much of the additional ranks arrived as speed.
-std::string scaling_text(const Comparison& comparison) {
-  for (const ComparedSetting& setting : comparison.settings) {
-    const double a = setting.name == "ranks" ? std::atof(setting.a.c_str()) : 0;
-    const double b = setting.name == "ranks" ? std::atof(setting.b.c_str()) : 0;
-    if (a > 0 && b > 0 && comparison.speed) {
-      const double speed_up = comparison.speed->ratio();
-      const double efficiency = a < b ? speed_up / (b / a) : 1 / speed_up / (a / b);
-      char text[96];
-      std::snprintf(text,
-                    sizeof(text),
-                    "\n  %g ranks reach %.0f %% of %g times the speed of %g\n",
-                    std::max(a, b),
-                    100 * efficiency,
-                    std::max(a, b) / std::min(a, b),
-                    std::min(a, b));
-      return text;
-    }
-  }
-  return "";
+std::string scaling_text(const Scaling& scaling) {
+  char text[96];
+  std::snprintf(text,
+                sizeof(text),
+                "\n  %g ranks reach %.0f %% of %g times the speed of %g\n",
+                scaling.many,
+                100 * scaling.efficiency,
+                scaling.many / scaling.few,
+                scaling.few);
+  return text;
+}
+
+// "21.4k tokens/s".
+std::string throughput_text(const std::optional<RunSpeed>& speed) {
+  return speed ? detail::concat(count_text(speed->speed.per_second), " ", speed->unit, "/s") : "-";
 }
 
 std::string cost_text(const Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
   Table table({"", "A", "B"});
-  if (comparison.speed) {
-    table.add({comparison.speed->unit + " per second",
-               count_text(comparison.speed->a.per_second),
-               count_text(comparison.speed->b.per_second)});
-  }
+  table.add(
+      {"throughput", throughput_text(comparison.speed_a), throughput_text(comparison.speed_b)});
   table.add({"memory per rank", bytes_text(a.rank_bytes), bytes_text(b.rank_bytes)});
   table.add({"time spent communicating",
              percent_text(a.communication_share),
              percent_text(b.communication_share)});
   return "Speed and memory\n" + indented(table.text()) +
          (comparison.speed ? "\n  " + speed_verdict(*comparison.speed) + "\n" : "") +
-         scaling_text(comparison);
+         (comparison.scaling ? scaling_text(*comparison.scaling) : "");
 }
 
 std::string settings_text(const Comparison& comparison) {
@@ -141,11 +135,14 @@ std::string settings_text(const Comparison& comparison) {
   return "Settings that differ\n" + indented(table.text());
 }
 
-OrderedJson run_json(const Run& run) {
+OrderedJson run_json(const Run& run, const std::optional<RunSpeed>& speed) {
   OrderedJson json = {{"folder", run.folder}, {"status", run.status}, {"steps", run.steps}};
   json["rank_bytes"] = run.rank_bytes ? OrderedJson(*run.rank_bytes) : OrderedJson();
   json["communication_share"] =
       run.communication_share ? OrderedJson(*run.communication_share) : OrderedJson();
+  if (speed) {
+    json["throughput"] = {{"unit", speed->unit}, {"per_second", speed->speed.per_second}};
+  }
   return json;
 }
 
@@ -167,16 +164,24 @@ std::string report_text(const Comparison& comparison) {
   for (const std::string& note : comparison.notes) {
     text += "Note: " + note + "\n";
   }
+  for (const NotCompared& each : comparison.not_compared) {
+    text += detail::concat("Not compared: ", each.what, " (", each.why, ")\n");
+  }
   const std::string metrics = metrics_text(comparison);
   text += "\n" + metrics + (metrics.empty() ? "" : "\n");
   return text + cost_text(comparison) + "\n" + settings_text(comparison);
 }
 
 std::string report_json(const Comparison& comparison) {
-  constexpr const char* kBases[] = {"folds", "samples", "one number"};
-  OrderedJson json = {{"a", run_json(comparison.a)}, {"b", run_json(comparison.b)}};
+  constexpr const char* kBases[] = {"folds", "samples", "one number", "nothing"};
+  OrderedJson json = {{"a", run_json(comparison.a, comparison.speed_a)},
+                      {"b", run_json(comparison.b, comparison.speed_b)}};
   json["basis"] = kBases[static_cast<int>(comparison.basis)];
   json["notes"] = comparison.notes;
+  json["not_compared"] = OrderedJson::array();
+  for (const NotCompared& each : comparison.not_compared) {
+    json["not_compared"].push_back({{"what", each.what}, {"why", each.why}});
+  }
   json["metrics"] = OrderedJson::array();
   for (const ComparedMetric& metric : comparison.metrics) {
     OrderedJson entry = {{"name", metric.name}, {"a", metric.a}, {"b", metric.b}};
@@ -184,7 +189,8 @@ std::string report_json(const Comparison& comparison) {
       add_difference(entry, *metric.difference);
       entry["p_adjusted"] = metric.adjusted_p;
     } else {
-      entry["difference"] = metric.b - metric.a;
+      entry["difference"] =
+          comparison.basis == Basis::kNothing ? OrderedJson() : OrderedJson(metric.b - metric.a);
     }
     entry["better"] = metric.verdict.better == Better::kNeither ? OrderedJson()
                       : metric.verdict.better == Better::kA     ? OrderedJson("a")
@@ -202,6 +208,10 @@ std::string report_json(const Comparison& comparison) {
                      {"ratio95", {ratio.low, ratio.high}},
                      {"p_value", speed.log_ratio.p_value},
                      {"test", speed.log_ratio.test}};
+  }
+  if (comparison.scaling) {
+    json["scaling"] = {{"ranks", {comparison.scaling->few, comparison.scaling->many}},
+                       {"efficiency", comparison.scaling->efficiency}};
   }
   json["settings"] = OrderedJson::array();
   for (const ComparedSetting& setting : comparison.settings) {

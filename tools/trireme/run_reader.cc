@@ -85,6 +85,20 @@ std::optional<double> optional_number(const Json& summary, const Json::json_poin
                                                          : std::nullopt;
 }
 
+// Of summary.json: {"processor": "Intel(R) Xeon(R)", "processors": 2, "machines": 1}.
+std::string machine_in(const Json& summary) {
+  const Json machine = summary.value("machine", Json());
+  const auto at = [&](const char* name) { return machine.value(name, Json()); };
+  if (!machine.is_object() || !at("processor").is_string() || !at("processors").is_number()) {
+    return "";
+  }
+  const double machines = at("machines").is_number() ? at("machines").get<double>() : 1;
+  return detail::concat(machines == 1 ? "" : detail::concat(machines, " machines of "),
+                        at("processors").get<double>(),
+                        " x ",
+                        shown(at("processor").get<std::string>()));
+}
+
 void add_point(Series& series, double step, double value) {
   while (!series.steps.empty() && series.steps.back() >= step) {
     series.steps.pop_back();
@@ -181,6 +195,7 @@ Run read_run(const std::string& folder) {
     throw ConfigError(detail::concat(
         where, ": expected the summary of a run (status, steps, metrics), found: ", error.what()));
   }
+  run.machine = machine_in(summary);
   run.rank_bytes = optional_number(summary, Json::json_pointer("/memory/rank_bytes"));
   run.communication_share = optional_number(summary, Json::json_pointer("/communication_share"));
   return run;

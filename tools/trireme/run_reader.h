@@ -48,6 +48,7 @@ struct Run {
   std::int64_t steps = 0;
   std::map<std::string, double> metrics;
   std::vector<std::map<std::string, double>> folds;  // of a cross-validated run
+  std::string machine;  // "2 x Intel(R) Xeon(R)"; empty where it is not known, as of older runs
   std::optional<double> rank_bytes;
   std::optional<double> communication_share;
 };

@@ -147,6 +147,10 @@ bool may_be_the_same(const Evaluation& a, const Evaluation& b) {
   return a.fingerprint.empty() || b.fingerprint.empty() || a.fingerprint == b.fingerprint;
 }
 
+bool known_to_be_the_same(const Evaluation& a, const Evaluation& b) {
+  return !a.fingerprint.empty() && a.fingerprint == b.fingerprint;
+}
+
 std::optional<MeasuredDifference> compare_samples(const std::string& metric,
                                                   const Evaluation& a,
                                                   const Evaluation& b,

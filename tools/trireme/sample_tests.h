@@ -21,6 +21,8 @@ struct MeasuredDifference {
 bool same_samples(const Evaluation& a, const Evaluation& b);
 // False where the samples are known to hold different things.
 bool may_be_the_same(const Evaluation& a, const Evaluation& b);
+// True where they are known to hold the same.
+bool known_to_be_the_same(const Evaluation& a, const Evaluation& b);
 
 // The metric in both, and how sure its difference is; nothing for a metric that does not follow
 // from the samples. `classes` says that targets and predictions are classes, not quantities.

@@ -13,6 +13,8 @@ namespace {
 // enough.
 constexpr std::size_t kMostBlocks = 10;
 constexpr std::size_t kLeastSteps = 10;  // of a block
+// A log of text has both.
+constexpr const char* kUnits[] = {"tokens", "samples"};
 
 struct Effort {
   double seconds = 0;
@@ -113,9 +115,19 @@ Interval ComparedSpeed::ratio95() const {
   return {std::exp(log_ratio.interval95.low), std::exp(log_ratio.interval95.high)};
 }
 
+std::optional<RunSpeed> speed_of(const std::vector<RunLog>& logs) {
+  for (const char* unit : kUnits) {
+    const Measured measured = measured_speed(logs, std::string(unit) + "_per_second");
+    if (measured.speed.steps > 0) {
+      return RunSpeed{unit, measured.speed};
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<ComparedSpeed> compare_speed(const std::vector<RunLog>& a,
                                            const std::vector<RunLog>& b) {
-  for (const char* unit : {"tokens", "samples"}) {
+  for (const char* unit : kUnits) {
     const std::string name = std::string(unit) + "_per_second";
     const Measured of_a = measured_speed(a, name);
     const Measured of_b = measured_speed(b, name);

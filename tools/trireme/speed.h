@@ -16,6 +16,11 @@ struct Speed {
   std::int64_t steps = 0;
 };
 
+struct RunSpeed {
+  std::string unit;  // "tokens" or "samples"
+  Speed speed;
+};
+
 struct ComparedSpeed {
   std::string unit;  // "tokens" or "samples"
   Speed a;
@@ -26,9 +31,12 @@ struct ComparedSpeed {
   Interval ratio95() const;
 };
 
-// Without the first tenth of each log, in which memory is allocated and caches are cold. Nothing
-// where a run has no steps after that. Other runs of the same may differ by more than the steps of
-// one: nothing of that is in its interval.
+// In tokens where the log has them. Nothing where it has no steps.
+std::optional<RunSpeed> speed_of(const std::vector<RunLog>& logs);
+
+// Of runs that did the same work. Without the first tenth of each log, in which memory is allocated
+// and caches are cold. Nothing where a run has no steps after that. Other runs of the same may
+// differ by more than the steps of one: nothing of that is in its interval.
 std::optional<ComparedSpeed> compare_speed(const std::vector<RunLog>& a,
                                            const std::vector<RunLog>& b);
 

@@ -89,6 +89,7 @@ struct TrainResult {
   MemoryReport memory;
   std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
   std::vector<std::int64_t> stragglers;
+  int machines = 1;
 };
 
 // Where a training is kept, so that it can go on after it was ended, however it was ended.

@@ -1,0 +1,47 @@
+#include "same_work.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "trireme/settings/settings_table.h"
+
+namespace trireme::tools {
+namespace {
+
+// Every setting was thought about: one that is added, or whose name is mistyped in the lists, turns
+// up here as one that changes the work.
+TEST(SameWork, TheseSettingsChangeWhatIsComputed) {
+  std::set<std::string> found;
+  for (const Setting& setting : settings_table()) {
+    if (effect_on_speed(setting.name) == Effect::kWork) {
+      found.insert(setting.name);
+    }
+  }
+  const std::set<std::string> wanted = {
+      "model",    "size",     "layers",    "width",      "heads",          "hidden",
+      "stages",   "dropout",  "data",      "format",     "sequence",       "vocabulary",
+      "target",   "header",   "separator", "regression", "normalise",      "loss_weights",
+      "shift",    "flip",     "noise",     "batch",      "batch_schedule", "optimizer",
+      "momentum", "nesterov", "l1",        "clip_norm",  "clip_value",     "ema_decay",
+      "precision"};
+  EXPECT_EQ(found, wanted);
+}
+
+TEST(SameWork, NamesTheModelFirstAndAFewReasonsOnly) {
+  const Reasons reasons = other_work({{"batch", "128", "32"},
+                                      {"dropout", "0", "0.1"},
+                                      {"heads", "1", "2"},
+                                      {"layers", "1", "2"},
+                                      {"lr", "1", "2"},
+                                      {"model", "mlp", "gpt"}},
+                                     false);
+  EXPECT_EQ(reasons_text(reasons),
+            "different model: mlp and gpt; batch: 128 and 32; dropout: 0 and 0.1; heads: 1 and 2; "
+            "and 1 more");
+  EXPECT_TRUE(other_work({{"data", "a", "b"}}, /*same_data=*/true).empty());
+  EXPECT_FALSE(other_work({{"data", "a", "b"}}, /*same_data=*/false).empty());
+}
+
+}  // namespace
+}  // namespace trireme::tools
