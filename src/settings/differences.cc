@@ -62,11 +62,12 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
   return differences;
 }
 
-std::string to_string(const std::vector<SettingDifference>& differences) {
+std::string to_string(const std::vector<SettingDifference>& differences,
+                      const std::string& saved_in) {
   std::string text;
   for (const SettingDifference& each : differences) {
-    text += (text.empty() ? "" : "\n") + ("  " + each.name) + ": " + each.saved +
-            " in the checkpoint, " + each.given + " given";
+    text += (text.empty() ? "" : "\n") + ("  " + each.name) + ": " + each.saved + " in " +
+            saved_in + ", " + each.given + " given";
   }
   return text;
 }

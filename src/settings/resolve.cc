@@ -259,11 +259,6 @@ void check_ranks(const TrainSettings& s) {
 }
 
 void check_checkpoints(const TrainSettings& s) {
-  TRIREME_CHECK(s.save_every == 0 || s.folds == 0,
-                "save_every: cross-validation (folds = ",
-                s.folds,
-                ") is not saved: expected 0, found ",
-                s.save_every);
   TRIREME_CHECK(!s.weights_partial || !s.weights_from.empty(),
                 "weights_partial: it is about weights_from, which is not set");
   snapshot_limit_bytes(s.snapshot_limit);

@@ -430,6 +430,7 @@ class Training {
     result_.memory = runner_.engine().memory_report();
     result_.stragglers = runner_.stragglers();
     result_.machines = world_->machines();
+    result_.sum_group = world_->sum_group();
   }
 
   const TrainSettings& settings_;

@@ -195,6 +195,9 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
   json["machine"] = {{"processor", processor_name()},
                      {"processors", allowed_cpus().size()},
                      {"machines", result.machines}};
+  if (result.sum_group > 0) {
+    json["sum_group"] = result.sum_group;
+  }
   json["processor_share"] = result.processor_share;
   json["communication_share"] = result.communication_share;
   json["data_share"] = result.data_share;
@@ -267,6 +270,7 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
     total.micro_batch = fold.micro_batch;
     total.status = fold.status;
     total.machines = fold.machines;
+    total.sum_group = fold.sum_group;
     for (const auto& [name, value] : fold.evaluation.metrics) {
       metrics[name].push_back(value);
     }

@@ -905,7 +905,6 @@ TEST(Resolve, RefusesSettingsThatContradictEachOther) {
       {R"({"class_weights": [1, 2]})", {"class_weights", "sampling = shuffled"}},
       {R"({"schedule": "multi_step"})", {"milestones"}},
       {R"({"schedule": "multi_step", "milestones": [5, 3]})", {"milestones", "rising"}},
-      {R"({"save_every": 5, "folds": 3})", {"save_every", "folds = 3", "found 5"}},
       {R"({"weights_partial": true})", {"weights_partial", "weights_from"}},
       {R"({"snapshot_limit": "much"})", {"snapshot_limit", "512MB", "much"}},
       {R"({"model": "wide"})", {"data", "libsvm"}},

@@ -277,7 +277,6 @@ TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
       {{"--resume", path("nowhere")}, {path("nowhere"), "found none"}},
       {{"--resume"}, {"--resume", "--run"}},
       {{"--resume", "7"}, {"--resume", "--run"}},
-      {{"--save-every", "2", "--folds", "3"}, {"save_every", "folds"}},
       {{"--weights-partial"}, {"weights_partial", "weights_from"}},
       {{"--snapshot-limit", "much"}, {"snapshot_limit", "much"}},
       {{"--save-every", "-1"}, {"save_every", "-1"}},

@@ -38,6 +38,38 @@ bool has_ended_well(const fs::path& run) {
   return !summary.is_object() || summary.value("status", "") != "failed";
 }
 
+std::string text_in(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The settings of a cross-validation whose first fold has begun; empty: the run is none.
+std::string settings_of_folds(const fs::path& run) {
+  const fs::path first = run / "fold-1";
+  std::error_code error;
+  if (!fs::is_directory(first, error)) {
+    return "";
+  }
+  const std::string text = text_in(run / "config.json");
+  return text.empty() ? text_in(first / "config.json") : text;
+}
+
+// A cross-validation goes on without being told, as others do from a checkpoint, unless it has come
+// to its end.
+std::optional<std::int64_t> fold_to_resume(const std::string& run, const ResumeFlag& flag) {
+  const auto asked = parse_integer(flag.value);
+  TRIREME_CHECK(!asked,
+                "--resume: expected no step: \"",
+                run,
+                "\" is a cross-validation, which goes on with the first fold that has not ended; "
+                "found ",
+                asked.value_or(0));
+  const auto summary = nlohmann::json::parse(
+      text_in(fs::path(run) / "summary.json"), nullptr, /*allow_exceptions=*/false);
+  const bool ended = summary.is_object() && summary.value("status", "") == "finished";
+  return flag.given || !ended ? std::optional(kNextFold) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> ResumeFlag::run() const {
@@ -53,6 +85,9 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
                 "--resume: expected the folder of a run, here or with --run, found none");
   if (run.empty()) {
     return std::nullopt;
+  }
+  if (!settings_of_folds(run).empty()) {
+    return fold_to_resume(run, flag);
   }
   const CheckpointFolder folder(checkpoints_of(run));
   std::error_code error;
@@ -81,8 +116,8 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
 
 TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
   std::string path = run + "/config.json";
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string of_folds = step == kNextFold ? settings_of_folds(run) : "";
+  std::string text = of_folds.empty() ? text_in(path) : of_folds;
   if (text.empty()) {  // lost with the machine that wrote it; the checkpoint has what it was saved
                        // with
     path = CheckpointFolder(checkpoints_of(run)).path_of(step);
@@ -104,6 +139,18 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
 }
 
 void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given) {
+  if (const std::string of_folds = step == kNextFold ? settings_of_folds(run) : "";
+      !of_folds.empty()) {
+    // Not even where changes are allowed: a mean over folds of different trainings is none.
+    const std::vector<SettingDifference> differences = differences_of_result(of_folds, given);
+    TRIREME_CHECK(differences.empty(),
+                  "the folds of \"",
+                  run,
+                  "\" are trained with other settings, which change the result:\n",
+                  to_string(differences, "the run"),
+                  "\nUse the same values, or another folder for the run (--run)");
+    return;
+  }
   Notes notes;
   try {
     notes = Manifest::read(CheckpointFolder(checkpoints_of(run)).path_of(step)).notes;
@@ -146,6 +193,10 @@ void forget_run(const std::string& run) {
 std::string how_to_resume(const std::string& run) {
   std::error_code error;
   const std::string checkpoints = checkpoints_of(run);
+  if (!settings_of_folds(run).empty()) {
+    return concat("to resume it with the first fold that has not ended: trireme train --resume ",
+                  run);
+  }
   if (fs::is_directory(checkpoints, error) && CheckpointFolder(checkpoints).newest()) {
     return concat("to resume it: trireme train --resume ", run);
   }

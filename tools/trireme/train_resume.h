@@ -19,8 +19,12 @@ struct ResumeFlag {
   std::optional<std::string> run() const;
 };
 
-// The step of the checkpoint in RUN/checkpoints to go on from; nothing: there is none, and none is
-// asked for. Throws ConfigError where what was asked for is not there, with what is.
+// Stands for the step of a cross-validation, which goes on with the first fold that has not ended.
+inline constexpr std::int64_t kNextFold = 0;
+
+// The step of the checkpoint in RUN/checkpoints to go on from, or kNextFold; nothing: there is
+// none, and none is asked for. Throws ConfigError where what was asked for is not there, with what
+// is.
 std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag);
 
 // What a run goes on with, where nothing else is given: what RUN/config.json says, else what the

@@ -91,6 +91,22 @@ std::string readable(const std::exception& error) {
   return torch != nullptr ? torch->what_without_backtrace() : error.what();
 }
 
+// What an attempt has recorded that nothing goes on from.
+void forget_recorded(const std::string& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name == "metrics.jsonl" || name == "samples.jsonl" || name == "summary.json" ||
+        name == "evaluation.csv" || name == "train.log" || name.starts_with("events.out.")) {
+      files.push_back(it->path());
+    }
+  }
+  for (const fs::path& each : files) {
+    fs::remove(each, error);
+  }
+}
+
 TrainSettings settings_of(const std::string& run) {
   TrainSettings settings;
   const std::string given = env_string(kEnvTrainSettings).value_or("");
@@ -206,18 +222,67 @@ class Job {
     return exit_code(result.status == TrainResult::Status::kInterrupted);
   }
 
+  std::string fold_folder(int fold) const { return concat(run_, "/fold-", fold + 1); }
+
+  // The folds that had ended when the run was ended, as rank 0 finds them.
+  std::vector<std::optional<TrainResult>> earlier_folds() {
+    std::vector<std::optional<TrainResult>> earlier;
+    for (int fold = 0; step_ && fold < settings_.folds; ++fold) {
+      const std::string path = fold_folder(fold) + "/summary.json";
+      std::string text = leads() && fs::exists(path) ? text_of(path) : "";
+      std::vector<std::int64_t> size = {static_cast<std::int64_t>(text.size())};
+      world_->broadcast(size, 0).wait();
+      text.resize(static_cast<std::size_t>(size[0]));
+      world_->broadcast({text.data(), size[0], Dtype::kUint8}, 0).wait();
+      earlier.push_back(result_in_summary(text));
+      if (leads() && earlier.back()) {
+        print(concat("fold ", fold + 1, " of ", settings_.folds, " had ended"));
+      }
+    }
+    return earlier;
+  }
+
+  // A fold that was not saved begins anew, and leaves nothing of its first attempt.
+  void prepare_folder(const std::string& folder) const {
+    std::error_code ignored;
+    const std::string checkpoints = concat(folder, "/", kCheckpointsFolder);
+    if (!fs::is_directory(checkpoints, ignored) || !CheckpointFolder(checkpoints).newest()) {
+      forget_recorded(folder);
+    }
+    fs::create_directories(folder);
+  }
+
   int validate() {
     const OpenedData opened = open();
+    const std::vector<std::optional<TrainResult>> earlier = earlier_folds();
+    EarlierFolds before;
+    before.result_of = [&](int fold) {
+      return earlier.empty() ? std::nullopt : earlier[static_cast<std::size_t>(fold)];
+    };
+    before.checkpoints_of = [&](int fold) {
+      TrainCheckpoints checkpoints{.resume = step_.has_value()};
+      const std::string folder = concat(fold_folder(fold), "/", kCheckpointsFolder);
+      if (settings_.save_every > 0 || (step_ && fs::is_directory(folder))) {
+        checkpoints.folder = folder;
+      }
+      return checkpoints;
+    };
+    if (leads()) {
+      std::error_code ignored;
+      fs::remove(run_ + "/summary.json", ignored);  // the run has not ended after all
+    }
+    bool described = false;
     const auto observer_of = [&](int fold,
                                  const Trainable& model) -> std::shared_ptr<TrainObserver> {
       if (!leads()) {
         return nullptr;
       }
-      if (fold == 0) {
+      if (!described) {
         describe(model);
+        described = true;
       }
-      const std::string folder = concat(run_, "/fold-", fold + 1);
-      fs::create_directories(folder);
+      const std::string folder = fold_folder(fold);
+      prepare_folder(folder);
       print(concat("fold ", fold + 1, " of ", settings_.folds));
       recorder_ = std::make_shared<RunRecorder>(folder, settings_, stdout);
       recorder_->name_classes(opened.parts.train->class_names());
@@ -230,8 +295,8 @@ class Job {
         recorder_.reset();
       }
     };
-    const std::vector<TrainResult> results =
-        cross_validate(settings_, opened.parts.train, observer_of, world_, wants_stop, keep);
+    const std::vector<TrainResult> results = cross_validate(
+        settings_, opened.parts.train, observer_of, world_, wants_stop, keep, before);
     if (leads()) {
       write_whole_file(run_ + "/summary.json", folds_json(settings_, results));
       print("\n" + folds_table(results));

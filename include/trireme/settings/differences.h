@@ -24,7 +24,8 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
                                                      const TrainSettings& given);
 
 // A line for each: "  lr: 0.1 in the checkpoint, 0.2 given".
-std::string to_string(const std::vector<SettingDifference>& differences);
+std::string to_string(const std::vector<SettingDifference>& differences,
+                      const std::string& saved_in = "the checkpoint");
 
 // For going on from a checkpoint of `step`, which was saved with other settings. Throws ConfigError
 // with all differences of the result and what can be done, unless given.allow_changes; returns them

@@ -90,6 +90,7 @@ struct TrainResult {
   std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
   std::vector<std::int64_t> stragglers;
   int machines = 1;
+  std::int64_t sum_group = 0;  // Communicator::sum_group, of which the last bits depend; 0: unknown
 };
 
 // Where a training is kept, so that it can go on after it was ended, however it was ended.
@@ -137,9 +138,19 @@ TrainResult train(const TrainSettings& settings,
 // (settings.normalise). Collective.
 Parts prepared(const TrainSettings& settings, const Parts& data, Communicator& ranks);
 
+// Of a cross-validation that was ended before its last fold, however it was ended.
+struct EarlierFolds {
+  // The result of a fold that had ended: it is not trained again. Has to say the same on all ranks.
+  std::function<std::optional<TrainResult>(int fold)> result_of{};
+  // Where a fold is saved, and goes on from where it was.
+  std::function<TrainCheckpoints(int fold)> checkpoints_of{};
+};
+
 // k-fold cross-validation: trains settings.folds times, each time with another fold held out. The
 // observer for each fold (null on ranks that do not report) comes from `observer_of`; `done` is
-// told the result of each when it has ended. Collective.
+// told the result of each when it has ended. With `earlier`, the results are those of one that
+// never was interrupted, to the last bit; folds that had ended and were evaluated on other data
+// than that of `all` are refused (ConfigError). Collective.
 std::vector<TrainResult> cross_validate(
     const TrainSettings& settings,
     const std::shared_ptr<const Dataset>& all,
@@ -147,6 +158,7 @@ std::vector<TrainResult> cross_validate(
         observer_of,
     const std::shared_ptr<World>& world,
     const std::function<bool()>& stop = {},
-    const std::function<void(const TrainResult& fold)>& done = {});
+    const std::function<void(const TrainResult& fold)>& done = {},
+    const EarlierFolds& earlier = {});
 
 }  // namespace trireme

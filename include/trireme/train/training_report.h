@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
 
 // The same for programs (summary.json).
 std::string summary_json(const TrainSettings& settings, const TrainResult& result);
+// The result that summary_json has written of a training that had come to its end, for reports on
+// it: without single samples, classes and goals. Nothing for any other text.
+std::optional<TrainResult> result_in_summary(const std::string& text);
 
 // Of cross-validation: each fold's metrics, their means and intervals.
 std::string folds_table(const std::vector<TrainResult>& folds);

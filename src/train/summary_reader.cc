@@ -1,0 +1,75 @@
+#include <charconv>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/json_depth.h"
+#include "trireme/train/training_report.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::uint64_t fingerprint_in(const Json& json) {
+  const std::string digits = json.value("evaluation_fingerprint", "");
+  std::uint64_t value = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  return value;
+}
+
+std::map<std::string, double> numbers_in(const Json& object) {
+  std::map<std::string, double> numbers;
+  for (const auto& [name, value] : object.items()) {
+    numbers[name] = value.is_null() ? std::numeric_limits<double>::quiet_NaN()  // was not finite
+                                    : value.get<double>();
+  }
+  return numbers;
+}
+
+MemoryReport memory_in(const Json& memory) {
+  MemoryReport report;
+  report.ddp_bytes = memory.at("ddp_bytes").get<std::int64_t>();
+  MemoryUse most;
+  for (int category = 0; category < kMemoryCategories; ++category) {
+    const std::string name(memory_category_name(static_cast<MemoryCategory>(category)));
+    const Json& categories = memory.at("categories");
+    most.now[static_cast<std::size_t>(category)] = categories.at(name).get<std::int64_t>();
+  }
+  report.ranks.push_back(most);
+  return report;
+}
+
+}  // namespace
+
+std::optional<TrainResult> result_in_summary(const std::string& text) {
+  const Json json = json_too_deep_at(text) ? Json() : Json::parse(text, nullptr, false);
+  if (!json.is_object() || json.value("status", Json()) != "finished") {
+    return std::nullopt;
+  }
+  try {
+    TrainResult result;
+    result.status = json.at("stopped_early").get<bool>() ? TrainResult::Status::kStoppedEarly
+                                                         : TrainResult::Status::kFinished;
+    result.steps = json.at("steps").get<std::int64_t>();
+    result.seconds = json.at("seconds").get<double>();
+    const Json& loss = json.at("training_loss");
+    result.loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
+    result.evaluation.metrics = numbers_in(json.at("metrics"));
+    result.evaluation.fingerprint = fingerprint_in(json);
+    const Json& throughput = json.at("throughput");
+    result.counts_tokens = throughput.at("unit") == "tokens";
+    result.per_second = throughput.at("per_second").get<double>();
+    result.memory = memory_in(json.at("memory"));
+    result.tensor_bytes = json.at("memory").at("tensor_bytes").get<std::int64_t>();
+    result.micro_batch = json.at("micro_batch").get<std::int64_t>();
+    result.communication_share = json.at("communication_share").get<double>();
+    result.machines = json.value(Json::json_pointer("/machine/machines"), 1);
+    result.sum_group = json.value("sum_group", std::int64_t{0});
+    return result;
+  } catch (const Json::exception&) {
+    return std::nullopt;  // an older version's, or nobody's: the training is repeated
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,140 @@
+// Cross-validations that were ended, and started again.
+
+#include <algorithm>
+#include <csignal>
+
+#include <unistd.h>
+
+#include "tools/train_runs.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::expect_parts;
+using testing::Finished;
+using testing::history;
+using testing::Json;
+using testing::processes_with;
+using testing::Program;
+using testing::read_file;
+using testing::run_program;
+using testing::trireme_binary;
+using testing::Words;
+
+class TrainFolds : public testing::TrainRuns {
+ protected:
+  // SIGKILL to everything, when the run has said this.
+  void kill_after(const Words& words, const std::string& text) {
+    const std::string mark = testing::unique_mark();
+    Program program(words, {mark});
+    ASSERT_TRUE(program.wait_for_output(text));
+    for (const pid_t each : processes_with(mark)) {
+      kill(each, SIGKILL);
+    }
+    program.wait();
+    for (int i = 0; i < 1000 && !processes_with(mark).empty(); ++i) {
+      usleep(5000);
+    }
+    ASSERT_TRUE(processes_with(mark).empty());
+  }
+  Finished resume(const std::string& run, const Words& more = {}) const {
+    Words words = {trireme_binary(), "train", "--resume", path(run)};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  }
+
+  void expect_same(const std::string& a, const std::string& b, int folds) const {
+    for (int fold = 1; fold <= folds; ++fold) {
+      const std::string name = "/fold-" + std::to_string(fold);
+      EXPECT_EQ(history(path(b) + name), history(path(a) + name)) << name;
+      for (const char* file : {"/model.safetensors", "/best.safetensors", "/evaluation.csv"}) {
+        const std::string wanted = read_file(path(a) + name + file);
+        EXPECT_FALSE(wanted.empty()) << name << file;
+        EXPECT_TRUE(read_file(path(b) + name + file) == wanted) << name << file;
+      }
+    }
+    const Json wanted = summary(a);
+    const Json found = summary(b);
+    for (const char* name :
+         {"status", "steps", "training_loss", "metrics", "folds", "micro_batch"}) {
+      EXPECT_EQ(found.at(name), wanted.at(name)) << name;
+    }
+  }
+};
+
+TEST_F(TrainFolds, EndAsIfNobodyHadKilledThem) {
+  const std::string settings = mlp() +
+                               "--steps 200 --eval-every 20 --dropout 0.2 --folds 4 --log-every 1 "
+                               "--normalise standard ";
+  ASSERT_EQ(train("calm", settings).code, 0);
+  kill_after(command("killed", settings + "-n 2"), "fold 3 of 4");
+  ASSERT_FALSE(fs::exists(path("killed") + "/summary.json"));
+  ASSERT_FALSE(fs::exists(path("killed") + "/fold-3/summary.json"));
+  const auto second = fs::last_write_time(path("killed") + "/fold-2/metrics.jsonl");
+  // What has ended is read; the fold at hand begins anew, with other ranks. Killed again in the
+  // last one.
+  kill_after({trireme_binary(), "train", "--resume", path("killed"), "-n", "3", "--zero", "2"},
+             "fold 4 of 4");
+  EXPECT_EQ(fs::last_write_time(path("killed") + "/fold-2/metrics.jsonl"), second);
+  const Finished last = train("killed", settings);  // the very same command
+  ASSERT_EQ(last.code, 0) << last.err;
+  expect_parts(last.out,
+               {"fold 1 of 4 had ended", "fold 3 of 4 had ended", "cross-validation, 4 folds"});
+  expect_same("calm", "killed", 4);
+  // Once more, where it had ended: with --resume only.
+  EXPECT_EQ(train("killed", settings).code, 2);
+  const Json before = summary("killed");
+  EXPECT_EQ(resume("killed").code, 0);
+  EXPECT_EQ(summary("killed").at("folds"), before.at("folds"));
+  EXPECT_EQ(summary("killed").at("memory"), before.at("memory"));
+}
+
+TEST_F(TrainFolds, GoOnFromTheCheckpointOfAFold) {
+  const std::string settings =
+      mlp() + "--steps 300 --eval-every 20 --dropout 0.2 --folds 2 --log-every 1 ";
+  ASSERT_EQ(train("calm", settings).code, 0);
+  kill_after(command("killed", settings + "--save-every 10 -n 2"), "step 60/");
+  ASSERT_TRUE(fs::exists(path("killed") + "/fold-1/checkpoints/latest"));
+  const Finished last = resume("killed");
+  ASSERT_EQ(last.code, 0) << last.err;
+  expect_parts(last.out, {"fold 1 of 2", "resuming after step "});
+  expect_same("calm", "killed", 2);
+}
+
+TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
+  const std::string settings = mlp() + "--steps 3 --folds 3 ";
+  ASSERT_EQ(train("run", settings).code, 0);
+  fs::remove(path("run") + "/summary.json");
+  fs::remove(path("run") + "/fold-3/summary.json");
+  for (const std::string more : {"", "--allow-changes"}) {
+    const Finished other = train("run", settings + "--lr 0.5 " + more);
+    EXPECT_EQ(other.code, 2) << other.out;
+    expect_parts(other.err, {"other settings", "lr: 0.001 in the run, 0.5 given", "--run"});
+  }
+  const Finished number = train("run", "--resume 2");
+  EXPECT_EQ(number.code, 2);
+  expect_parts(number.err, {"cross-validation", "found 2"});
+  EXPECT_EQ(train("run", settings + "--resume never").code, 2);
+  // Other data of the same size.
+  const std::string labels = path("train-labels-idx1-ubyte");
+  std::string bytes = read_file(labels);
+  std::rotate(bytes.begin() + 8, bytes.begin() + 9, bytes.end());
+  data_.write("train-labels-idx1-ubyte", bytes);
+  const Finished data = resume("run");
+  EXPECT_EQ(data.code, 2) << data.out;
+  expect_parts(data.err, {"fold 1", "other samples", data_.path()});
+}
+
+TEST_F(TrainFolds, SayHowTheyAreResumed) {
+  signal(SIGINT, SIG_DFL);  // a shell may have had it ignored
+  Program program(command("run", mlp() + "-n 2 --steps 1000000 --folds 3 --log-every 1"));
+  ASSERT_TRUE(program.wait_for_output("step 3/"));
+  kill(program.pid(), SIGINT);
+  const Finished finished = program.wait();
+  EXPECT_EQ(finished.code, 128 + SIGINT) << finished.err;
+  expect_parts(finished.err, {"trireme train --resume " + path("run")});
+}
+
+}  // namespace
+}  // namespace trireme
