@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "doctor/precision_check.h"
 #include "doctor/quantity.h"
 #include "launch/placement.h"
 #include "trireme/core/error.h"
@@ -355,6 +356,9 @@ std::vector<Finding> check_versions(const Versions& versions,
         "built, or set LD_LIBRARY_PATH to its lib folder";
   }
   findings.push_back(torch);
+  if (!versions.libtorch.empty() && versions.worker_trouble.empty()) {
+    findings.push_back(check_precisions(versions));
+  }
   findings.push_back({"compiler", versions.compiler, Verdict::kOk, "", {}});
   findings.push_back({"kernel", kernel.empty() ? "not known" : kernel, Verdict::kOk, "", {}});
 

@@ -1,6 +1,7 @@
 #include "doctor/versions.h"
 
 #include <filesystem>
+#include <locale>
 #include <sstream>
 
 #include <dlfcn.h>
@@ -33,16 +34,17 @@ std::string find_ucx() {
   return answer.code == 0 ? answer.text : "";
 }
 
-// Loads LibTorch, which takes half a second, and at once ends with a line on how it is used.
-std::string find_worker_trouble() {
+// Loads LibTorch, which takes half a second, and measures a few milliseconds.
+std::string find_worker_trouble(Versions& versions) {
   std::error_code error;
   const auto path =
       std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "trireme-worker";
   if (access(path.c_str(), X_OK) != 0) {
     return concat(path.string(), " is not there");
   }
-  const Answer answer = ask_program({path.string()}, Milliseconds(8000));
-  if (answer.code == 2) {  // wrong usage: it runs
+  const Answer answer = ask_program({path.string(), "precisions"}, Milliseconds(8000));
+  if (answer.code == 0) {
+    parse_precisions(answer.text, versions);
     return {};
   }
   return concat(path.string(),
@@ -72,6 +74,19 @@ MpiVersion parse_mpi_version(const std::string& text) {
   return {};
 }
 
+void parse_precisions(const std::string& text, Versions& versions) {
+  std::istringstream words(text);
+  words.imbue(std::locale::classic());
+  std::string name;
+  double slowdown = 0;
+  while (words >> name >> slowdown) {
+    double& place = name == "bfloat16" ? versions.bfloat16_slowdown : versions.float16_slowdown;
+    if ((name == "bfloat16" || name == "float16") && slowdown > 0) {
+      place = slowdown;
+    }
+  }
+}
+
 Versions find_versions() {
   Versions versions;
   versions.trireme = TRIREME_VERSION;
@@ -87,7 +102,7 @@ Versions find_versions() {
     }
   }
   if (!versions.libtorch.empty()) {
-    versions.worker_trouble = find_worker_trouble();
+    versions.worker_trouble = find_worker_trouble(versions);
   }
   return versions;
 }

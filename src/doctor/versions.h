@@ -15,6 +15,10 @@ struct Versions {
   // Why trireme-worker, which `trireme train` starts, does not run; empty where it does or where
   // there is no LibTorch.
   std::string worker_trouble;
+  // How many times as long a matrix product takes in 16 bits as in float32 on this processor, which
+  // only LibTorch can tell; 0: not known.
+  double bfloat16_slowdown = 0;
+  double float16_slowdown = 0;
 };
 
 // Asks the libraries and programs of this machine.
@@ -27,5 +31,8 @@ struct MpiVersion {
   std::string number;
 };
 MpiVersion parse_mpi_version(const std::string& text);
+
+// Takes the slowdowns from what "trireme-worker precisions" says; any other text says nothing.
+void parse_precisions(const std::string& text, Versions& versions);
 
 }  // namespace trireme::detail

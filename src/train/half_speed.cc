@@ -1,4 +1,4 @@
-#include "train/half_speed.h"
+#include "trireme/train/half_speed.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 
 #include "trireme/core/error.h"
 
-namespace trireme::detail {
+namespace trireme {
 namespace {
 
 constexpr double kFairPrice = 3;
@@ -32,11 +32,11 @@ double seconds_of_product(at::ScalarType type) {
 
 }  // namespace
 
-double slowdown_of_precision(const TrainSettings& settings) {
-  if (settings.precision == "float32") {
+double slowdown_of_precision(const std::string& precision) {
+  if (precision == "float32") {
     return 1;
   }
-  const at::ScalarType type = settings.precision == "float16" ? at::kHalf : at::kBFloat16;
+  const at::ScalarType type = precision == "float16" ? at::kHalf : at::kBFloat16;
   return seconds_of_product(type) / seconds_of_product(at::kFloat);
 }
 
@@ -44,11 +44,11 @@ std::string slow_precision_warning(const std::string& precision, double slowdown
   if (!(slowdown > kFairPrice)) {
     return "";
   }
-  return concat("warning: on this processor a matrix product takes ",
-                std::llround(slowdown),
-                " times as long in ",
-                precision == "autocast" ? "bfloat16 (--precision autocast)" : precision,
-                " as in float32: --precision float32 trains faster here");
+  return detail::concat("warning: on this processor a matrix product takes ",
+                        std::llround(slowdown),
+                        " times as long in ",
+                        precision == "autocast" ? "bfloat16 (--precision autocast)" : precision,
+                        " as in float32: --precision float32 trains faster here");
 }
 
-}  // namespace trireme::detail
+}  // namespace trireme

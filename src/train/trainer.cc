@@ -8,13 +8,13 @@
 #include <ATen/Parallel.h>
 
 #include "train/averaged_weights.h"
-#include "train/half_speed.h"
 #include "train/run_checkpoints.h"
 #include "train/sampling_choice.h"
 #include "train/starting_weights.h"
 #include "train/step_runner.h"
 #include "train/train_progress.h"
 #include "trireme/core/error.h"
+#include "trireme/train/half_speed.h"
 
 namespace trireme {
 namespace {
@@ -472,7 +472,7 @@ TrainResult train(const TrainSettings& settings,
   here.ranks = world->size();  // whoever has started them
   if (observer != nullptr) {
     const std::string warning =
-        detail::slow_precision_warning(here.precision, detail::slowdown_of_precision(here));
+        slow_precision_warning(here.precision, slowdown_of_precision(here.precision));
     if (!warning.empty()) {
       say(warning);
     }

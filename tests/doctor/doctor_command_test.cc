@@ -67,6 +67,8 @@ TEST_P(DoctorRanks, WritesEverythingAsJson) {
     EXPECT_NE(finding.value("value", ""), "") << check;
     EXPECT_EQ(finding.value("advice", "").empty(), finding.value("verdict", "") == "ok") << check;
   }
+  const Json half = finding_of(report, "16-bit speed");  // LibTorch was asked
+  EXPECT_GT(half.at("numbers").at("bfloat16_slowdown"), 0) << half;
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 

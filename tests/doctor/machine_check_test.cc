@@ -239,6 +239,34 @@ TEST(VersionCheck, ATrainingProgramThatDoesNotStartIsAProblem) {
   EXPECT_TRUE(says(finding.value, versions.worker_trouble)) << finding.value;
 }
 
+TEST(VersionCheck, SaysWhetherSixteenBitsSaveTime) {
+  Versions versions;
+  versions.libtorch = "2.11.0";
+  const auto found = [&] { return named(check_versions(versions, "6", {}), "16-bit speed"); };
+  EXPECT_EQ(found().value, "not known");
+  detail::parse_precisions("bfloat16 0.5 float16 30\n", versions);
+  Finding finding = found();
+  EXPECT_EQ(finding.verdict, Verdict::kOk);
+  EXPECT_EQ(finding.advice, "");
+  for (const char* part : {"bfloat16 2.0 times as fast",
+                           "float16 takes 30.0 times as long",
+                           "bfloat16 and autocast save time"}) {
+    EXPECT_TRUE(says(finding.value, part)) << finding.value;
+  }
+  detail::parse_precisions("bfloat16 1.5 float16 0.5", versions);
+  finding = found();
+  EXPECT_EQ(finding.verdict, Verdict::kNote);
+  EXPECT_TRUE(says(finding.advice, "train in float32")) << finding.advice;
+  EXPECT_TRUE(says(finding.advice, "float16 does save time")) << finding.advice;
+  EXPECT_EQ(finding.numbers.at("bfloat16_slowdown"), 1.5);
+  Versions unknown;
+  for (const char* text : {"", "bfloat16", "bfloat16 nan float16 -1", "what?"}) {
+    detail::parse_precisions(text, unknown);
+    EXPECT_EQ(unknown.bfloat16_slowdown, 0) << text;
+    EXPECT_EQ(unknown.float16_slowdown, 0) << text;
+  }
+}
+
 TEST(VersionCheck, KnowsBothMpis) {
   const auto open_mpi = detail::parse_mpi_version("mpirun (Open MPI) 5.0.3\n\nReport bugs to x\n");
   EXPECT_EQ(open_mpi.name, "Open MPI");

@@ -16,9 +16,9 @@
 
 #include "data/formula_dataset.h"
 #include "support/ranks.h"
-#include "train/half_speed.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/memory_limit.h"
+#include "trireme/train/half_speed.h"
 #include "trireme/train/training_report.h"
 
 namespace trireme {
@@ -766,12 +766,12 @@ TEST(CrossValidate, HoldsEverySampleOutOnce) {
 TEST(SlowPrecision, IsMeasuredAndSaidOnce) {
   TrainSettings settings;
   settings.precision = "float32";
-  EXPECT_EQ(detail::slowdown_of_precision(settings), 1);
+  EXPECT_EQ(slowdown_of_precision(settings.precision), 1);
   for (const char* precision : {"bfloat16", "float16", "autocast"}) {
     settings.precision = precision;
-    EXPECT_GT(detail::slowdown_of_precision(settings), 0) << precision;
-    EXPECT_EQ(detail::slow_precision_warning(precision, 1.4), "") << "a fair price for the memory";
-    const std::string warning = detail::slow_precision_warning(precision, 193.4);
+    EXPECT_GT(slowdown_of_precision(settings.precision), 0) << precision;
+    EXPECT_EQ(slow_precision_warning(precision, 1.4), "") << "a fair price for the memory";
+    const std::string warning = slow_precision_warning(precision, 193.4);
     EXPECT_NE(warning.find("193 times"), std::string::npos) << warning;
     EXPECT_NE(warning.find(precision), std::string::npos) << warning;
     EXPECT_NE(warning.find("--precision float32"), std::string::npos) << warning;

@@ -24,6 +24,9 @@ int main(int argc, char** argv) {
     if (!words.empty() && words[0] == "sample") {
       return trireme::worker::sample({words.begin() + 1, words.end()});
     }
+    if (words.size() == 1 && words[0] == "precisions") {
+      return trireme::worker::measure_precisions();
+    }
     if (!words.empty() && words[0] == "export-archive") {
       return trireme::worker::export_archive({words.begin() + 1, words.end()});
     }

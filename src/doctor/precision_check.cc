@@ -1,0 +1,45 @@
+#include "doctor/precision_check.h"
+
+#include <cstdio>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr double kWorthwhile = 0.9;  // of the time that float32 takes
+
+}  // namespace
+
+Finding check_precisions(const Versions& versions) {
+  Finding finding{"16-bit speed", "not known", Verdict::kOk, "", {}};
+  if (!(versions.bfloat16_slowdown > 0 && versions.float16_slowdown > 0)) {
+    return finding;
+  }
+  const auto in_words = [](const char* type, double slowdown) {
+    char text[64];
+    std::snprintf(text,
+                  sizeof(text),
+                  slowdown < 1 ? "%s %.1f times as fast" : "%s takes %.1f times as long",
+                  type,
+                  slowdown < 1 ? 1 / slowdown : slowdown);
+    return std::string(text);
+  };
+  finding.value = concat(in_words("bfloat16", versions.bfloat16_slowdown),
+                         ", ",
+                         in_words("float16", versions.float16_slowdown),
+                         " (matrix product, against float32)");
+  finding.numbers = {{"bfloat16_slowdown", versions.bfloat16_slowdown},
+                     {"float16_slowdown", versions.float16_slowdown}};
+  if (versions.bfloat16_slowdown < kWorthwhile) {
+    finding.value += ": --precision bfloat16 and autocast save time";
+  } else {
+    finding.verdict = Verdict::kNote;
+    finding.advice =
+        concat("train in float32: bfloat16 and autocast save memory on this processor, and no time",
+               versions.float16_slowdown < kWorthwhile ? "; float16 does save time" : "");
+  }
+  return finding;
+}
+
+}  // namespace trireme::detail
