@@ -2,6 +2,8 @@
 
 #include "trireme/train/training_report.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 namespace trireme {
@@ -39,6 +41,64 @@ TEST(FoldsTable, OneFoldHasNoInterval) {
   expect_part(table, "2 folds, 1 of them evaluated");
   expect_part(table, "40.00 % (one fold: ");
   EXPECT_EQ(table.find("interval"), std::string::npos) << table;
+}
+
+// What a cross-validation that goes on reads of the folds that had ended: every bit counts.
+TEST(Summary, HasTheResultThatItWasWrittenOf) {
+  TrainResult result;
+  result.status = TrainResult::Status::kStoppedEarly;
+  result.steps = 70;
+  result.seconds = 1.0 / 3;
+  result.loss = 0.1 + 0.2;
+  result.evaluation.metrics = {{"accuracy", 2.0 / 3}, {"loss", std::nan("")}};
+  result.evaluation.samples = {{1, 1, 0.5}};
+  result.evaluation.fingerprint = 0xfedcba9876543210;
+  result.counts_tokens = true;
+  result.per_second = 1e5 / 7;
+  result.communication_share = 1.0 / 7;
+  result.micro_batch = 4;
+  result.tensor_bytes = 123;
+  result.memory.ddp_bytes = 1000;
+  result.memory.ranks.resize(2);
+  result.memory.ranks[1].now = {1, 2, 3, 4, 5, 6, 7, 8};
+  result.machines = 2;
+  result.sum_group = 3;
+  const std::string text = summary_json({}, result);
+  const auto read = result_in_summary(text);
+  ASSERT_TRUE(read) << text;
+  EXPECT_EQ(read->status, result.status);
+  EXPECT_EQ(read->steps, 70);
+  EXPECT_EQ(read->seconds, 1.0 / 3);
+  EXPECT_EQ(read->loss, 0.1 + 0.2);
+  EXPECT_EQ(read->evaluation.metrics.at("accuracy"), 2.0 / 3);
+  EXPECT_TRUE(std::isnan(read->evaluation.metrics.at("loss")));
+  EXPECT_EQ(read->evaluation.fingerprint, 0xfedcba9876543210);
+  EXPECT_TRUE(read->counts_tokens);
+  EXPECT_EQ(read->per_second, 1e5 / 7);
+  EXPECT_EQ(read->communication_share, 1.0 / 7);
+  EXPECT_EQ(read->micro_batch, 4);
+  EXPECT_EQ(read->tensor_bytes, 123);
+  EXPECT_EQ(read->memory.ddp_bytes, 1000);
+  EXPECT_EQ(read->memory.ranks.at(0).now, result.memory.ranks[1].now) << "the rank with most";
+  EXPECT_EQ(read->machines, 2);
+  EXPECT_EQ(read->sum_group, 3);
+}
+
+// Such a fold is trained again.
+TEST(Summary, OfATrainingThatDidNotEndHasNoResult) {
+  TrainResult interrupted;
+  interrupted.status = TrainResult::Status::kInterrupted;
+  const std::string whole = summary_json({}, {});
+  for (const std::string& text : {summary_json({}, interrupted),
+                                  whole.substr(0, whole.size() / 2),
+                                  std::string(),
+                                  std::string("[]"),
+                                  std::string(R"({"status": "failed", "reason": "killed"})"),
+                                  std::string(R"({"status": "finished"})"),
+                                  std::string(R"({"status": 3})"),
+                                  std::string(100000, '[')}) {
+    EXPECT_FALSE(result_in_summary(text)) << text.substr(0, 100);
+  }
 }
 
 }  // namespace
