@@ -1,5 +1,6 @@
 #include "settings/field.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -67,6 +68,18 @@ void check_bounds(const std::string& name, double value, const Bounds& bounds) {
           (upper ? " and at most " + number_text(bounds.most) : "") +
           (bounds.automatic ? ", or " + number_text(*bounds.automatic) + " for the default" : ""),
       number_text(value));
+}
+
+// Numbers are used as float32, where the products of larger ones are infinite.
+constexpr double kLargestNumber = 1e30;
+
+template <class T>
+Bounds bounds_for(Bounds bounds) {
+  if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::vector<double>>) {
+    bounds.least = std::max(bounds.least, -kLargestNumber);
+    bounds.most = std::min(bounds.most, kLargestNumber);
+  }
+  return bounds;
 }
 
 bool is_utf8(const std::string& text) {
@@ -197,8 +210,9 @@ template <class T>
 Setting field(const std::string& name,
               T TrainSettings::*member,
               const std::string& meaning,
-              const Bounds& bounds,
+              const Bounds& given,
               const std::vector<std::string>& deepspeed) {
+  const Bounds bounds = bounds_for<T>(given);
   Setting setting;
   setting.name = name;
   setting.kind = !bounds.choices.empty() ? joined(bounds.choices, "|")

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <numeric>
 
 #include "trireme/core/environment.h"
@@ -330,6 +331,15 @@ std::optional<Goal> goal_of(const TrainSettings& settings) {
   TRIREME_CHECK(known && parsed.ec == std::errc() && parsed.ptr == end,
                 "goal: expected METRIC:VALUE with loss, accuracy, f1 or perplexity, like "
                 "accuracy:0.9, found \"",
+                settings.goal,
+                "\"");
+  const bool share = goal.metric == "accuracy" || goal.metric == "f1";
+  const double least = goal.metric == "perplexity" ? 1 : 0;
+  TRIREME_CHECK(std::isfinite(goal.value) && goal.value >= least && (!share || goal.value <= 1),
+                "goal: expected a value of ",
+                goal.metric,
+                share ? " from 0 to 1" : detail::concat(" of at least ", least),
+                ", found \"",
                 settings.goal,
                 "\"");
   return goal;

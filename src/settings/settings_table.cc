@@ -161,7 +161,7 @@ std::vector<Setting> training_settings() {
             &S::epochs,
             "Passes over the data, fractions allowed, if steps is 0; 0: 10 for an mlp, 6 for a "
             "convnet, 5 for a wide model.",
-            {.least = 0}),
+            {.least = 0, .most = 1e9}),
       field("batch",
             &S::batch,
             "Samples of one update over all ranks, no more than there are to train on; 0: 32 for a "
@@ -234,7 +234,7 @@ std::vector<Setting> optimizer_settings() {
       field("eps",
             &S::eps,
             "Epsilon of adamw, adam, lamb and adagrad.",
-            {.least = 0},
+            {.least = 0, .most = 1},
             {"optimizer.params.eps"}),
       field("weight_decay",
             &S::weight_decay,
@@ -395,7 +395,7 @@ std::vector<Setting> rank_settings() {
       field("timeout",
             &S::timeout,
             "Seconds after which any wait for another rank gives up.",
-            {.least = 1}),
+            {.least = 1, .most = 1e9}),
   };
 }
 

@@ -430,6 +430,35 @@ TEST(Configuration, ChecksTypesOfText) {
   EXPECT_TRUE(settings.hidden.empty());
 }
 
+TEST(Configuration, AGoalIsAValueOfItsMetric) {
+  for (const char* goal : {"loss:nan",
+                           "loss:inf",
+                           "loss:-inf",
+                           "loss:-1",
+                           "loss:",
+                           "loss",
+                           "accuracy:90",
+                           "accuracy:-0.1",
+                           "f1:1.5",
+                           "perplexity:0.5",
+                           "perplexity:inf",
+                           "error:0.1"}) {
+    TrainSettings settings;
+    settings.goal = goal;
+    try {
+      resolve(settings);
+      ADD_FAILURE() << goal;
+    } catch (const ConfigError& error) {
+      expect_parts(error.what(), {"goal: expected", "found", goal});
+    }
+  }
+  for (const char* goal : {"loss:0", "loss:0.25", "accuracy:1", "f1:0.9", "perplexity:4"}) {
+    TrainSettings settings;
+    settings.goal = goal;
+    EXPECT_NO_THROW(resolve(settings)) << goal;
+  }
+}
+
 TEST(Configuration, ChecksRanges) {
   const std::vector<std::pair<std::string, std::string>> cases = {{"zero", "4"},
                                                                   {"zero", "-1"},
@@ -453,6 +482,23 @@ TEST(Configuration, ChecksRanges) {
                                                                   {"gamma", "2"},
                                                                   {"folds", "1001"},
                                                                   {"bucket_bytes", "1"},
+                                                                  {"eps", "1e300"},
+                                                                  {"eps", "1.5"},
+                                                                  {"lr", "1e300"},
+                                                                  {"lr", "1e31"},
+                                                                  {"l1", "1e300"},
+                                                                  {"noise", "1e300"},
+                                                                  {"weight_decay", "1e300"},
+                                                                  {"clip_norm", "1e300"},
+                                                                  {"clip_value", "1e300"},
+                                                                  {"loss_weights", "1,1e300"},
+                                                                  {"class_weights", "1,1e300"},
+                                                                  {"speeds", "1,1e300"},
+                                                                  {"loss_scale_initial", "1e300"},
+                                                                  {"straggler_factor", "1e300"},
+                                                                  {"timeout", "1e300"},
+                                                                  {"timeout", "1e10"},
+                                                                  {"epochs", "1e300"},
                                                                   {"steps", "-1"},
                                                                   {"steps", "1e30"},
                                                                   {"steps", "9223372036854775808"},
