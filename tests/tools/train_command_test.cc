@@ -244,6 +244,18 @@ TEST_F(TrainCommand, ShowsTheSettingsInForce) {
   EXPECT_EQ(config, Json::parse(to_json(resolve(expected))));
 }
 
+// The kernel takes 128 KiB in one variable of the environment.
+TEST_F(TrainCommand, SettingsOfAnyLengthReachTheRanks) {
+  Json config;
+  for (int i = 0; i < 20'000; ++i) {
+    config["batch_schedule"].push_back(std::to_string(1000 + i) + ":12");
+  }
+  const std::string file = data_.write("long.json", config.dump());
+  ASSERT_GT(config.dump().size(), 2U * 128 * 1024);
+  train_well("run", mlp() + "-n 2 --steps 2 --config " + file);
+  EXPECT_EQ(read_json(path("run") + "/config.json").at("batch_schedule").size(), 20'000U);
+}
+
 TEST_F(TrainCommand, TakesEverySettingAsAFlagAndShowsItInHelp) {
   const Finished help = run_program({trireme_binary(), "train", "--help"});
   EXPECT_EQ(help.code, 0);

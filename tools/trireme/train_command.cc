@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "inherited_text.h"
 #include "machine_options.h"
 #include "sibling.h"
 #include "train_resume.h"
@@ -114,7 +115,10 @@ std::string help_text() {
          "                      without this flag; with it, one that has none is refused. Settings "
          "that are\n"
          "                      not given are those of the run\n"
-         "  --resume RUN        the same, in this folder\n"
+         "  --resume RUN        the same, in this folder. A cross-validation resumes with the "
+         "first "
+         "fold that\n"
+         "                      had not ended\n"
          "  --resume STEP       resume from the checkpoint of this step\n"
          "  --resume never      refuse a folder that holds a run\n"
          "  --print-config      show the settings in force, as JSON, and end\n"
@@ -159,7 +163,7 @@ void take_ranks(TrainSettings& settings, const TrainSettings& given, const Forei
 
 // Becomes one rank of the job that another launcher has started.
 int train_as_rank(const TrainSettings& settings, const std::optional<std::int64_t>& step) {
-  setenv(kEnvTrainSettings, to_json(settings).c_str(), 1);
+  setenv(kEnvTrainSettings, inherited_text(to_json(settings)).c_str(), 1);
   const std::string threads = std::to_string(settings.threads);
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
     setenv(name, threads.c_str(), 1);
@@ -243,7 +247,7 @@ int run_training(const TrainCommand& command) {
   if (step) {
     options.command.push_back(std::to_string(*step));
   }
-  options.environment = {concat(kEnvTrainSettings, "=", to_json(settings))};
+  options.environment = {concat(kEnvTrainSettings, "=", inherited_text(to_json(settings)))};
   options.ranks = static_cast<int>(settings.ranks);
   options.threads = static_cast<int>(settings.threads);
   options.timeout_seconds = settings.timeout;

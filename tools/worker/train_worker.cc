@@ -111,7 +111,9 @@ TrainSettings settings_of(const std::string& run) {
   TrainSettings settings;
   const std::string given = env_string(kEnvTrainSettings).value_or("");
   if (!given.empty()) {
-    apply_json(settings, given, kEnvTrainSettings);
+    // As they are, or in a file: they may be longer than a variable.
+    const std::string text = given.starts_with('{') ? given : text_of(given);
+    apply_json(settings, text, kEnvTrainSettings);
   } else {
     apply_json(settings, text_of(fs::path(run) / "config.json"), run + "/config.json");
   }

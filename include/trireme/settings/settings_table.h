@@ -38,7 +38,8 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
 // The inverse: one flat object, names as in the table.
 std::string to_json(const TrainSettings& settings);
 
-// The variable in which `trireme train` hands its settings, as JSON, to the ranks.
+// The variable in which `trireme train` hands its settings to the ranks: JSON, or the path of a
+// file with it.
 inline constexpr const char* kEnvTrainSettings = "TRIREME_TRAIN_SETTINGS";
 
 // The table as a page of documentation (Markdown), and as lines for --help.
