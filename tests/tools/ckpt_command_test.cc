@@ -200,6 +200,13 @@ TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
   expect({"import", out, run(), "--step", "20"}, 0, {"run/checkpoints/step-00000020"});
   expect({"import", path("missing"), run()}, 2, {"nothing"});
   expect({"import", run(), run()}, 2, {"model.safetensors"});
+  // A run would take them for its newest checkpoint, and could not go on from it.
+  std::ofstream(run() + "/config.json") << "{}";
+  const std::size_t before = checkpoints().steps().size();
+  for (const std::string& place : {run(), run() + "/checkpoints"}) {
+    expect({"import", out, place, "--step", "30"}, 2, {"of the run", "--weights-from"});
+  }
+  EXPECT_EQ(checkpoints().steps().size(), before);
   std::ofstream(path("broken")) << "not a file of weights";
   expect({"import", path("broken"), path("new"), "--step", "1"}, 1, {path("broken"), "byte 0"});
   expect({"import", out, path("new"), "--format", "gpt2", "--step", "1"}, 2, {"wte.weight"});
@@ -273,6 +280,9 @@ TEST_F(CkptCommand, PrunesAllButWhatIsToStay) {
   {
     const FolderLock lock(checkpoints().path());
     expect({"prune", run(), "--keep-last", "1"}, 2, {"another job"});
+    // What only looks takes no lock: not of a run that is alive, and in no folder that it may not
+    // write.
+    expect({"prune", run(), "--keep-last", "1", "--dry-run"}, 0, {"would remove"});
     EXPECT_EQ(checkpoints().steps().size(), 5U);
   }
   expect({"prune", run(), "--keep-last", "1", "--keep-every", "10"}, 0, {"removed"});

@@ -639,6 +639,11 @@ TEST_F(CompareCommand, FoldersThatAreNoRunsAreNamed) {
   EXPECT_TRUE(has(message(), "summary.json: expected one JSON object"));
   write_file(b() + "/summary.json", "{\"steps\":1}");
   EXPECT_TRUE(has(message(), "status"));
+  write_file(b() + "/summary.json", R"({"status":"failed","reason":"rank 1 was killed"})");
+  EXPECT_TRUE(
+      has(message(), "b: expected a run that has ended, found one that failed (rank 1 was"));
+  write_file(b() + "/summary.json", "");
+  EXPECT_TRUE(has(message(), "summary.json: expected one JSON object"));
   write_file(b() + "/summary.json", R"({"status":"finished","steps":1,"metrics":{"loss":"low"}})");
   EXPECT_TRUE(has(message(), "expected a number for \"loss\", found \"low\""));
   write_run(b(), R"("loss":0.5)");

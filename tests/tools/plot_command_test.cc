@@ -85,6 +85,19 @@ TEST_F(PlotCommand, DrawsTheFoldsOfACrossValidatedRun) {
   EXPECT_TRUE(has(svg, ">fold-2</text>"));
 }
 
+// As SIGKILL leaves a cross-validation in the first step of a fold.
+TEST_F(PlotCommand, LeavesOutFoldsThatHaveRecordedNothing) {
+  write_log(run("crossed/fold-1"), 30, 1000);
+  write_file(run("crossed/fold-2") + "/metrics.jsonl", "");
+  const Finished done = plot({run("crossed")});
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(has(done.err, "fold-2 has recorded no step yet")) << done.err;
+  write_file(run("begun") + "/metrics.jsonl", "{\"step\":1,\"lo");
+  const Finished nothing = plot({run("begun")});
+  EXPECT_EQ(nothing.code, 2);
+  EXPECT_TRUE(has(nothing.err, "the run has recorded none yet")) << nothing.err;
+}
+
 TEST_F(PlotCommand, IgnoresTheEndOfALineThatWasNeverFinished) {
   write_file(run("killed") + "/metrics.jsonl",
              "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}\n{\"step\":3,\"lo");

@@ -157,6 +157,19 @@ Source open_import(const ImportOptions& options) {
   return weights_of_safetensors(options.file);
 }
 
+// Weights are no state that a run can go on from: among its checkpoints, they would be what the
+// next resume takes and fails with.
+void refuse_run(const std::string& folder) {
+  const std::string run = run_around(folder);
+  TRIREME_CHECK(run.empty(),
+                "expected a folder of its own for the imported weights, found \"",
+                folder,
+                "\" of the run \"",
+                run,
+                "\", which could not resume from weights alone: import them elsewhere, and train "
+                "with --weights-from");
+}
+
 }  // namespace
 
 int export_weights(const ExportOptions& options) {
@@ -200,6 +213,7 @@ int import_file(const ImportOptions& given) {
       "\"");
   const fs::path inside = fs::path(options.folder) / "checkpoints";
   const std::string folder = fs::is_directory(inside) ? inside.string() : options.folder;
+  refuse_run(folder);
   if (options.format == "torch" || (options.format == "auto" && is_zip(options.file))) {
     TRIREME_CHECK(!options.untied, "--untied: only names of GPT-2 know it");
     return run_sibling(kWorker,

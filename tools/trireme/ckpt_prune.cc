@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <optional>
 
 #include "checkpoint_place.h"
 #include "ckpt.h"
@@ -10,7 +11,10 @@ namespace trireme::tools {
 
 int prune_checkpoints(const PruneOptions& options) {
   const CheckpointFolder folder(checkpoints_of(options.place));
-  const FolderLock lock(folder.path());  // a training that writes there prunes itself
+  std::optional<FolderLock> lock;
+  if (!options.dry_run) {         // which only looks
+    lock.emplace(folder.path());  // a training that writes there prunes itself
+  }
   const Retention retention{options.keep_last, options.keep_every};
   const std::int64_t newest = folder.newest().value();
   const char* done = options.dry_run ? "would remove" : "removed";

@@ -34,6 +34,23 @@ std::string last_part(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+// A run, or fold, that has not finished its first step has nothing to show beside others.
+void leave_out_empty(std::vector<Source>& sources) {
+  const auto empty = [](const Source& source) {
+    return source.log.training.empty() && source.log.evaluation.empty();
+  };
+  if (std::all_of(sources.begin(), sources.end(), empty)) {
+    return;  // what is missing is said later
+  }
+  for (const Source& source : sources) {
+    if (empty(source)) {
+      std::fprintf(
+          stderr, "trireme: %s has recorded no step yet: it is left out\n", source.folder.c_str());
+    }
+  }
+  sources.erase(std::remove_if(sources.begin(), sources.end(), empty), sources.end());
+}
+
 std::vector<Source> sources_of(const std::vector<std::string>& runs) {
   std::set<std::string> short_names;
   for (const std::string& run : runs) {
@@ -51,6 +68,7 @@ std::vector<Source> sources_of(const std::vector<std::string>& runs) {
       sources.push_back({name, folder, read_log(folder)});
     }
   }
+  leave_out_empty(sources);
   return sources;
 }
 
@@ -62,11 +80,12 @@ std::vector<Source> sources_of(const std::vector<std::string>& runs) {
   for (const auto& [name, series] : source.log.evaluation) {
     names += (names.empty() ? "" : ", ") + std::string(kOfEvaluation) + name;
   }
-  throw ConfigError(detail::concat(source.folder,
-                                   "/metrics.jsonl: expected the metric \"",
-                                   metric,
-                                   "\", found ",
-                                   names.empty() ? "no metrics" : names));
+  throw ConfigError(
+      detail::concat(source.folder,
+                     "/metrics.jsonl: expected the metric \"",
+                     metric,
+                     "\", found ",
+                     names.empty() ? "no step: the run has recorded none yet" : names));
 }
 
 const Series* find(const std::map<std::string, Series>& all, const std::string& name) {

@@ -184,6 +184,14 @@ Run read_run(const std::string& folder) {
   const Json summary = read_object(
       folder, "summary.json", "; it is written when a run ends, resume one that was killed first");
   const std::string where = folder + "/summary.json";
+  if (summary.value("status", Json()) == "failed") {
+    const Json reason = summary.value("reason", Json());
+    throw ConfigError(detail::concat(
+        folder,
+        ": expected a run that has ended, found one that failed (",
+        reason.is_string() ? shown(reason.get<std::string>()) : "for a reason it does not say",
+        "): resume it, or train it again"));
+  }
   try {
     run.status = summary.at("status").get<std::string>();
     run.steps = summary.at("steps").get<std::int64_t>();
