@@ -28,6 +28,12 @@ std::string_view one_spelling(std::string_view word, NumberText& buffer) {
 
 }  // namespace
 
+ClassNames::ClassNames(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    add(word);
+  }
+}
+
 std::int32_t ClassNames::add(std::string_view word) {
   NumberText buffer;
   const std::string_view spelling = one_spelling(word, buffer);

@@ -15,6 +15,10 @@ namespace trireme::detail {
 // word.
 class ClassNames {
  public:
+  ClassNames() = default;
+  // Those of a file that was read before: what words() gave.
+  explicit ClassNames(const std::vector<std::string>& words);
+
   // While the file is read: a number for the word in the order of appearance.
   std::int32_t add(std::string_view word);
   // Once it was read: the classes of the numbers that add() gave out.

@@ -1,6 +1,6 @@
 #include "data/csv_cells.h"
 
-#include <algorithm>
+#include <cstring>
 
 #include "data/text_lines.h"
 #include "trireme/core/printable.h"
@@ -40,11 +40,10 @@ void CsvCells::next_quoted() {
   for (;; quote += 2) {
     const void* found = std::memchr(quote, '"', static_cast<std::size_t>(end_ - quote));
     if (found == nullptr) {
-      throw_text_error(file_,
-                       place_,
-                       concat("expected a closing quote before the end of the line, found none in ",
-                              shown({place_, static_cast<std::size_t>(end_ - place_)}),
-                              " (cells with line breaks are not understood)"));
+      throw BadQuotes{place_,
+                      concat("expected a closing quote before the end of the line, found none in ",
+                             shown({place_, static_cast<std::size_t>(end_ - place_)}),
+                             " (cells with line breaks are not understood)")};
     }
     const char* run = quote;
     quote = static_cast<const char*>(found);
@@ -66,24 +65,11 @@ void CsvCells::next_quoted() {
     ++after;
   }
   if (after < end_ && *after != separator_) {
-    throw_text_error(
-        file_,
+    throw BadQuotes{
         after,
-        concat("expected a separator after a closing quote, found '", printable({after, 1}), "'"));
+        concat("expected a separator after a closing quote, found '", printable({after, 1}), "'")};
   }
   next_ = after < end_ ? after + 1 : nullptr;
-}
-
-std::int64_t count_csv_cells(const MappedFile& file, std::string_view line, char separator) {
-  // At the speed of memory where no quotes are in the way.
-  if (std::memchr(line.data(), '"', line.size()) == nullptr) {
-    return 1 + std::count(line.begin(), line.end(), separator);
-  }
-  std::int64_t cells = 0;
-  for (CsvCells walk(file, line, separator); walk.next();) {
-    ++cells;
-  }
-  return cells;
 }
 
 }  // namespace trireme::detail

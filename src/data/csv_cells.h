@@ -1,21 +1,24 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "data/mapped_file.h"
-
 namespace trireme::detail {
+
+// Thrown for quotes that do not fit: where the line's cells end is not known then.
+struct BadQuotes {
+  const char* place;
+  std::string message;
+};
 
 // Walks over the cells of one line of a CSV file. A cell in quotes may hold separators and,
 // doubled, quotes, but no line break: lines are found before quotes are looked at.
 class CsvCells {
  public:
-  CsvCells(const MappedFile& file, std::string_view line, char separator)
-      : file_(file), next_(line.data()), end_(line.data() + line.size()), separator_(separator) {}
+  CsvCells(std::string_view line, char separator)
+      : next_(line.data()), end_(line.data() + line.size()), separator_(separator) {}
 
-  // False after the last cell. Throws DataError for quotes that do not fit.
+  // False after the last cell. Throws BadQuotes.
   bool next();
   // The cell, without quotes and blanks around it. Valid until the next call of next().
   std::string_view text() const { return doubled_ ? unescaped_ : text_; }
@@ -25,7 +28,6 @@ class CsvCells {
   void next_quoted();
   bool skips(char c) const { return (c == ' ' || c == '\t') && c != separator_; }
 
-  const MappedFile& file_;
   const char* next_;  // null after the last cell
   const char* end_;
   char separator_;
@@ -34,7 +36,5 @@ class CsvCells {
   bool doubled_ = false;   // the cell had doubled quotes, and is
   std::string unescaped_;  // this
 };
-
-std::int64_t count_csv_cells(const MappedFile& file, std::string_view line, char separator);
 
 }  // namespace trireme::detail

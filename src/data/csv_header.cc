@@ -29,15 +29,20 @@ bool is_word(const std::string& cell) {
 
 bool looks_like_names(const std::vector<std::string>& first_line,
                       std::int64_t target,
-                      bool regression) {
-  if (target < 0 || std::none_of(first_line.begin(), first_line.end(), [](const auto& cell) {
-        return parse_number(cell).has_value();
-      })) {
+                      bool regression,
+                      const std::vector<std::int64_t>& categorical) {
+  const bool words_only = std::none_of(first_line.begin(), first_line.end(), [](const auto& cell) {
+    return parse_number(cell).has_value();
+  });
+  if (target < 0 || (words_only && categorical.empty())) {
     return true;
   }
-  for (std::size_t column = 0; column < first_line.size(); ++column) {
-    const bool value = regression || static_cast<std::int64_t>(column) != target;
-    if (value && is_word(first_line[column])) {
+  for (std::size_t i = 0; i < first_line.size(); ++i) {
+    const auto column = static_cast<std::int64_t>(i);
+    const bool word_or_number =
+        (column == target && !regression) ||
+        std::find(categorical.begin(), categorical.end(), column) != categorical.end();
+    if (!word_or_number && is_word(first_line[i])) {
       return true;
     }
   }

@@ -8,10 +8,12 @@ namespace trireme::detail {
 
 // Whether the first line of a CSV file has the names of its columns: values are numbers, so a word
 // where a value should be is a name. The target may be words itself and tells nothing, unless
-// numbers are predicted. `target`: the column, or -1 where it is asked for by a name.
+// numbers are predicted, and so do categorical columns. `target`: the column, or -1 where it is
+// asked for by a name.
 bool looks_like_names(const std::vector<std::string>& first_line,
                       std::int64_t target,
-                      bool regression);
+                      bool regression,
+                      const std::vector<std::int64_t>& categorical = {});
 
 // Whether a first line that was taken for a sample is more likely one of names, although its values
 // are numbers ("2019,2020,region"): its class occurs nowhere else, and each other one at least

@@ -5,6 +5,7 @@
 #include "data/batch_layout.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
+#include "trireme/data/preprocessing.h"
 
 namespace trireme {
 namespace {
@@ -26,6 +27,10 @@ std::uint64_t mixed(std::uint64_t state, const std::vector<T>& values) {
 }
 
 }  // namespace
+
+Preprocessing Dataset::preprocessing() const {
+  return {};
+}
 
 std::uint64_t Dataset::fingerprint(std::int64_t sample) const {
   Batch batch;

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "trireme/core/error.h"
+#include "trireme/data/preprocessing.h"
 #include "trireme/data/views.h"
 
 namespace trireme {
@@ -22,23 +24,75 @@ FeatureLayout features_of(const SampleShape& shape) {
 }
 
 // A value near the others, so that squares do not cancel where a feature's spread is small beside
-// its size: the first one of the first sample.
+// its size: the first one of the first sample; of a feature that this sample lacks, of the next
+// that has it; 0 where none has.
 std::vector<double> centres_of(const Dataset& data) {
   const FeatureLayout layout = features_of(data.shape());
   Batch batch;
-  const std::int64_t first = 0;
-  data.read({&first, 1}, batch);
-  std::vector<double> centres;
-  for (std::int64_t feature = 0; feature < layout.features; ++feature) {
-    centres.push_back(batch.dense[static_cast<std::size_t>(feature * layout.values)]);
+  std::vector<double> centres(static_cast<std::size_t>(layout.features),
+                              std::numeric_limits<double>::quiet_NaN());
+  auto lacking = centres.size();
+  for (std::int64_t sample = 0; sample < data.size() && lacking > 0; ++sample) {
+    data.read({&sample, 1}, batch);
+    for (std::size_t feature = 0; feature < centres.size(); ++feature) {
+      const double value = batch.dense[feature * static_cast<std::size_t>(layout.values)];
+      if (std::isnan(centres[feature]) && !std::isnan(value)) {
+        centres[feature] = value;
+        --lacking;
+      }
+    }
+  }
+  for (double& centre : centres) {
+    centre = std::isnan(centre) ? 0 : centre;
   }
   return centres;
 }
 
+// Flat samples whose missing values, NaN, are these.
+class ImputedView final : public Dataset {
+ public:
+  ImputedView(std::shared_ptr<const Dataset> data, const std::vector<double>& values)
+      : data_(std::move(data)), values_(values) {
+    TRIREME_CHECK(data_->shape().kind == SampleKind::kDense && data_->shape().dense.size() == 1 &&
+                      data_->shape().dense[0] == static_cast<std::int64_t>(values.size()),
+                  "expected a value for each feature of flat samples, found ",
+                  values.size());
+    for (const double value : values) {
+      TRIREME_CHECK(std::isfinite(value), "expected finite values to fill in, found ", value);
+    }
+  }
+
+  std::int64_t size() const override { return data_->size(); }
+  const SampleShape& shape() const override { return data_->shape(); }
+  std::int64_t label(std::int64_t sample) const override { return data_->label(sample); }
+  std::vector<std::string> class_names() const override { return data_->class_names(); }
+  Preprocessing preprocessing() const override {
+    Preprocessing all = data_->preprocessing();
+    all.fill = values_;
+    return all;
+  }
+  std::uint64_t fingerprint(std::int64_t sample) const override {
+    return data_->fingerprint(sample);
+  }
+
+  void read(std::span<const std::int64_t> samples, Batch& batch) const override {
+    data_->read(samples, batch);
+    for (std::size_t i = 0; i < batch.dense.size(); ++i) {
+      if (std::isnan(batch.dense[i])) {
+        batch.dense[i] = static_cast<float>(values_[i % values_.size()]);
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<const Dataset> data_;
+  std::vector<double> values_;
+};
+
 class StandardisedView final : public Dataset {
  public:
   StandardisedView(std::shared_ptr<const Dataset> data, const FeatureStatistics& statistics)
-      : data_(std::move(data)), layout_(features_of(data_->shape())) {
+      : data_(std::move(data)), layout_(features_of(data_->shape())), statistics_(statistics) {
     const auto features = static_cast<std::size_t>(layout_.features);
     TRIREME_CHECK(statistics.mean.size() == features && statistics.deviation.size() == features,
                   "expected statistics of ",
@@ -67,6 +121,11 @@ class StandardisedView final : public Dataset {
   const SampleShape& shape() const override { return data_->shape(); }
   std::int64_t label(std::int64_t sample) const override { return data_->label(sample); }
   std::vector<std::string> class_names() const override { return data_->class_names(); }
+  Preprocessing preprocessing() const override {
+    Preprocessing all = data_->preprocessing();
+    all.normalisation = statistics_;
+    return all;
+  }
   std::vector<float> background() const override {
     const std::vector<float> before = data_->background();
     std::vector<float> values;
@@ -103,6 +162,7 @@ class StandardisedView final : public Dataset {
  private:
   std::shared_ptr<const Dataset> data_;
   FeatureLayout layout_;
+  FeatureStatistics statistics_;
   std::vector<float> mean_;
   std::vector<float> scale_;
 };
@@ -134,6 +194,10 @@ FeatureSums feature_sums(const Dataset& data, std::int64_t chunk, std::int64_t c
     const float* value = batch.dense.data();
     for (std::size_t row = 0; row < samples.size(); ++row) {
       for (std::size_t feature = 0; feature < centres.size(); ++feature) {
+        if (layout.values == 1 && std::isnan(*value)) {  // it is missing
+          ++value;
+          continue;
+        }
         double sum = 0;
         double square_sum = 0;
         for (std::int64_t i = 0; i < layout.values; ++i) {
@@ -170,6 +234,11 @@ FeatureStatistics statistics_of(const Dataset& data, const std::vector<FeatureSu
     statistics.deviation.push_back(variance > 0 ? std::sqrt(variance) : 1);
   }
   return statistics;
+}
+
+std::shared_ptr<Dataset> imputed(std::shared_ptr<const Dataset> data,
+                                 const std::vector<double>& values) {
+  return std::make_shared<ImputedView>(std::move(data), values);
 }
 
 std::shared_ptr<Dataset> standardised(std::shared_ptr<const Dataset> data,

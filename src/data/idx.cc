@@ -1,13 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "data/batch_layout.h"
 #include "data/data_failure.h"
 #include "data/gzip.h"
 #include "data/mapped_file.h"
 #include "trireme/core/host_memory.h"
-#include "trireme/data/readers.h"
+#include "trireme/data/preprocessing.h"
 
 namespace trireme {
 namespace {
@@ -183,30 +184,14 @@ constexpr auto kByteValues = [] {
 
 class IdxDataset final : public Dataset {
  public:
+  // `labels` may be empty where `classes` is not 0: then all are 0.
   IdxDataset(const std::string& images, const std::string& labels, std::int64_t classes)
-      : images_(images, kImageMagic), labels_(labels, kLabelMagic) {
-    if (images_.length(0) != labels_.length(0)) {
-      labels_.fail(4,
-                   "expected ",
-                   images_.length(0),
-                   " labels, one for each image of ",
-                   images,
-                   ", found ",
-                   labels_.length(0),
-                   ": the two files do not belong together");
-    }
+      : images_(images, kImageMagic) {
     shape_.dense = {1, images_.length(1), images_.length(2)};
-    shape_.classes = classes > 0 ? classes : largest_label() + 1;
-    if (largest_label() >= shape_.classes) {
-      const unsigned char* wrong =
-          std::find_if(labels_.values(), labels_.values() + size(), [&](unsigned char label) {
-            return label >= shape_.classes;
-          });
-      labels_.fail(labels_.header_bytes() + (wrong - labels_.values()),
-                   "expected a label below ",
-                   shape_.classes,
-                   " (the number of classes), found ",
-                   static_cast<int>(*wrong));
+    shape_.classes = classes;
+    if (!labels.empty()) {
+      labels_.emplace(labels, kLabelMagic);
+      check_labels(images);
     }
   }
 
@@ -215,7 +200,14 @@ class IdxDataset final : public Dataset {
 
   std::int64_t label(std::int64_t sample) const override {
     detail::check_sample(sample, size());
-    return labels_.values()[sample];
+    return labels_ ? labels_->values()[sample] : 0;
+  }
+
+  Preprocessing preprocessing() const override {
+    Preprocessing all;
+    all.format = "idx";
+    all.shape = shape_;
+    return all;
   }
 
   void read(std::span<const std::int64_t> samples, Batch& batch) const override {
@@ -228,17 +220,42 @@ class IdxDataset final : public Dataset {
         out[i] = kByteValues[image[i]];
       }
       out += numel;
-      batch.labels[row] = labels_.values()[samples[row]];
+      batch.labels[row] = labels_ ? labels_->values()[samples[row]] : 0;
     }
   }
 
  private:
+  void check_labels(const std::string& images) {
+    if (images_.length(0) != labels_->length(0)) {
+      labels_->fail(4,
+                    "expected ",
+                    images_.length(0),
+                    " labels, one for each image of ",
+                    images,
+                    ", found ",
+                    labels_->length(0),
+                    ": the two files do not belong together");
+    }
+    shape_.classes = shape_.classes > 0 ? shape_.classes : largest_label() + 1;
+    if (largest_label() >= shape_.classes) {
+      const unsigned char* wrong =
+          std::find_if(labels_->values(), labels_->values() + size(), [&](unsigned char label) {
+            return label >= shape_.classes;
+          });
+      labels_->fail(labels_->header_bytes() + (wrong - labels_->values()),
+                    "expected a label below ",
+                    shape_.classes,
+                    " (the number of classes), found ",
+                    static_cast<int>(*wrong));
+    }
+  }
+
   std::int64_t largest_label() const {
-    return *std::max_element(labels_.values(), labels_.values() + size());
+    return *std::max_element(labels_->values(), labels_->values() + size());
   }
 
   IdxFile images_;
-  IdxFile labels_;
+  std::optional<IdxFile> labels_;
   SampleShape shape_{};
 };
 
@@ -248,6 +265,7 @@ std::shared_ptr<Dataset> open_idx(const std::string& images,
                                   const std::string& labels,
                                   std::int64_t classes) {
   TRIREME_CHECK(classes >= 0, "classes cannot be negative, found ", classes);
+  TRIREME_CHECK(!labels.empty() || classes > 0, "images without labels need a number of classes");
   return std::make_shared<IdxDataset>(images, labels, classes);
 }
 

@@ -3,10 +3,10 @@
 
 #include "data/batch_layout.h"
 #include "data/class_names.h"
-#include "data/evaluation.h"
 #include "data/gzip.h"
+#include "data/libsvm_like.h"
 #include "data/text_lines.h"
-#include "trireme/data/readers.h"
+#include "trireme/data/preprocessing.h"
 
 namespace trireme {
 namespace {
@@ -30,13 +30,19 @@ std::string_view without_comment(std::string_view line) {
 
 class LibsvmDataset final : public Dataset {
  public:
-  LibsvmDataset(const std::string& path, const LibsvmOptions& options, const LibsvmDataset* train)
+  // `training`: what the file has to be like; null: it is the training file.
+  LibsvmDataset(const std::string& path,
+                const LibsvmOptions& options,
+                const Preprocessing* training,
+                NewDataOptions::Targets targets)
       : file_(detail::plain_file(path)), regression_(options.regression) {
     shape_.kind = SampleKind::kSparse;
     shape_.features = options.features;
-    if (train != nullptr) {
-      names_ = train->names_;
+    if (training != nullptr && !regression_) {
+      names_ = std::make_shared<const detail::ClassNames>(training->classes);
     }
+    labelled_ = targets == NewDataOptions::Targets::kYes ||
+                (targets == NewDataOptions::Targets::kAutomatic && begins_with_label());
     index();
     shape_.classes = regression_ ? 0 : names_->size();
     file_.advise_random_reads();
@@ -48,12 +54,22 @@ class LibsvmDataset final : public Dataset {
   std::int64_t label(std::int64_t sample) const override {
     TRIREME_CHECK(!regression_, "the samples have numbers to predict, not classes");
     detail::check_sample(sample, size());
-    return labels_[static_cast<std::size_t>(sample)];
+    return labelled_ ? labels_[static_cast<std::size_t>(sample)] : 0;
   }
 
   std::vector<std::string> class_names() const override {
     return names_ == nullptr ? std::vector<std::string>() : names_->words();
   }
+
+  Preprocessing preprocessing() const override {
+    Preprocessing all;
+    all.format = "libsvm";
+    all.shape = shape_;
+    all.classes = class_names();
+    return all;
+  }
+
+  bool has_targets() const { return labelled_; }
 
   void read(std::span<const std::int64_t> samples, Batch& batch) const override {
     detail::lay_out(batch, shape_, samples, size());
@@ -61,9 +77,9 @@ class LibsvmDataset final : public Dataset {
     for (std::size_t row = 0; row < samples.size(); ++row) {
       const auto sample = static_cast<std::size_t>(samples[row]);
       if (regression_) {
-        batch.targets[row] = targets_[sample];
+        batch.targets[row] = labelled_ ? targets_[sample] : 0;
       } else {
-        batch.labels[row] = labels_[sample];
+        batch.labels[row] = labelled_ ? labels_[sample] : 0;
       }
       read_line(detail::line_at(file_, file_.begin() + offsets_[sample]), batch);
       batch.offsets[row + 1] = static_cast<std::int64_t>(batch.indices.size());
@@ -71,6 +87,18 @@ class LibsvmDataset final : public Dataset {
   }
 
  private:
+  // Whether the first row has a label before its pairs.
+  bool begins_with_label() const {
+    const char* from = detail::text_begin(file_);
+    while (auto line = detail::next_line(file_, from)) {
+      std::string_view rest = without_comment(*line);
+      if (const std::string_view word = take_word(rest); !word.empty()) {
+        return word.find(':') == std::string_view::npos;
+      }
+    }
+    return true;
+  }
+
   // One pass over the lines: where each begins, its label, and its last index, the largest.
   void index() {
     file_.advise_one_pass();
@@ -80,16 +108,15 @@ class LibsvmDataset final : public Dataset {
     const char* from = detail::text_begin(file_);
     while (auto line = detail::next_line(file_, from)) {
       std::string_view rest = without_comment(*line);
-      const std::string_view label = take_word(rest);
+      std::string_view after = rest;
+      const std::string_view label = take_word(after);
       if (label.empty()) {
         continue;  // a comment alone
       }
       offsets_.push_back(file_.offset_of(line->data()));
-      const double number = number_in(label);
-      if (regression_) {
-        targets_.push_back(static_cast<float>(number));
-      } else {
-        labels_.push_back(find_names ? names->add(label) : known_class(label));
+      if (labelled_) {
+        rest = after;
+        add_target(label, find_names ? names.get() : nullptr);
       }
       const std::size_t colon = rest.rfind(':');
       if (colon != std::string_view::npos) {
@@ -112,6 +139,16 @@ class LibsvmDataset final : public Dataset {
         label = classes[static_cast<std::size_t>(label)];
       }
       names_ = std::move(names);
+    }
+  }
+
+  // `found`: where new classes are counted; null: they are known.
+  void add_target(std::string_view label, detail::ClassNames* found) {
+    const double number = number_in(label);
+    if (regression_) {
+      targets_.push_back(static_cast<float>(number));
+    } else {
+      labels_.push_back(found != nullptr ? found->add(label) : known_class(label));
     }
   }
 
@@ -171,7 +208,9 @@ class LibsvmDataset final : public Dataset {
 
   void read_line(std::string_view line, Batch& batch) const {
     std::string_view rest = without_comment(line);
-    take_word(rest);  // the label
+    if (labelled_) {
+      take_word(rest);
+    }
     std::int64_t before = 0;
     for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest)) {
       const std::size_t colon = word.find(':');
@@ -202,6 +241,7 @@ class LibsvmDataset final : public Dataset {
   SampleShape shape_{};
   std::vector<std::int64_t> offsets_;  // of lines
   bool regression_;
+  bool labelled_ = true;
   std::vector<std::int32_t> labels_;  // of classes
   std::vector<float> targets_;        // of numbers to predict
   std::shared_ptr<const detail::ClassNames> names_;
@@ -211,12 +251,19 @@ class LibsvmDataset final : public Dataset {
 
 std::shared_ptr<Dataset> open_libsvm(const std::string& file, const LibsvmOptions& options) {
   TRIREME_CHECK(options.features >= 0, "features cannot be negative, found ", options.features);
-  return std::make_shared<LibsvmDataset>(file, options, nullptr);
+  return std::make_shared<LibsvmDataset>(file, options, nullptr, NewDataOptions::Targets::kYes);
 }
 
-std::shared_ptr<Dataset> detail::open_libsvm_like(const Dataset& train, const std::string& file) {
-  const LibsvmOptions options{train.shape().features, train.shape().classes == 0};
-  return std::make_shared<LibsvmDataset>(file, options, &dynamic_cast<const LibsvmDataset&>(train));
+NewData detail::open_libsvm_like(const Preprocessing& training,
+                                 const std::string& file,
+                                 NewDataOptions::Targets targets) {
+  const LibsvmOptions options{training.shape.features, training.shape.classes == 0};
+  const auto data = std::make_shared<LibsvmDataset>(file, options, &training, targets);
+  NewData opened{data, data->has_targets()};
+  if (!opened.has_targets) {
+    opened.notes.push_back(file + " has no labels: its lines begin with index:value");
+  }
+  return opened;
 }
 
 }  // namespace trireme

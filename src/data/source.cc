@@ -3,8 +3,9 @@
 #include <filesystem>
 
 #include "data/binary_content.h"
+#include "data/csv_like.h"
 #include "data/data_failure.h"
-#include "data/evaluation.h"
+#include "data/libsvm_like.h"
 #include "data/source_files.h"
 
 namespace trireme {
@@ -14,9 +15,6 @@ namespace fs = std::filesystem;
 using detail::concat;
 using detail::is_folder;
 using detail::throw_data_error;
-
-constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist";
-constexpr const char* kLicenses = "/usr/share/common-licenses";
 
 std::string format_of(const DataSource& source, const std::string& path) {
   if (source.format != "auto") {
@@ -90,10 +88,10 @@ std::vector<std::string> files_of_tokens(const std::string& path, const std::str
     return {path};
   }
   // The licenses have no extension, and links among them name the same text twice.
-  const std::string extension = path == kLicenses      ? ""
-                                : format == "tokens16" ? ".u16"
-                                : format == "tokens32" ? ".u32"
-                                                       : ".txt";
+  const std::string extension = path == detail::kLicenses ? ""
+                                : format == "tokens16"    ? ".u16"
+                                : format == "tokens32"    ? ".u32"
+                                                          : ".txt";
   std::vector<std::string> files = detail::files_in(path, extension);
   if (files.empty()) {
     throw_data_error(path,
@@ -153,7 +151,10 @@ Parts open_csv_parts(const DataSource& source, const std::string& path) {
   if (source.evaluation.empty()) {
     return divided(train, source);
   }
-  return {train, detail::open_csv_like(*train, source.evaluation, options)};
+  const NewDataOptions like{NewDataOptions::Targets::kYes, options.header};
+  return {
+      train,
+      detail::open_csv_like(train->preprocessing(), source.evaluation, like, options.check).data};
 }
 
 Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
@@ -161,7 +162,10 @@ Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
   if (source.evaluation.empty()) {
     return divided(train, source);
   }
-  return {train, detail::open_libsvm_like(*train, source.evaluation)};
+  return {train,
+          detail::open_libsvm_like(
+              train->preprocessing(), source.evaluation, NewDataOptions::Targets::kYes)
+              .data};
 }
 
 std::string predicted(const SampleShape& shape) {
@@ -187,20 +191,6 @@ std::string described(const SampleShape& shape, const std::string& format) {
   return concat(what, ", ", predicted(shape));
 }
 
-std::string folder_of(const DataSource& source) {
-  if (source.path == "fashion-mnist") {
-    if (!is_folder(kFashionMnist)) {
-      throw_data_error(kFashionMnist,
-                       -1,
-                       "expected the folder of Fashion-MNIST, found none: install the package "
-                       "dataset-fashion-mnist (apt install dataset-fashion-mnist), or name a "
-                       "folder that holds the four files");
-    }
-    return kFashionMnist;
-  }
-  return source.path == "licenses" ? kLicenses : source.path;
-}
-
 }  // namespace
 
 OpenedData open_data(const DataSource& source) {
@@ -208,7 +198,7 @@ OpenedData open_data(const DataSource& source) {
   TRIREME_CHECK(source.evaluation_fraction >= 0 && source.evaluation_fraction < 1,
                 "the fraction to evaluate on must be 0 or more and below 1, found ",
                 source.evaluation_fraction);
-  const std::string path = folder_of(source);
+  const std::string path = detail::path_named(source.path);
   OpenedData opened;
   opened.format = format_of(source, path);
   TRIREME_CHECK(!source.regression || opened.format == "csv" || opened.format == "libsvm",
@@ -217,13 +207,15 @@ OpenedData open_data(const DataSource& source) {
                 " in the format ",
                 opened.format,
                 ": leave it out");
-  TRIREME_CHECK(opened.format == "csv" || (source.csv.header == CsvOptions::Header::kAutomatic &&
-                                           source.csv.separator == 0),
-                "header, separator: they are about csv files, found ",
-                source.path,
-                " in the format ",
-                opened.format,
-                ": leave them out");
+  TRIREME_CHECK(
+      opened.format == "csv" ||
+          (source.csv.header == CsvOptions::Header::kAutomatic && source.csv.separator == 0 &&
+           source.csv.categorical.empty() && source.csv.missing == CsvOptions::Missing::kRefuse),
+      "header, separator, categorical, missing: they are about csv files, found ",
+      source.path,
+      " in the format ",
+      opened.format,
+      ": leave them out");
   if (opened.format == "idx") {
     opened.parts = open_idx_parts(source, path);
   } else if (opened.format == "csv") {

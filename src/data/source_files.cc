@@ -23,6 +23,21 @@ constexpr std::array<std::string_view, 26> kOtherFormats = {
 
 }  // namespace
 
+std::string path_named(const std::string& path) {
+  constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist";
+  if (path == "fashion-mnist") {
+    if (!is_folder(kFashionMnist)) {
+      throw_data_error(kFashionMnist,
+                       -1,
+                       "expected the folder of Fashion-MNIST, found none: install the package "
+                       "dataset-fashion-mnist (apt install dataset-fashion-mnist), or name a "
+                       "folder that holds the four files");
+    }
+    return kFashionMnist;
+  }
+  return path == "licenses" ? kLicenses : path;
+}
+
 bool is_folder(const std::string& path) {
   std::error_code ignored;  // what cannot be looked at is no folder; opening it says why
   return fs::is_directory(path, ignored);

@@ -8,6 +8,11 @@
 
 namespace trireme::detail {
 
+inline constexpr const char* kLicenses = "/usr/share/common-licenses";
+
+// The path itself, or the folder of "fashion-mnist" or "licenses".
+std::string path_named(const std::string& path);
+
 bool is_folder(const std::string& path);
 bool is_there(const std::string& path);
 

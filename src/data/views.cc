@@ -7,6 +7,7 @@
 #include "data/contiguous.h"
 #include "data/permutation.h"
 #include "trireme/core/error.h"
+#include "trireme/data/preprocessing.h"
 
 namespace trireme {
 namespace {
@@ -27,6 +28,7 @@ class PartView final : public Dataset {
   std::int64_t label(std::int64_t sample) const override { return all_->label(original(sample)); }
 
   std::vector<std::string> class_names() const override { return all_->class_names(); }
+  Preprocessing preprocessing() const override { return all_->preprocessing(); }
   std::vector<float> background() const override { return all_->background(); }
   std::uint64_t fingerprint(std::int64_t sample) const override {
     return all_->fingerprint(original(sample));

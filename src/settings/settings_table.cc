@@ -107,6 +107,25 @@ std::vector<Setting> data_settings() {
       field("regression",
             &S::regression,
             "The target of a CSV or libsvm file is a number, not a class."),
+      field("categorical",
+            &S::categorical,
+            "Columns of a CSV file that hold words (or numbers that are names), by name or number "
+            "from 0; each becomes one feature for every category of the training file, 1 or 0.",
+            {.kind = "list of columns"}),
+      field("unseen",
+            &S::unseen,
+            "A category that the training file has not, in data to evaluate or predict: refuse it, "
+            "or ignore it (all of the column's features are 0).",
+            {.choices = {"refuse", "ignore"}}),
+      field("missing",
+            &S::missing,
+            "A value that is missing in a CSV file: refuse; mean: of its column over the training "
+            "data; zero; drop: leave the row out. A missing category has all features 0.",
+            {.choices = {"refuse", "mean", "zero", "drop"}}),
+      field("missing_values",
+            &S::missing_values,
+            "What counts as missing besides an empty cell, in small or capital letters.",
+            {.kind = "list of words"}),
       field("normalise",
             &S::normalise,
             "standard: subtract the mean and divide by the standard deviation of each feature (of "

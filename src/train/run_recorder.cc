@@ -1,5 +1,6 @@
 #include "trireme/train/run_recorder.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "train/continued_run.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/train/preprocessing_file.h"
 #include "trireme/train/training_report.h"
 #include "trireme/train/weights.h"
 
@@ -88,10 +90,29 @@ void RunRecorder::begins(const TrainBeginning& beginning) {
     write_whole_file(file("classes.json"),
                      Json(class_names_).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   }
+  if (beginning.data != nullptr) {
+    write_preprocessing(*beginning.data);
+  }
   for (const std::string& text : early_messages_) {
     log_->add(text);
   }
   early_messages_.clear();
+}
+
+void RunRecorder::write_preprocessing(const Parts& data) {
+  Preprocessing preprocessing = data.train->preprocessing();
+  if (preprocessing.format.empty()) {
+    return;  // tokens are what they are
+  }
+  if (data.held_out) {
+    for (const std::string& file : data.held_out->preprocessing().checked) {
+      std::vector<std::string>& checked = preprocessing.checked;
+      if (std::find(checked.begin(), checked.end(), file) == checked.end()) {
+        checked.push_back(file);
+      }
+    }
+  }
+  write_whole_file(file(kPreprocessingFile), to_json(preprocessing));
 }
 
 void RunRecorder::begin_files() {

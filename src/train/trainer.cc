@@ -141,7 +141,9 @@ class Training {
     if (!checkpoints_.resumed_step()) {
       runner_.begin();
       if (leads()) {
-        observer_->begins({});
+        TrainBeginning beginning;
+        beginning.data = &data_;
+        observer_->begins(beginning);
       }
       if (settings_.save_initial) {
         keep_weights("initial");
@@ -156,7 +158,8 @@ class Training {
                          .evaluated = progress_.evaluated_step == progress_.step,
                          .best_step = progress_.best_step,
                          .checkpoint = loaded.path,
-                         .ranks = loaded.ranks});
+                         .ranks = loaded.ranks,
+                         .data = &data_});
     }
     say(concat("resuming after step ",
                progress_.step,

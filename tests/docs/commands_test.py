@@ -62,6 +62,9 @@ def free_port():
 def write_data(folder):
     generator = random.Random(1)
     (folder / "book.txt").write_text("".join(generator.choice("abcd efgh\n") for _ in range(40000)))
+    for name in ("people.csv", "new.csv"):
+        rows = [f"{generator.choice(['', '33', '47'])},{generator.choice(['Rome', 'Oslo'])},{i},{generator.choice('ab')}" for i in range(90)]
+        (folder / name).write_text("\n".join(["age,city,income,kind", *rows]) + "\n")
     images = folder / "images"
     images.mkdir()
     for name, count in (("train", 160), ("t10k", 40)):
@@ -86,7 +89,7 @@ def shortened(command, folder):
             command += " --steps 6"
             command = re.sub(r"--save-every \d+", "--save-every 2", command)
         if "--model mlp" in command or "--model convnet" in command:
-            command += " --data images --batch 16"
+            command += " --batch 16" + ("" if "--data" in command else " --data images")
         command = command.replace(" ...", " --data book.txt")
     newest = sorted((folder / "runs").glob("*_gpt*"))
     return command.replace("runs/...", str(newest[-1]) if newest else "runs/none")

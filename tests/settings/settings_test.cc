@@ -77,6 +77,8 @@ std::pair<std::string, Json> another_value(const Setting& of) {
     candidates = {{"0.5,2", {0.5, 2.0}}};
   } else if (of.kind == "list of STEP:BATCH") {
     candidates = {{"5:8,9:16", {"5:8", "9:16"}}};
+  } else if (of.kind == "list of columns" || of.kind == "list of words") {
+    candidates = {{"age,city", {"age", "city"}}};
   } else if (of.kind == "integer, share or auto") {
     candidates = {{"4", "4"}};
   } else if (of.kind == "bytes or auto") {

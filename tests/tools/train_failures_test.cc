@@ -210,15 +210,22 @@ TEST_F(TrainFailures, NameTheByteAtWhichDataIsBroken) {
 // A byte that is no character of UTF-8 is named, and does not get into the way of saying so.
 TEST_F(TrainFailures, NameBytesThatAreNoText) {
   std::string rows = "x,kind\n";
+  std::string pairs;
   for (int i = 0; i < 100; ++i) {
-    rows += (i == 70 ? "caf\xe9" : std::to_string(i)) + (i % 2 == 0 ? ",a\n" : ",b\n");
+    const std::string value = i == 70 ? "caf\xe9" : std::to_string(i);
+    rows += value + (i % 2 == 0 ? ",a\n" : ",b\n");
+    pairs += std::to_string(i % 2) + " 1:" + value + "\n";
   }
-  const std::string file = data_.write("rows.csv", rows);
+  const std::string table = data_.write("rows.csv", rows);
   expect_failure(
-      "--model mlp --epochs 3 --batch 12 -n 2 --data " + file, 3, {file, "line 72", "caf\\xe9"});
+      "--model mlp --epochs 3 --batch 12 -n 2 --data " + table, 3, {table, "line 72", "caf\\xe9"});
+  // Found when training has begun: the summary says so.
+  const std::string file = data_.write("rows.libsvm", pairs);
+  expect_failure(
+      "--model wide --epochs 3 --batch 12 -n 2 --data " + file, 3, {file, "line 71", "caf\\xe9"});
   const Json summary = this->summary("run-" + std::to_string(runs_));
   EXPECT_EQ(summary.value("status", ""), "failed") << summary;
-  EXPECT_NE(summary.value("reason", "").find("line 72"), std::string::npos) << summary;
+  EXPECT_NE(summary.value("reason", "").find("line 71"), std::string::npos) << summary;
 }
 
 TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {

@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -16,11 +18,13 @@
 #include "trireme/comm/world.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
 #include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
+#include "trireme/train/preprocessing_file.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/training_report.h"
 #include "worker.h"
@@ -71,8 +75,68 @@ DataSource source_of(const TrainSettings& s) {
                       : s.header == "no" ? CsvOptions::Header::kNo
                                          : CsvOptions::Header::kAutomatic;
   source.csv.separator = separator_of(s);
+  source.csv.categorical = s.categorical;
+  source.csv.unseen =
+      s.unseen == "ignore" ? CsvOptions::Unseen::kIgnore : CsvOptions::Unseen::kRefuse;
+  source.csv.missing = s.missing == "mean"   ? CsvOptions::Missing::kNan
+                       : s.missing == "zero" ? CsvOptions::Missing::kZero
+                       : s.missing == "drop" ? CsvOptions::Missing::kDrop
+                                             : CsvOptions::Missing::kRefuse;
+  source.csv.missing_values = s.missing_values;
   source.regression = s.regression;
   return source;
+}
+
+// Every rank's text about a file on every rank; empty ones where nothing is wrong.
+std::vector<std::string> exchanged(const std::string& mine, World& world) {
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(world.size()));
+  lengths[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(mine.size());
+  world.all_reduce(lengths).wait();
+  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  if (total == 0) {
+    return std::vector<std::string>(lengths.size());
+  }
+  std::string all(static_cast<std::size_t>(total), '\0');
+  world
+      .all_gather({mine.data(), static_cast<std::int64_t>(mine.size()), Dtype::kUint8},
+                  {all.data(), total, Dtype::kUint8},
+                  lengths)
+      .wait();
+  std::vector<std::string> texts;
+  std::size_t at = 0;
+  for (const std::int64_t length : lengths) {
+    texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
+    at += static_cast<std::size_t>(length);
+  }
+  if (world.rank() > 0) {
+    // All ranks will refuse the file. Rank 0 says why, whole, before any of them leaves: it does
+    // not come to this barrier, and its end is the barrier's.
+    try {
+      world.barrier().wait();
+    } catch (const CommError&) {
+      return texts;
+    }
+  }
+  return texts;
+}
+
+// The ranks check a file together, each with its share of the machine's processors.
+SharedCheck shared_check(const std::string& run, bool resumes, World& world) {
+  SharedCheck check;
+  check.part = world.rank();
+  check.parts = world.size();
+  const auto processors = static_cast<int>(allowed_cpus().size());
+  check.threads = std::max(1, processors / world.local_size());
+  check.exchange = [&world](const std::string& mine) { return exchanged(mine, world); };
+  const std::string path = concat(run, "/", kPreprocessingFile);
+  if (resumes && fs::exists(path)) {
+    try {
+      check.known = read_preprocessing(path).checked;
+    } catch (const ConfigError&) {
+      check.known.clear();  // it is checked again, and the file is written anew
+    }
+  }
+  return check;
 }
 
 // Activations are freed and allocated again in every step. Left to itself, the C library gives
@@ -169,7 +233,9 @@ class Job {
   static bool wants_stop() { return g_stop != 0; }
 
   OpenedData open() {
-    OpenedData opened = open_data(source_of(settings_));
+    DataSource source = source_of(settings_);
+    source.csv.check = shared_check(run_, step_.has_value(), *world_);
+    OpenedData opened = open_data(source);
     if (leads()) {
       print(opened.description);
     }

@@ -8,6 +8,8 @@
 
 namespace trireme {
 
+struct Preprocessing;
+
 enum class SampleKind {
   kDense,   // numbers of one shape, and a class or a number to predict
   kTokens,  // a run of tokens, each to be predicted from those before it
@@ -59,6 +61,9 @@ class Dataset {
   // What the classes are called in the file, by their numbers; empty where they are numbers there,
   // the same ones.
   virtual std::vector<std::string> class_names() const { return {}; }
+  // How its numbers come from what the file holds (data/preprocessing.h): for reading other files
+  // the same way.
+  virtual Preprocessing preprocessing() const;
   // Of images: what stands for nothing (a black pixel, 0 in the file) in each channel; empty: 0.
   virtual std::vector<float> background() const { return {}; }
   // A number that follows from what a sample holds, targets included, as its file has it: the same

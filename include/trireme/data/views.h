@@ -43,6 +43,10 @@ struct FeatureSums {
 FeatureSums feature_sums(const Dataset& data, std::int64_t chunk, std::int64_t chunks);
 FeatureStatistics statistics_of(const Dataset& data, const std::vector<FeatureSums>& in_order);
 
+// Missing values (NaN) are left out of the sums. These are put in their place: one per feature.
+std::shared_ptr<Dataset> imputed(std::shared_ptr<const Dataset> data,
+                                 const std::vector<double>& values);
+
 // (x - mean) / deviation.
 std::shared_ptr<Dataset> standardised(std::shared_ptr<const Dataset> data,
                                       const FeatureStatistics& statistics);

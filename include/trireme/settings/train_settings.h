@@ -36,6 +36,10 @@ struct TrainSettings {
   std::string header = "auto";
   std::string separator = "auto";
   bool regression = false;
+  std::vector<std::string> categorical{};
+  std::string unseen = "refuse";
+  std::string missing = "refuse";
+  std::vector<std::string> missing_values = {"NA", "N/A", "NaN", "null", "?"};
   std::string normalise = "none";
   std::string sampling = "shuffled";
   std::vector<double> class_weights{};

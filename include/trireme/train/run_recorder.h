@@ -28,6 +28,7 @@ inline constexpr const char* kCheckpointsFolder = "checkpoints";
 //   model.safetensors    the weights at the end; best.safetensors: of the best evaluation
 //   evaluation.csv       each evaluated sample's result
 //   classes.json         what the classes in it are called in the data, where that has names
+//   preprocessing.json   how the data was read, for other data to be read the same way
 //   samples.jsonl        where asked for, the numbers of each step's samples
 //   summary.json         the result
 // Numbers are written with all their digits. Throws Error with file and reason when a file cannot
@@ -63,6 +64,7 @@ class RunRecorder final : public TrainObserver {
  private:
   void begin_files();
   void continue_files(const TrainBeginning& beginning);
+  void write_preprocessing(const Parts& data);
   void write(const StepReport& report);
   void write_waiting();
   void note_lost_reader();

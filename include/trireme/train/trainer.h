@@ -38,11 +38,12 @@ struct StepReport {
 
 // How a training begins: from the start, or where a checkpoint was saved.
 struct TrainBeginning {
-  std::int64_t step = 0;       // that was the last one taken; 0: from the start
-  bool evaluated = false;      // whether the evaluation after that step is known already
-  std::int64_t best_step = 0;  // of the best evaluation up to then; 0: there was none
-  std::string checkpoint;      // that it goes on from; empty: from the start
-  int ranks = 0;               // that had saved it
+  std::int64_t step = 0;        // that was the last one taken; 0: from the start
+  bool evaluated = false;       // whether the evaluation after that step is known already
+  std::int64_t best_step = 0;   // of the best evaluation up to then; 0: there was none
+  std::string checkpoint;       // that it goes on from; empty: from the start
+  int ranks = 0;                // that had saved it
+  const Parts* data = nullptr;  // what is trained and evaluated on, as the model sees it
 };
 
 // Who watches a training. Called on the rank it was given to, between steps.
@@ -134,8 +135,8 @@ TrainResult train(const TrainSettings& settings,
                   const std::function<bool()>& stop = {},
                   const TrainCheckpoints& checkpoints = {});
 
-// Standardises both parts by the statistics of the training part, which the ranks compute together
-// (settings.normalise). Collective.
+// Fills in missing values (settings.missing) and standardises (settings.normalise) both parts by
+// the statistics of the training part, which the ranks compute together. Collective.
 Parts prepared(const TrainSettings& settings, const Parts& data, Communicator& ranks);
 
 // Of a cross-validation that was ended before its last fold, however it was ended.

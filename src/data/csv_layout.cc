@@ -1,0 +1,294 @@
+#include "data/csv_layout.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "data/csv_cells.h"
+#include "data/csv_header.h"
+#include "data/gzip.h"
+#include "data/text_lines.h"
+
+namespace trireme::detail {
+namespace {
+
+using Kind = CsvColumn::Kind;
+using Header = CsvOptions::Header;
+using Targets = NewDataOptions::Targets;
+
+char separator_for(const std::string& path, char given) {
+  const bool tabs = without_gz(path).ends_with(".tsv");
+  return given != 0 ? given : tabs ? '\t' : ',';
+}
+
+std::vector<std::string> first_line(const MappedFile& file, char separator, const char*& from) {
+  const char* const begin = from;
+  const auto line = next_line(file, from);
+  if (!line) {
+    throw_text_error(file, begin, "expected lines of cells, found only blanks");
+  }
+  std::vector<std::string> words;
+  try {
+    for (CsvCells cells(*line, separator); cells.next();) {
+      words.emplace_back(cells.text());
+    }
+  } catch (const BadQuotes& bad) {
+    throw_text_error(file, bad.place, bad.message);
+  }
+  return words;
+}
+
+// A column by its number; -1 where `text` is no number, `columns` where there is no such column.
+std::int64_t numbered(const std::string& text, std::int64_t columns) {
+  const auto number = parse_number(text);
+  if (!number) {
+    return -1;
+  }
+  const bool there =
+      *number >= 0 && *number < static_cast<double>(columns) && *number == std::floor(*number);
+  return there ? static_cast<std::int64_t>(*number) : columns;
+}
+
+std::int64_t find_column(const MappedFile& file,
+                         const CsvLayout& layout,
+                         const std::string& wanted,
+                         const char* what) {
+  const auto named = std::find(layout.names.begin(), layout.names.end(), wanted);
+  if (named != layout.names.end()) {
+    return named - layout.names.begin();
+  }
+  if (const auto number = numbered(wanted, layout.size()); number >= 0 && number < layout.size()) {
+    return number;
+  }
+  std::string existing = concat("numbers 0 to ", layout.size() - 1);
+  for (std::size_t i = 0; i < layout.names.size(); ++i) {
+    existing += (i == 0 ? ", or " : ", ") + shown(layout.names[i]);
+  }
+  throw_text_error(file,
+                   text_begin(file),
+                   concat("expected a ", what, " ", shown(wanted), ", found ", existing));
+}
+
+[[noreturn]] void refuse_words_only(const MappedFile& file) {
+  throw_text_error(file,
+                   text_begin(file),
+                   "expected names of columns or a sample in the first line, found one that may be "
+                   "either, since all columns are categorical; say which with --header yes or "
+                   "--header no");
+}
+
+bool begins_with_names(const MappedFile& file,
+                       const std::vector<std::string>& words,
+                       const CsvOptions& options) {
+  if (options.header != Header::kAutomatic) {
+    return options.header == Header::kYes;
+  }
+  const auto columns = static_cast<std::int64_t>(words.size());
+  const std::int64_t target =
+      options.target.empty() ? columns - 1 : numbered(options.target, columns);
+  std::vector<std::int64_t> categorical;
+  for (const std::string& wanted : options.categorical) {
+    categorical.push_back(numbered(wanted, columns));
+    if (categorical.back() < 0) {
+      return true;  // by name
+    }
+  }
+  const auto told = columns - static_cast<std::int64_t>(categorical.size());
+  if (target >= 0 && !categorical.empty() && told <= (options.regression ? 0 : 1)) {
+    refuse_words_only(file);
+  }
+  return looks_like_names(words, target, options.regression, categorical);
+}
+
+void set_titles(CsvLayout& layout) {
+  for (std::size_t i = 0; i < layout.columns.size(); ++i) {
+    layout.columns[i].title = layout.names.empty() ? concat("column number ", i, " (from 0)")
+                                                   : concat("column ", shown(layout.names[i]));
+  }
+}
+
+}  // namespace
+
+void CsvLayout::number_features() {
+  features = 0;
+  for (CsvColumn& column : columns) {
+    column.feature = features;
+    features += column.kind == Kind::kValue      ? 1
+                : column.kind == Kind::kCategory ? column.categories->size()
+                                                 : 0;
+  }
+}
+
+CsvLayout find_csv_layout(const MappedFile& file, const CsvOptions& options, const char*& from) {
+  CsvLayout layout;
+  layout.separator = separator_for(file.path(), options.separator);
+  const char* const begin = from;
+  layout.names = first_line(file, layout.separator, from);
+  if (layout.names.size() < 2) {
+    const char* again = begin;
+    const std::string_view line = next_line(file, again).value_or("");
+    throw_text_error(file,
+                     line.data(),
+                     concat("expected at least two cells with '",
+                            layout.separator,
+                            "' between them (values and a target), found ",
+                            shown(line),
+                            ": is the separator another one (--separator)?"));
+  }
+  layout.columns.resize(layout.names.size());
+  if (!begins_with_names(file, layout.names, options)) {
+    layout.names.clear();
+    from = begin;
+  }
+  set_titles(layout);
+  layout.target = options.target.empty()
+                      ? layout.size() - 1
+                      : find_column(file, layout, options.target, "target column");
+  layout.columns[static_cast<std::size_t>(layout.target)].kind = Kind::kTarget;
+  for (const std::string& wanted : options.categorical) {
+    CsvColumn& column = layout.columns[static_cast<std::size_t>(
+        find_column(file, layout, wanted, "categorical column"))];
+    TRIREME_CHECK(column.kind != Kind::kTarget,
+                  "categorical: expected columns of values, found ",
+                  column.title,
+                  ", the target: classes may be words without being named here");
+    column.kind = Kind::kCategory;
+  }
+  return layout;
+}
+
+// --- of a file that has to be like another
+
+namespace {
+
+std::vector<std::string> names_of(const Preprocessing& training, bool with_target) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < training.columns.size(); ++i) {
+    if (with_target || static_cast<std::int64_t>(i) != training.target) {
+      names.push_back(training.columns[i].name);
+    }
+  }
+  return names;
+}
+
+bool has_names(const Preprocessing& training) {
+  return std::any_of(training.columns.begin(), training.columns.end(), [](const TableColumn& each) {
+    return !each.name.empty();
+  });
+}
+
+// Whether the first line has names; `with_target`: the file has a cell for the target.
+bool begins_with_names(const MappedFile& file,
+                       const std::vector<std::string>& words,
+                       const Preprocessing& training,
+                       const NewDataOptions& options,
+                       bool with_target) {
+  if (options.header != Header::kAutomatic) {
+    return options.header == Header::kYes;
+  }
+  if (has_names(training) &&
+      (words == names_of(training, true) || words == names_of(training, false))) {
+    return true;
+  }
+  const bool regression = training.shape.classes == 0;
+  const auto columns = static_cast<std::int64_t>(words.size());
+  const std::int64_t target = with_target ? training.target : columns;
+  std::vector<std::int64_t> categorical;
+  for (std::size_t i = 0; i < training.columns.size(); ++i) {
+    const auto column = static_cast<std::int64_t>(i);
+    if (training.columns[i].categorical) {
+      categorical.push_back(column - (!with_target && column > training.target ? 1 : 0));
+    }
+  }
+  const auto told = columns - static_cast<std::int64_t>(categorical.size()) -
+                    (with_target && !regression ? 1 : 0);
+  if (!categorical.empty() && told <= 0) {
+    refuse_words_only(file);
+  }
+  return looks_like_names(words, target, regression, categorical);
+}
+
+void refuse_columns(const MappedFile& file, const Preprocessing& training, std::size_t found) {
+  throw_text_error(file,
+                   text_begin(file),
+                   concat("expected the ",
+                          training.columns.size(),
+                          " columns of the training file, found ",
+                          found));
+}
+
+void compare_names(const MappedFile& file,
+                   const std::vector<std::string>& found,
+                   const Preprocessing& training,
+                   bool with_target) {
+  const std::vector<std::string> wanted = names_of(training, with_target);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (found[i] == wanted[i]) {
+      continue;
+    }
+    const bool elsewhere = std::find(found.begin(), found.end(), wanted[i]) != found.end();
+    throw_text_error(
+        file,
+        text_begin(file),
+        concat("expected the columns of the training file in their order, found columns with other "
+               "names: expected ",
+               shown(wanted[i]),
+               " as column number ",
+               i,
+               " (from 0), found ",
+               shown(found[i]),
+               elsewhere     ? ", and the one that was expected elsewhere"
+               : with_target ? ""
+                             : "; only the target may be missing"));
+  }
+}
+
+}  // namespace
+
+CsvLayout find_csv_layout(const MappedFile& file,
+                          const Preprocessing& training,
+                          const NewDataOptions& options,
+                          const char*& from) {
+  CsvLayout layout;
+  layout.separator = separator_for(file.path(), training.separator);
+  const char* const begin = from;
+  layout.names = first_line(file, layout.separator, from);
+  const std::size_t found = layout.names.size();
+  const std::size_t all = training.columns.size();
+  const bool with_target = found == all;
+  if (!with_target && (found + 1 != all || options.targets == Targets::kYes)) {
+    refuse_columns(file, training, found);
+  }
+  if (!begins_with_names(file, layout.names, training, options, with_target)) {
+    layout.names.clear();
+    from = begin;
+  } else if (has_names(training)) {
+    compare_names(file, layout.names, training, with_target);
+  }
+  for (std::size_t i = 0; i < all; ++i) {
+    const TableColumn& like = training.columns[i];
+    CsvColumn column;
+    if (static_cast<std::int64_t>(i) == training.target) {
+      if (!with_target) {
+        layout.notes.push_back(concat(file.path(),
+                                      " has one column less than the training file",
+                                      layout.names.empty()
+                                          ? ", and no names of columns: taken for one without "
+                                          : ": without ",
+                                      "the target",
+                                      like.name.empty() ? "" : " " + shown(like.name)));
+        continue;
+      }
+      const bool ignored = options.targets == Targets::kNo;
+      column.kind = ignored ? Kind::kIgnored : Kind::kTarget;
+      layout.target = ignored ? -1 : layout.size();
+    } else if (like.categorical) {
+      column.kind = Kind::kCategory;
+      column.categories = std::make_shared<ClassNames>(like.categories);
+    }
+    layout.columns.push_back(std::move(column));
+  }
+  set_titles(layout);
+  return layout;
+}
+
+}  // namespace trireme::detail

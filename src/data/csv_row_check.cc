@@ -1,0 +1,295 @@
+#include "data/csv_row_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "data/csv_cells.h"
+#include "data/text_lines.h"
+
+namespace trireme::detail {
+namespace {
+
+using Kind = CsvColumn::Kind;
+using Missing = CsvOptions::Missing;
+using Unseen = CsvOptions::Unseen;
+
+class RowIndexer {
+ public:
+  RowIndexer(const MappedFile& file,
+             const CsvLayout& layout,
+             const CsvRules& rules,
+             const ClassNames* classes,
+             const char* checked_begin,
+             const char* checked_end)
+      : file_(file),
+        layout_(layout),
+        rules_(rules),
+        classes_(classes),
+        checked_begin_(checked_begin),
+        checked_end_(checked_end) {
+    // Rows that are to be dropped, and categories, are found by looking at every cell.
+    reads_all_ = rules.missing == Missing::kDrop ||
+                 std::any_of(layout.columns.begin(), layout.columns.end(), [](const auto& column) {
+                   return column.kind == Kind::kCategory && column.categories == nullptr;
+                 });
+  }
+
+  void index(CsvPiece& piece) const {
+    piece.categories.resize(layout_.columns.size());
+    const char* from = piece.begin;
+    while (const auto line = next_line(file_, from)) {
+      if (line->data() >= piece.end) {
+        break;
+      }
+      const bool checked = line->data() >= checked_begin_ && line->data() < checked_end_;
+      const Row row = checked || reads_all_ ? read(*line, piece, checked) : glance(*line, piece);
+      if (row.dropped) {
+        piece.rows.dropped.push_back(piece.count);
+      } else {
+        piece.rows.offsets.push_back(file_.offset_of(line->data()));
+        if (!rules_.regression && layout_.target >= 0) {
+          piece.rows.labels.push_back(row.label);
+        }
+      }
+      ++piece.count;
+    }
+  }
+
+ private:
+  struct Row {
+    std::int32_t label = 0;
+    bool dropped = false;
+  };
+
+  // Looks at every cell.
+  Row read(std::string_view line, CsvPiece& piece, bool report) const {
+    Row row;
+    if (rules_.missing == Missing::kDrop && lacks_something(line)) {
+      row.dropped = true;  // before its words count as classes and categories
+      return row;
+    }
+    DataFaults found;
+    CsvCells cells(line, layout_.separator);
+    std::int64_t column = 0;
+    try {
+      for (; cells.next(); ++column) {
+        if (column < layout_.size()) {
+          look_at(cells, column, piece, row, found);
+        }
+      }
+    } catch (const BadQuotes& bad) {
+      if (report) {
+        piece.faults.add([&] { return DataFault{file_.offset_of(bad.place), bad.message, ""}; });
+      }
+      return row;
+    }
+    if (column != layout_.size()) {
+      found = {};
+      found.add([&] {
+        return DataFault{
+            file_.offset_of(line.data()),
+            concat("expected ", layout_.size(), " cells, as in the first line, found ", column),
+            ""};
+      });
+    }
+    if (report) {
+      piece.faults.append(found);
+    }
+    return row;
+  }
+
+  // Whether a row that has all its cells has an empty one among them.
+  bool lacks_something(std::string_view line) const {
+    bool lacks = false;
+    std::int64_t column = 0;
+    try {
+      for (CsvCells cells(line, layout_.separator); cells.next(); ++column) {
+        lacks =
+            lacks || (column < layout_.size() && is_missing(layout_.column(column), cells.text()));
+      }
+    } catch (const BadQuotes&) {
+      return false;
+    }
+    return lacks && column == layout_.size();
+  }
+
+  // A class may be called what stands for nothing in other columns.
+  bool is_missing(const CsvColumn& column, std::string_view text) const {
+    const bool names_class = column.kind == Kind::kTarget && !rules_.regression;
+    return column.kind != Kind::kIgnored &&
+           (names_class ? text.empty() : rules_.missing_values.contain(text));
+  }
+
+  void look_at(const CsvCells& cells,
+               std::int64_t number,
+               CsvPiece& piece,
+               Row& row,
+               DataFaults& found) const {
+    const CsvColumn& column = layout_.column(number);
+    const std::string_view text = cells.text();
+    const auto refuse = [&](const auto& message, const char* advice) {
+      found.add([&] { return DataFault{file_.offset_of(cells.place()), message(), advice}; });
+    };
+    if (column.kind == Kind::kIgnored) {
+      return;
+    }
+    if (is_missing(column, text)) {
+      refuse_missing(column, text, refuse);
+    } else if (column.kind == Kind::kTarget && !rules_.regression) {
+      row.label = label_of(text, column, piece, refuse);
+    } else if (column.kind == Kind::kCategory) {
+      take_category(text, column, piece.categories[static_cast<std::size_t>(number)], refuse);
+    } else if (!csv_number(text)) {
+      refuse(
+          [&] {
+            return concat("expected a finite number in ", column.title, ", found ", shown(text));
+          },
+          "");
+    }
+  }
+
+  template <class Refuse>
+  void refuse_missing(const CsvColumn& column, std::string_view text, const Refuse& refuse) const {
+    const bool target = column.kind == Kind::kTarget;
+    if (target || rules_.missing == Missing::kRefuse) {
+      const char* wanted = target && !rules_.regression     ? "a class"
+                           : column.kind == Kind::kCategory ? "a category"
+                                                            : "a finite number";
+      refuse(
+          [&] {
+            return concat("expected ",
+                          wanted,
+                          " in ",
+                          column.title,
+                          ", found ",
+                          text.empty() ? target && !rules_.regression ? "none" : "an empty cell"
+                                       : shown(text));
+          },
+          target ? "rows without a target can be left out: --missing drop"
+                 : "values may be missing with --missing mean, zero or drop");
+    }
+  }
+
+  template <class Refuse>
+  std::int32_t label_of(std::string_view text,
+                        const CsvColumn& column,
+                        CsvPiece& piece,
+                        const Refuse& refuse) const {
+    if (classes_ == nullptr) {
+      return added(text, column, piece.classes, kMostCsvClasses);
+    }
+    const auto known = classes_->class_of(text);
+    if (!known) {
+      refuse(
+          [&] {
+            return concat("expected a class of the training file (",
+                          classes_->list(),
+                          "), found ",
+                          shown(text));
+          },
+          "");
+    }
+    return known.value_or(0);
+  }
+
+  template <class Refuse>
+  void take_category(std::string_view text,
+                     const CsvColumn& column,
+                     ClassNames& found,
+                     const Refuse& refuse) const {
+    if (column.categories == nullptr) {
+      added(text, column, found, kMostCsvCategories);
+    } else if (rules_.unseen == Unseen::kRefuse && !column.categories->class_of(text)) {
+      refuse(
+          [&] {
+            return concat("expected a category that the training file has in ",
+                          column.title,
+                          " (",
+                          column.categories->list(),
+                          "), found ",
+                          shown(text));
+          },
+          "categories that were not seen in training can be ignored: --unseen ignore");
+    }
+  }
+
+  std::int32_t added(std::string_view text,
+                     const CsvColumn& column,
+                     ClassNames& names,
+                     std::int64_t most) const {
+    const std::int32_t number = names.add(text);
+    if (names.size() > most) {
+      refuse_so_many(file_, text_begin(file_), column);
+    }
+    return number;
+  }
+
+  // The class alone, of a row that others check.
+  Row glance(std::string_view line, CsvPiece& piece) const {
+    Row row;
+    if (rules_.regression || layout_.target < 0) {
+      return row;
+    }
+    // The last column is the usual one: where no quote is in it, what follows the last separator.
+    const std::string_view end = line.substr(line.rfind(layout_.separator) + 1);
+    const bool last = layout_.is_last(layout_.target) && end.find('"') == std::string_view::npos;
+    CsvCells cells(last ? end : line, layout_.separator);
+    try {
+      std::int64_t column = last ? layout_.target : 0;
+      while (column <= layout_.target && cells.next()) {
+        ++column;
+      }
+      if (column <= layout_.target) {
+        return row;  // too short, as whoever checks it says
+      }
+    } catch (const BadQuotes&) {
+      return row;  // the same
+    }
+    const auto ignored = [&](const auto&, const char*) {};
+    row.label = label_of(cells.text(), layout_.column(layout_.target), piece, ignored);
+    return row;
+  }
+
+  const MappedFile& file_;
+  const CsvLayout& layout_;
+  const CsvRules& rules_;
+  const ClassNames* classes_;
+  const char* checked_begin_;
+  const char* checked_end_;
+  bool reads_all_ = false;
+};
+
+}  // namespace
+
+std::optional<float> csv_number(std::string_view cell) {
+  const auto value = parse_number(cell);
+  if (!value || std::abs(*value) > std::numeric_limits<float>::max()) {
+    return std::nullopt;
+  }
+  return static_cast<float>(*value);
+}
+
+void refuse_so_many(const MappedFile& file, const char* place, const CsvColumn& column) {
+  const bool target = column.kind == Kind::kTarget;
+  throw_text_error(file,
+                   place,
+                   concat("expected at most ",
+                          target ? kMostCsvClasses : kMostCsvCategories,
+                          target ? " classes in " : " categories in ",
+                          column.title,
+                          target ? ", found more: if it is a number to predict, ask for regression"
+                                 : ", found more: if it holds numbers, or names of the rows, it is "
+                                   "not categorical"));
+}
+
+void index_piece(const MappedFile& file,
+                 const CsvLayout& layout,
+                 const CsvRules& rules,
+                 const ClassNames* classes,
+                 const CsvStretch& checked,
+                 CsvPiece& piece) {
+  RowIndexer(file, layout, rules, classes, checked.begin, checked.end).index(piece);
+}
+
+}  // namespace trireme::detail

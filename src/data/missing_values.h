@@ -1,0 +1,25 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::detail {
+
+// Which cells hold nothing: empty ones, and some words, in small or capital letters.
+class MissingValues {
+ public:
+  explicit MissingValues(const std::vector<std::string>& words);
+  bool contain(std::string_view cell) const {
+    return cell.empty() || (begins_[static_cast<unsigned char>(cell[0])] && is_word(cell));
+  }
+
+ private:
+  bool is_word(std::string_view cell) const;
+
+  std::vector<std::string> words_;  // in small letters
+  std::array<bool, 256> begins_{};  // how any of them begins: nearly every number is told apart
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,458 @@
+// CSV files as tables: checked whole when they are opened, with categories and missing values, and
+// other files read as the training file was.
+
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "data/data_files.h"
+#include "data/file_identity.h"
+#include "trireme/data/preprocessing.h"
+
+namespace trireme {
+namespace {
+
+using testing::DataFolder;
+using testing::expect_data_error;
+using Missing = CsvOptions::Missing;
+using Unseen = CsvOptions::Unseen;
+using Targets = NewDataOptions::Targets;
+
+Batch read_all(const Dataset& data) {
+  std::vector<std::int64_t> samples;
+  for (std::int64_t i = 0; i < data.size(); ++i) {
+    samples.push_back(i);
+  }
+  Batch batch;
+  data.read(samples, batch);
+  return batch;
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+// --- the whole file
+
+// Rows "i,2i,class", of which some have a bad cell in the second column; their lines.
+struct Rows {
+  std::string text = "first,second,kind\n";
+  std::vector<std::int64_t> bad;
+
+  Rows(std::int64_t count, std::int64_t every) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool wrong = every > 0 && i % every == every / 2;
+      text += std::to_string(i) + "," + (wrong ? "x" + std::to_string(i) : std::to_string(2 * i)) +
+              "," + (i % 3 == 0 ? "a" : "b") + "\n";
+      if (wrong) {
+        bad.push_back(i + 2);
+      }
+    }
+  }
+  // Where the bad cell of a line begins, from 1.
+  static std::size_t column_in(std::int64_t line) { return std::to_string(line - 2).size() + 2; }
+};
+
+TEST(Table, ListsEveryBadPlaceWhenItIsOpened) {
+  const DataFolder folder;
+  const Rows rows(5000, 100);
+  const std::string path = folder.write("a.csv", rows.text);
+  ASSERT_EQ(rows.bad.size(), 50U);
+  const std::string message = message_of([&] { open_csv(path); });
+  EXPECT_NE(message.find(path + ": 50 places"), std::string::npos) << message;
+  std::size_t shown = 0;
+  for (const std::int64_t line : rows.bad) {
+    const std::string wanted = path + ":" + std::to_string(line) + ":" +
+                               std::to_string(Rows::column_in(line)) +
+                               ": expected a finite number in column \"second\", found \"x" +
+                               std::to_string(line - 2) + "\"";
+    shown += message.find(wanted) != std::string::npos ? 1U : 0U;
+  }
+  EXPECT_EQ(shown, 20U) << message;
+  EXPECT_NE(message.find("and 30 more"), std::string::npos) << message;
+}
+
+TEST(Table, FindsEveryKindOfFaultInOnePass) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv",
+                                        "x,y,kind\n"
+                                        "1,2,a\n"
+                                        "1,a\n"          // 3: a cell short
+                                        "1,\"2,a\n"      // 4: a quote that does not end
+                                        "bad,worse,a\n"  // 5: two
+                                        ",2,b\n"         // 6: missing
+                                        "1,2,\n");       // 7: no class
+  const std::string message = message_of([&] { open_csv(path); });
+  for (const char* part : {":3:1: expected 3 cells",
+                           ":4:3: expected a closing quote",
+                           ":5:1: expected a finite number in column \"x\", found \"bad\"",
+                           ":5:5: expected a finite number in column \"y\", found \"worse\"",
+                           ":6:1: expected a finite number in column \"x\", found an empty cell",
+                           ":7:5: expected a class in column \"kind\", found none",
+                           "6 places",
+                           "--missing mean"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  }
+}
+
+TEST(Table, IsTheSameForAnyNumberOfThreads) {
+  const DataFolder folder;
+  const std::string good = folder.write("good.csv", Rows(300'000, 0).text);  // several MB
+  const std::string bad = folder.write("bad.csv", Rows(300'000, 20'000).text);
+  const auto with = [](int threads) {
+    CsvOptions options;
+    options.check.threads = threads;
+    return options;
+  };
+  const auto one = open_csv(good, with(1));
+  const Batch whole = read_all(*one);
+  for (std::int64_t i = 0; i < one->size(); i += 997) {
+    EXPECT_EQ(whole.dense[static_cast<std::size_t>(2 * i + 1)], static_cast<float>(2 * i));
+    EXPECT_EQ(whole.labels[static_cast<std::size_t>(i)], i % 3 == 0 ? 0 : 1);
+  }
+  const std::string message = message_of([&] { open_csv(bad, with(1)); });
+  EXPECT_NE(message.find("15 places"), std::string::npos) << message;
+  for (const int threads : {2, 3, 8}) {
+    const Batch other = read_all(*open_csv(good, with(threads)));
+    EXPECT_EQ(other.dense, whole.dense) << threads;
+    EXPECT_EQ(other.labels, whole.labels) << threads;
+    EXPECT_EQ(message_of([&] { open_csv(bad, with(threads)); }), message) << threads;
+  }
+}
+
+// What ranks do: each gives its text and gets those of all.
+class Exchange {
+ public:
+  explicit Exchange(int parts) : texts_(static_cast<std::size_t>(parts)) {}
+  std::vector<std::string> operator()(int part, const std::string& text) {
+    std::unique_lock lock(mutex_);
+    texts_[static_cast<std::size_t>(part)] = text;
+    ++arrived_;
+    all_.notify_all();
+    all_.wait(lock, [&] { return arrived_ == texts_.size(); });
+    return texts_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_;
+  std::vector<std::string> texts_;
+  std::size_t arrived_ = 0;
+};
+
+TEST(Table, IsCheckedByRanksTogether) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv", Rows(3000, 100).text);
+  const std::string alone = message_of([&] { open_csv(path); });
+  for (const int parts : {2, 3, 7}) {
+    Exchange exchange(parts);
+    std::vector<std::string> messages(static_cast<std::size_t>(parts));
+    std::vector<std::thread> ranks;
+    for (int part = 0; part < parts; ++part) {
+      ranks.emplace_back([&, part] {
+        CsvOptions options;
+        options.check.part = part;
+        options.check.parts = parts;
+        options.check.exchange = [&, part](const std::string& text) {
+          return exchange(part, text);
+        };
+        messages[static_cast<std::size_t>(part)] = message_of([&] { open_csv(path, options); });
+      });
+    }
+    for (std::thread& rank : ranks) {
+      rank.join();
+    }
+    for (const std::string& message : messages) {
+      EXPECT_EQ(message, alone) << parts;
+    }
+  }
+}
+
+TEST(Table, IsNotCheckedAgainUntilItChanges) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv", "x,kind\n1,a\n2,b\n3,a\n4,b\n");
+  EXPECT_TRUE(open_csv(path)->preprocessing().checked.empty()) << "it has just been written";
+  const std::string other = folder.write("b.csv", "x,kind\n1,a\n?,b\n3,a\n4,b\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(3100));
+  const std::vector<std::string> checked = open_csv(path)->preprocessing().checked;
+  ASSERT_EQ(checked.size(), 1U);
+  CsvOptions options;
+  options.check.known = checked;
+  EXPECT_EQ(open_csv(path, options)->size(), 4);
+  // What the other one would be known by: it is believed, and its cell is found when it is read.
+  const std::string mine = detail::file_identity(path);
+  ASSERT_TRUE(checked[0].starts_with(mine));
+  options.check.known = {detail::file_identity(other) + checked[0].substr(mine.size())};
+  const auto believed = open_csv(other, options);
+  EXPECT_THROW(read_all(*believed), DataError);
+  // Read in another way it is not.
+  CsvOptions otherwise = options;
+  otherwise.header = CsvOptions::Header::kYes;
+  EXPECT_THROW(open_csv(other, otherwise), DataError);
+  // Nor once it was written to, with the size and the time of modification it had.
+  struct stat before {};
+  ASSERT_EQ(stat(other.c_str(), &before), 0);
+  folder.write("b.csv", "x,kind\n1,a\n2,b\n!,a\n4,b\n");
+  const timespec times[2] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(utimensat(AT_FDCWD, other.c_str(), times, 0), 0);
+  expect_data_error([&] { open_csv(other, options); }, other, 15, {"\"!\""});
+}
+
+// --- categories
+
+TEST(Table, MakesAFeatureOfEachCategory) {
+  const DataFolder folder;
+  const std::string text = "size,colour,kind\n1,red,a\n2,blue,b\n3,red,a\n4,green,b\n";
+  const std::string path = folder.write("a.csv", text);
+  for (const char* column : {"colour", "1"}) {
+    CsvOptions options;
+    options.header = CsvOptions::Header::kYes;
+    options.categorical = {column};
+    const auto data = open_csv(path, options);
+    EXPECT_EQ(data->shape().dense, (std::vector<std::int64_t>{4}));
+    EXPECT_EQ(read_all(*data).dense,  // size, blue, green, red
+              (std::vector<float>{1, 0, 0, 1, 2, 1, 0, 0, 3, 0, 0, 1, 4, 0, 1, 0}));
+  }
+  // Numbers that are names, in the order of numbers; the target in the first column.
+  const std::string numbers = folder.write("b.csv", "a,10,1\nb,9,2\na,+9.0,3\nb,10,4\n");
+  const auto data = open_csv(numbers, {.target = "0", .categorical = {"1"}});
+  EXPECT_EQ(read_all(*data).dense, (std::vector<float>{0, 1, 1, 1, 0, 2, 1, 0, 3, 0, 1, 4}));
+  expect_data_error([&] { open_csv(path, {.categorical = {"shape"}}); },
+                    path,
+                    0,
+                    {"categorical column \"shape\"", "\"colour\""});
+  EXPECT_THROW(open_csv(path, {.categorical = {"kind"}}), ConfigError);
+}
+
+TEST(Table, WithCategoriesKnowsItsHeader) {
+  const DataFolder folder;
+  // A word in the column of numbers is a name; one in a column of words tells nothing.
+  EXPECT_EQ(open_csv(folder.write("a.csv", "red,1,a\nblue,2,b\nred,3,b\nblue,4,a\n"),
+                     {.categorical = {"0"}})
+                ->size(),
+            4);
+  EXPECT_EQ(
+      open_csv(folder.write("b.csv", "c,x,k\nred,1,a\nblue,2,b\nred,3,a\n"), {.categorical = {"0"}})
+          ->size(),
+      3);
+  const std::string words = folder.write("c.csv", "red,a\nblue,b\nred,b\nblue,a\n");
+  expect_data_error(
+      [&] { open_csv(words, {.categorical = {"0"}}); }, words, 0, {"--header yes", "--header no"});
+  EXPECT_EQ(open_csv(words, {.header = CsvOptions::Header::kNo, .categorical = {"0"}})->size(), 4);
+}
+
+// --- missing values
+
+TEST(Table, TreatsMissingValuesAsItIsTold) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv",
+                                        "x,colour,kind\n"
+                                        "1,red,a\n"
+                                        ",blue,b\n"
+                                        "3,na,a\n"
+                                        "?,red,c\n"
+                                        "5,blue,b\n");
+  CsvOptions options{.categorical = {"colour"}};
+  const std::string refused = message_of([&] { open_csv(path, options); });
+  for (const char* part : {"3 places", ":3:1:", ":4:3: expected a category", ":5:1:"}) {
+    EXPECT_NE(refused.find(part), std::string::npos) << refused;
+  }
+  options.missing = Missing::kZero;  // x, blue, red
+  EXPECT_EQ(read_all(*open_csv(path, options)).dense,
+            (std::vector<float>{1, 0, 1, 0, 1, 0, 3, 0, 0, 0, 0, 1, 5, 1, 0}));
+  options.missing = Missing::kNan;
+  const Batch kept = read_all(*open_csv(path, options));
+  EXPECT_TRUE(std::isnan(kept.dense[3]) && std::isnan(kept.dense[9]));
+  EXPECT_EQ(kept.dense[6], 3);
+  options.missing = Missing::kDrop;
+  const auto dropped = open_csv(path, options);
+  EXPECT_EQ(read_all(*dropped).dense, (std::vector<float>{1, 0, 1, 5, 1, 0}));
+  EXPECT_EQ(dropped->class_names(), (std::vector<std::string>{"a", "b"}))
+      << "a class of dropped rows alone is none";
+  // What is missing is a setting.
+  options.missing = Missing::kZero;
+  options.missing_values = {"na"};
+  const std::string left = message_of([&] { open_csv(path, options); });
+  EXPECT_NE(left.find("found \"?\""), std::string::npos) << left;
+}
+
+TEST(Table, NeedsATargetInEveryRow) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv", "x,y\n1,2\n2,\n3,NA\n4,5\n");
+  for (const Missing missing : {Missing::kRefuse, Missing::kZero, Missing::kNan}) {
+    const std::string message =
+        message_of([&] { open_csv(path, {.regression = true, .missing = missing}); });
+    for (const char* part : {"2 places", ":3:3:", ":4:3:", "--missing drop"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+  }
+  const auto data = open_csv(path, {.regression = true, .missing = Missing::kDrop});
+  EXPECT_EQ(read_all(*data).targets, (std::vector<float>{2, 5}));
+  // A class may be called what stands for nothing elsewhere.
+  const auto regions = open_csv(folder.write("b.csv", "x,region\n1,NA\n2,EU\n3,NA\n"));
+  EXPECT_EQ(regions->class_names(), (std::vector<std::string>{"EU", "NA"}));
+}
+
+TEST(Table, FillsWithTheMeansOfWhatIsThere) {
+  const DataFolder folder;
+  std::string text = "x,y,kind\n";
+  double sum = 0;
+  double there = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const bool missing = i % 7 < 3;  // the first, too
+    text += (missing ? "" : std::to_string(1000 + i)) + "," + std::to_string(i) + ",a\n";
+    sum += missing ? 0 : 1000 + i;
+    there += missing ? 0 : 1;
+  }
+  CsvOptions options;
+  options.missing = Missing::kNan;
+  const std::shared_ptr<Dataset> data = open_csv(folder.write("a.csv", text), options);
+  std::vector<double> means;
+  for (const std::int64_t chunks : {1, 5, 64}) {
+    std::vector<FeatureSums> sums;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      sums.push_back(feature_sums(*data, chunk, chunks));
+    }
+    means = statistics_of(*data, sums).mean;
+    EXPECT_NEAR(means[0], sum / there, 1e-9);
+    EXPECT_NEAR(means[1], 499.5, 1e-9);
+  }
+  const auto filled = imputed(data, means);
+  const Batch batch = read_all(*filled);
+  for (int i = 0; i < 1000; ++i) {
+    const auto at = static_cast<std::size_t>(2 * i);
+    EXPECT_FLOAT_EQ(batch.dense[at],
+                    i % 7 < 3 ? static_cast<float>(sum / there) : static_cast<float>(1000 + i));
+  }
+  EXPECT_EQ(filled->preprocessing().fill, means);
+  EXPECT_EQ(filled->fingerprint(0), data->fingerprint(0));
+}
+
+// --- other files
+
+class NewFile : public ::testing::Test {
+ protected:
+  NewFile() {
+    CsvOptions options;
+    options.categorical = {"colour"};
+    options.target = "kind";
+    training_ =
+        open_csv(folder_.write("train.csv", "size,kind,colour\n1,b,red\n2,a,blue\n3,b,red\n"),
+                 options)
+            ->preprocessing();
+  }
+  NewData open(const std::string& text, const NewDataOptions& options = {}) const {
+    return open_new_data(training_, folder_.write("new.csv", text), options);
+  }
+  std::string refusal(const std::string& text, const NewDataOptions& options = {}) const {
+    return message_of([&] { open(text, options); });
+  }
+  void expect_refusal(const std::string& text,
+                      const std::vector<std::string>& parts,
+                      const NewDataOptions& options = {}) const {
+    const std::string message = refusal(text, options);
+    for (const std::string& part : parts) {
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+    }
+  }
+
+  DataFolder folder_;
+  Preprocessing training_;
+};
+
+TEST_F(NewFile, MayHaveTargetsAndNamesOrNot) {
+  const std::vector<float> features = {5, 1, 0, 6, 0, 1};  // size, blue, red
+  for (const bool names : {true, false}) {
+    const std::string with = std::string(names ? "size,kind,colour\n" : "") + "5,b,blue\n6,a,red\n";
+    const NewData whole = open(with);
+    EXPECT_TRUE(whole.has_targets);
+    EXPECT_EQ(read_all(*whole.data).dense, features);
+    EXPECT_EQ(read_all(*whole.data).labels, (std::vector<std::int64_t>{1, 0}));
+    const std::string without = std::string(names ? "size,colour\n" : "") + "5,blue\n6,red\n";
+    const NewData bare = open(without);
+    EXPECT_FALSE(bare.has_targets);
+    EXPECT_EQ(read_all(*bare.data).dense, features);
+    ASSERT_EQ(bare.notes.size(), 1U);
+    EXPECT_NE(bare.notes[0].find("the target \"kind\""), std::string::npos) << bare.notes[0];
+    const NewData ignored =
+        open(std::string(names ? "size,kind,colour\n" : "") + "5,,blue\n6,new,red\n",
+             {.targets = Targets::kNo});
+    EXPECT_FALSE(ignored.has_targets);
+    EXPECT_EQ(read_all(*ignored.data).dense, features);
+    EXPECT_THROW(open(without, {.targets = Targets::kYes}), DataError);
+  }
+}
+
+TEST_F(NewFile, ThatIsAnotherOneIsRefused) {
+  expect_refusal("size\n5\n", {"3 columns", "found 1"});
+  expect_refusal("size,kind,colour,more\n5,b,blue,1\n", {"3 columns", "found 4"});
+  // The target is there, and another column is missing.
+  expect_refusal("kind,colour\nb,blue\n", {"\"size\"", "\"kind\"", "only the target"});
+  expect_refusal("colour,kind,size\nred,b,1\n", {"other names", "\"size\"", "elsewhere"});
+  expect_refusal("size,kind,hue\n1,b,red\n", {"other names", "\"colour\"", "\"hue\""});
+  expect_refusal("size,colour\n5,blue\n6,violet\n",
+                 {"line 3, column 3", "\"blue\", \"red\"", "\"violet\"", "--unseen ignore"});
+  expect_refusal("size,kind,colour\n5,new,blue\n", {"\"a\", \"b\"", "\"new\""});
+  expect_refusal("size,colour\n,blue\n", {"empty cell", "--missing"});
+}
+
+TEST_F(NewFile, IsTreatedAsTheTrainingFileWas) {
+  training_.unseen = Unseen::kIgnore;
+  training_.missing = Missing::kNan;
+  training_.fill = {2, 0.5, 0.5};
+  training_.normalisation = {{2, 0, 0.5}, {4, 1, 0.25}};
+  const NewData opened = open("size,colour\n10,violet\n,red\n");
+  EXPECT_EQ(read_all(*opened.data).dense, (std::vector<float>{2, 0, -2, 0, 0, 2}));
+  training_.missing = Missing::kDrop;
+  training_.fill.clear();
+  const NewData fewer = open("size,colour\n?,red\n10,red\n6,\n2,blue\n");
+  EXPECT_EQ(fewer.dropped, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(fewer.data->size(), 2);
+}
+
+TEST(NewRows, OfSparseFeaturesMayLackTheirLabels) {
+  const DataFolder folder;
+  const Preprocessing training =
+      open_libsvm(folder.write("train.svm", "-1 1:1 5:1\n3 2:1\n"))->preprocessing();
+  const NewData with = open_new_data(training, folder.write("a.svm", "3 1:2\n-1 5:1\n"));
+  EXPECT_TRUE(with.has_targets);
+  EXPECT_EQ(read_all(*with.data).labels, (std::vector<std::int64_t>{1, 0}));
+  const NewData without = open_new_data(training, folder.write("b.svm", "1:2\n# none\n2:3 5:1\n"));
+  EXPECT_FALSE(without.has_targets);
+  EXPECT_EQ(read_all(*without.data).indices, (std::vector<std::int64_t>{0, 1, 4}));
+  EXPECT_EQ(without.data->shape(), with.data->shape());
+  const std::string beyond = folder.write("c.svm", "6:1\n");
+  expect_data_error([&] { open_new_data(training, beyond); }, beyond, 0, {"at most 5"});
+}
+
+TEST(NewImages, MayLackTheirLabels) {
+  const DataFolder folder;
+  Preprocessing training;
+  training.format = "idx";
+  training.shape.dense = {1, 3, 5};
+  training.shape.classes = 4;
+  const std::string images = folder.write("new-images-idx3-ubyte", testing::idx_images(4, 3, 5));
+  EXPECT_FALSE(open_new_data(training, images).has_targets);
+  folder.write("new-labels-idx1-ubyte", testing::idx_labels({3, 0, 1, 2}));
+  const NewData with = open_new_data(training, images);
+  EXPECT_TRUE(with.has_targets);
+  EXPECT_EQ(with.data->label(0), 3);
+  EXPECT_FALSE(open_new_data(training, images, {.targets = Targets::kNo}).has_targets);
+  const std::string other = folder.write("other", testing::idx_images(4, 5, 3));
+  expect_data_error([&] { open_new_data(training, other); }, other, 8, {"3x5", "5x3"});
+}
+
+}  // namespace
+}  // namespace trireme
