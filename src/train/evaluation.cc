@@ -87,8 +87,12 @@ void count(const Task& task,
 // The rank's part of an evaluation.
 class Evaluator {
  public:
-  Evaluator(const Trainable& model, const Task& task, const Dataset& data, Tally& tally)
-      : model_(model), task_(task), data_(data), tally_(tally) {}
+  Evaluator(const Trainable& model,
+            const Task& task,
+            const Dataset& data,
+            const EvaluationOptions& options,
+            Tally& tally)
+      : model_(model), task_(task), data_(data), options_(options), tally_(tally) {}
 
   // Samples [first, last), which are (a part of) batch number `batch`. One that does not fit into
   // memory is evaluated in halves.
@@ -99,8 +103,12 @@ class Evaluator {
       std::iota(ids_.begin(), ids_.end(), first);
       data_.read(ids_, batch_);
       const TensorBatch tensors = as_tensors(batch_, task_.shape());
-      const Task::Judged judged = task_.judge(model_.scores(tensors), tensors);
+      const at::Tensor scores = model_.scores(tensors);
+      const Task::Judged judged = task_.judge(scores, tensors);
       MemoryLimit::check();
+      if (options_.scores) {
+        options_.scores(first, scores);
+      }
       count(task_, judged, first, batch, tally_);
       if (!tally_.fingerprints.empty()) {
         for (const std::int64_t sample : ids_) {
@@ -125,6 +133,7 @@ class Evaluator {
   const Trainable& model_;
   const Task& task_;
   const Dataset& data_;
+  const EvaluationOptions& options_;
   Tally& tally_;
   std::vector<std::int64_t> ids_;
   Batch batch_;
@@ -160,7 +169,7 @@ Evaluation evaluate(const Trainable& model,
     tally.samples.resize(3 * static_cast<std::size_t>(total));
     tally.fingerprints.resize(static_cast<std::size_t>(total));
   }
-  Evaluator evaluator(model, task, data, tally);
+  Evaluator evaluator(model, task, data, options, tally);
   // Every rank takes part in every round, also in a last one that has no batch for it.
   for (std::int64_t begin = 0; begin < batches; begin += ranks.size()) {
     if (const std::int64_t b = begin + ranks.rank(); b < batches) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
+
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
@@ -81,6 +83,40 @@ void load_weights(const std::string& path, torch::nn::Module& module) {
     each.tensor.copy_(at::from_blob(const_cast<std::byte*>(values.bytes()),
                                     each.tensor.sizes(),
                                     at::TensorOptions().dtype(scalar_type_of(values.dtype()))));
+  }
+}
+
+void load_weights(const TensorSource& source, torch::nn::Module& module) {
+  const std::vector<Named> all = tensors_of(module);
+  const std::vector<StateTensor>& found = source.tensors();
+  std::vector<std::size_t> places;
+  for (const Named& each : all) {
+    const auto place = std::find_if(
+        found.begin(), found.end(), [&](const StateTensor& one) { return one.name == each.name; });
+    TRIREME_CHECK(place != found.end() && at::IntArrayRef(place->shape) == each.tensor.sizes(),
+                  "\"",
+                  source.path(),
+                  "\": expected ",
+                  each.name,
+                  " of shape ",
+                  each.tensor.sizes(),
+                  ", found ",
+                  place == found.end() ? "none" : "another shape");
+    places.push_back(static_cast<std::size_t>(place - found.begin()));
+  }
+  TRIREME_CHECK(found.size() == all.size(),
+                "\"",
+                source.path(),
+                "\": expected the model's ",
+                all.size(),
+                " tensors, found ",
+                found.size());
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const at::Tensor values =
+        at::empty(all[i].tensor.sizes(), scalar_type_of(found[places[i]].dtype));
+    source.read(places[i], static_cast<std::byte*>(values.mutable_data_ptr()));
+    all[i].tensor.copy_(values);
   }
 }
 

@@ -28,9 +28,10 @@ void add_train_command(CLI::App& program, Action& action);
 // What to say about a command (also one of `trireme ckpt`), or a flag of `trireme train`, that does
 // not exist: the nearest one. Empty where there is none.
 std::string suggestion_for(const std::vector<std::string>& words);
-// `words` is what split_off_sample has found.
-void add_sample_command(CLI::App& program, Action& action, const std::vector<std::string>& words);
-// Takes the words after `trireme sample` off: a prompt may look like anything, "--" too.
-std::vector<std::string> split_off_sample(std::vector<std::string>& words);
+// `trireme predict` and `trireme sample`, which need LibTorch: another program runs them. `words`
+// is what split_off_worker_words has found.
+void add_worker_commands(CLI::App& program, Action& action, const std::vector<std::string>& words);
+// Takes the words after their names off: a prompt may look like anything, "--" too.
+std::vector<std::string> split_off_worker_words(std::vector<std::string>& words);
 
 }  // namespace trireme::tools

@@ -41,7 +41,7 @@ int run_program(int argc, char** argv) {
   program.require_subcommand(1);
   std::vector<std::string> words(argv + 1, argv + argc);
   const std::vector<std::string> command = trireme::tools::split_off_command(words);
-  const std::vector<std::string> sample = trireme::tools::split_off_sample(words);
+  const std::vector<std::string> worker = trireme::tools::split_off_worker_words(words);
   trireme::tools::Action action;
   trireme::tools::add_run_command(program, action, command);
   trireme::tools::add_bench_command(program, action);
@@ -50,7 +50,7 @@ int run_program(int argc, char** argv) {
   trireme::tools::add_doctor_command(program, action);
   trireme::tools::add_plot_command(program, action);
   trireme::tools::add_train_command(program, action);
-  trireme::tools::add_sample_command(program, action, sample);
+  trireme::tools::add_worker_commands(program, action, worker);
   try {
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
     program.parse(words);

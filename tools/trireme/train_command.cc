@@ -283,7 +283,15 @@ std::string suggestion_for(const std::vector<std::string>& words) {
       words[0] == "ckpt" && words.size() > 1
           ? unknown(words[1], {"ls", "show", "verify", "export", "import", "diff", "prune"})
           : unknown(words[0],
-                    {"run", "bench", "ckpt", "compare", "doctor", "plot", "train", "sample"});
+                    {"run",
+                     "bench",
+                     "ckpt",
+                     "compare",
+                     "doctor",
+                     "plot",
+                     "predict",
+                     "train",
+                     "sample"});
   if (!other.empty()) {
     return other;
   }
@@ -351,8 +359,8 @@ void add_train_command(CLI::App& program, Action& action) {
   train->callback([&action, command] { action = [command] { return run_training(*command); }; });
 }
 
-std::vector<std::string> split_off_sample(std::vector<std::string>& words) {
-  if (words.empty() || words.front() != "sample") {
+std::vector<std::string> split_off_worker_words(std::vector<std::string>& words) {
+  if (words.empty() || (words.front() != "sample" && words.front() != "predict")) {
     return {};
   }
   std::vector<std::string> rest(words.begin() + 1, words.end());
@@ -360,17 +368,22 @@ std::vector<std::string> split_off_sample(std::vector<std::string>& words) {
   return rest;
 }
 
-void add_sample_command(CLI::App& program, Action& action, const std::vector<std::string>& words) {
-  CLI::App* sample = program.add_subcommand(
-      "sample", "Write text with a trained gpt: trireme sample --run RUN --prompt TEXT");
-  sample->set_help_flag();  // its program has one
-  sample->callback([&action, words] {
-    action = [words] {
-      std::vector<std::string> arguments = words;
-      arguments.insert(arguments.begin(), "sample");
-      return run_sibling("trireme-worker", std::move(arguments));
-    };
-  });
+void add_worker_commands(CLI::App& program, Action& action, const std::vector<std::string>& words) {
+  const std::pair<const char*, const char*> commands[] = {
+      {"predict",
+       "Predict with a trained mlp, convnet or wide model: trireme predict RUN --data FILE"},
+      {"sample", "Write text with a trained gpt: trireme sample --run RUN --prompt TEXT"}};
+  for (const auto& [name, what] : commands) {
+    CLI::App* command = program.add_subcommand(name, what);
+    command->set_help_flag();  // its program has one
+    command->callback([&action, words, name = std::string(name)] {
+      action = [words, name] {
+        std::vector<std::string> arguments = words;
+        arguments.insert(arguments.begin(), name);
+        return run_sibling("trireme-worker", std::move(arguments));
+      };
+    });
+  }
 }
 
 }  // namespace trireme::tools

@@ -1,5 +1,5 @@
-// trireme-worker: what `trireme train` starts as ranks, and `trireme sample` and `trireme ckpt`
-// become. A program of its own, because it needs LibTorch.
+// trireme-worker: what `trireme train` starts as ranks, and `trireme predict`, `trireme sample` and
+// `trireme ckpt` become. A program of its own, because it needs LibTorch.
 
 #include <csignal>
 #include <cstdio>
@@ -21,6 +21,9 @@ int main(int argc, char** argv) {
     if (words.size() >= 2 && words.size() <= 3 && words[0] == "train") {
       return trireme::worker::train_in(words[1], words.size() == 3 ? words[2] : "");
     }
+    if (!words.empty() && words[0] == "predict") {
+      return trireme::worker::predict({words.begin() + 1, words.end()});
+    }
     if (!words.empty() && words[0] == "sample") {
       return trireme::worker::sample({words.begin() + 1, words.end()});
     }
@@ -35,7 +38,8 @@ int main(int argc, char** argv) {
     }
     std::fprintf(
         stderr,
-        "trireme-worker: started by \"trireme train\", \"trireme sample\" and \"trireme ckpt\"\n");
+        "trireme-worker: started by \"trireme train\", \"trireme predict\", \"trireme sample\" and "
+        "\"trireme ckpt\"\n");
     return trireme::kExitUsage;
   } catch (const trireme::ConfigError& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());

@@ -14,6 +14,9 @@ int train_in(const std::string& run, const std::string& step);
 // thread, for `trireme doctor`: "bfloat16 0.62 float16 31.5".
 int measure_precisions();
 
+// trireme predict: predictions of a trained model for a file.
+int predict(const std::vector<std::string>& arguments);
+
 // trireme sample: writes text with a trained gpt.
 int sample(const std::vector<std::string>& arguments);
 

@@ -5,6 +5,8 @@
 
 #include <torch/nn/module.h>
 
+#include "trireme/checkpoint/tensor_source.h"
+
 namespace trireme {
 
 // Writes parameters and buffers of a module as one safetensors file, one tensor at a time; complete
@@ -16,5 +18,7 @@ void save_weights(const std::string& path,
 // Sets parameters and buffers from such a file. Throws ConfigError where a name or a shape is
 // missing, left over or another one; nothing has changed then.
 void load_weights(const std::string& path, torch::nn::Module& module);
+// The same from any source, a checkpoint for instance.
+void load_weights(const TensorSource& source, torch::nn::Module& module);
 
 }  // namespace trireme

@@ -1,0 +1,310 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+
+#include "prediction_output.h"
+#include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/comm/world.h"
+#include "trireme/core/error.h"
+#include "trireme/launch/launcher.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/train/evaluation.h"
+#include "trireme/train/preprocessing_file.h"
+#include "trireme/train/run_recorder.h"
+#include "trireme/train/weights.h"
+#include "worker.h"
+
+namespace trireme::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+using Targets = NewDataOptions::Targets;
+using Header = CsvOptions::Header;
+
+struct PredictOptions {
+  std::string run;
+  std::string data;
+  std::string weights = "auto";
+  std::string format = "csv";
+  std::string output;
+  std::string targets = "auto";
+  std::string header = "auto";
+};
+
+void say(const std::string& text) {
+  std::fprintf(stderr, "trireme predict: %s\n", text.c_str());
+}
+
+TrainSettings settings_in(const std::string& run) {
+  const std::string path = run + "/config.json";
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  TRIREME_CHECK(
+      file.good(), "expected the folder of a run, with config.json in it, found \"", run, "\"");
+  TrainSettings settings;
+  apply_json(settings, text.str(), path);
+  TRIREME_CHECK(settings.model != "gpt",
+                "\"",
+                run,
+                "\" holds a gpt, which writes text: use trireme sample --run ",
+                run);
+  settings.recompute = false;
+  settings.dropout = 0;
+  return settings;
+}
+
+Preprocessing preprocessing_in(const std::string& run) {
+  const std::string path = concat(run, "/", kPreprocessingFile);
+  TRIREME_CHECK(fs::exists(path) || !fs::exists(run + "/fold-1"),
+                "\"",
+                run,
+                "\" was cross-validated, and has a model for each fold: name one, as ",
+                run,
+                "/fold-1");
+  TRIREME_CHECK(
+      fs::exists(path),
+      "expected \"",
+      path,
+      "\", which has the columns, categories and statistics of the training data, found "
+      "none: the run has not begun to train, or is from a version that did not keep them. "
+      "Train again (trireme train --config ",
+      run,
+      "/config.json --run NEW)",
+      fs::exists(concat(run, "/", kCheckpointsFolder))
+          ? concat(", or have them written from the same data (trireme train --resume ", run, ")")
+          : "");
+  return read_preprocessing(path);
+}
+
+// The file or checkpoint that has the weights, which are put into the module.
+std::string load(const std::string& run, const std::string& which, torch::nn::Module& module) {
+  const std::string file =
+      concat(run, "/", which == "auto" || which == "checkpoint" ? "model" : which, ".safetensors");
+  if (which != "checkpoint" && fs::exists(file)) {
+    load_weights(file, module);
+    return file;
+  }
+  const std::string folder = concat(run, "/", kCheckpointsFolder);
+  const auto newest = fs::is_directory(folder) ? CheckpointFolder(folder).newest() : std::nullopt;
+  const bool may = which == "auto" || which == "checkpoint";
+  TRIREME_CHECK(may && newest,
+                "expected weights in \"",
+                which == "checkpoint" ? folder : file,
+                "\", found none: ",
+                which == "best"      ? "nothing was evaluated"
+                : which == "average" ? "the run has no moving average (--ema-decay)"
+                                     : "the run has not finished, or was told not to save them",
+                newest ? "; --weights checkpoint takes its newest checkpoint" : "");
+  const std::string path = CheckpointFolder(folder).path_of(*newest);
+  load_weights(*weights_of_checkpoint(path), module);
+  if (which == "auto") {
+    say(concat("the run has not finished: the weights are those of ", path));
+  }
+  return path;
+}
+
+std::vector<std::string> class_names(const Preprocessing& preprocessing) {
+  if (!preprocessing.classes.empty()) {
+    return preprocessing.classes;
+  }
+  std::vector<std::string> numbers;
+  for (std::int64_t i = 0; i < preprocessing.shape.classes; ++i) {
+    numbers.push_back(std::to_string(i));
+  }
+  return numbers;
+}
+
+// Writes samples as their scores come, which is in their order.
+class Writer {
+ public:
+  Writer(const PredictionFacts& facts, const NewData& opened, const PredictOptions& options)
+      : facts_(facts),
+        opened_(opened),
+        output_(options.output),
+        format_(prediction_format(options.format, facts)) {
+    output_.write(format_->begin());
+  }
+
+  void add(std::int64_t first, const at::Tensor& scores) {
+    const bool classifies = !facts_.classes.empty();
+    const auto each = static_cast<std::int64_t>(std::max<std::size_t>(1, facts_.classes.size()));
+    // In double, so that probabilities are right to the last digit that is written.
+    const at::Tensor values =
+        (classifies ? scores.to(at::kDouble).softmax(1) : scores).to(at::kFloat).contiguous();
+    const at::Tensor best = classifies ? scores.to(at::kFloat).argmax(1) : at::Tensor();
+    const std::int64_t count = values.numel() / each;
+    if (facts_.has_targets) {
+      read_targets(first, count);
+    }
+    std::string text;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float* at = values.const_data_ptr<float>() + i * each;
+      PredictedSample sample;
+      sample.row = row_of(first + i);
+      if (classifies) {
+        sample.prediction = name(best.const_data_ptr<std::int64_t>()[i]);
+        sample.probabilities = {at, facts_.classes.size()};
+      } else {
+        sample.prediction = number_text(*at);
+      }
+      if (facts_.has_targets) {
+        const auto index = static_cast<std::size_t>(i);
+        sample.target =
+            classifies ? name(batch_.labels[index]) : number_text(batch_.targets[index]);
+      }
+      text += format_->sample(sample);
+    }
+    output_.write(text);
+  }
+
+  void finish(const Evaluation& evaluation) {
+    output_.write(
+        format_->end(facts_.has_targets ? std::optional(evaluation.metrics) : std::nullopt));
+    output_.finish();
+  }
+
+ private:
+  const std::string& name(std::int64_t label) const {
+    return facts_.classes[static_cast<std::size_t>(label)];
+  }
+
+  void read_targets(std::int64_t first, std::int64_t count) {
+    std::vector<std::int64_t> samples;
+    for (std::int64_t i = 0; i < count; ++i) {
+      samples.push_back(first + i);
+    }
+    opened_.data->read(samples, batch_);
+  }
+
+  // Samples come in the order of the rows; those that were dropped are passed over.
+  std::int64_t row_of(std::int64_t sample) {
+    while (passed_ < opened_.dropped.size() &&
+           opened_.dropped[passed_] <= sample + static_cast<std::int64_t>(passed_)) {
+      ++passed_;
+    }
+    return sample + static_cast<std::int64_t>(passed_);
+  }
+
+  PredictionFacts facts_;
+  const NewData& opened_;
+  Output output_;
+  std::unique_ptr<PredictionFormat> format_;
+  Batch batch_;
+  std::size_t passed_ = 0;
+};
+
+int run_prediction(const PredictOptions& options) {
+  const TrainSettings settings = settings_in(options.run);
+  const Preprocessing preprocessing = preprocessing_in(options.run);
+  const Trainable model = make_model(settings, preprocessing.shape);
+  PredictionFacts facts;
+  facts.run = options.run;
+  facts.weights = load(options.run, options.weights, *model.module);
+  facts.data = options.data;
+  facts.classes = class_names(preprocessing);
+  const NewData opened = open_new_data(preprocessing,
+                                       options.data,
+                                       {options.targets == "yes"  ? Targets::kYes
+                                        : options.targets == "no" ? Targets::kNo
+                                                                  : Targets::kAutomatic,
+                                        options.header == "yes"  ? Header::kYes
+                                        : options.header == "no" ? Header::kNo
+                                                                 : Header::kAutomatic});
+  facts.has_targets = opened.has_targets;
+  for (const std::string& note : opened.notes) {
+    say(note);
+  }
+  if (!opened.dropped.empty()) {
+    say(concat(opened.dropped.size(),
+               opened.dropped.size() == 1
+                   ? " row in which something is missing is left out (its"
+                   : " rows in which something is missing are left out (their",
+               " number is not in the output)"));
+  }
+  // As many as in training: then these are the bits of the run's own evaluation.
+  at::set_num_threads(static_cast<int>(settings.threads));
+  const auto alone = init();
+  Writer writer(facts, opened, options);
+  const Evaluation evaluation = evaluate(
+      model,
+      Task(preprocessing.shape),
+      *opened.data,
+      {.batch = settings.eval_batch,
+       .scores = [&](std::int64_t first, const at::Tensor& scores) { writer.add(first, scores); }},
+      *alone);
+  writer.finish(evaluation);
+  if (opened.has_targets) {
+    say(concat(evaluation.evaluated, " samples: ", evaluation.to_string()));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int predict(const std::vector<std::string>& arguments) {
+  PredictOptions options;
+  CLI::App app(
+      "Predicts with a trained mlp, convnet or wide model. One line for each row of the data: the "
+      "predicted class by its name and the probability of each class, or the predicted number. The "
+      "data is treated as the training data was: columns, categories, missing values and "
+      "normalisation are those of the run. Where the data has targets, metrics are printed to "
+      "standard error (and are in the JSON).",
+      "trireme predict");
+  app.add_option("run,--run", options.run, "The folder of the run")->required()->type_name("RUN");
+  app.add_option("--data",
+                 options.data,
+                 "A file like the one that was trained on, with or without targets; of images also "
+                 "a folder with MNIST's files")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--format", options.format, "csv or json (default: csv)")
+      ->check(CLI::IsMember({"csv", "json"}))
+      ->type_name("FORMAT");
+  app.add_option("--output",
+                 options.output,
+                 "A file, there whole or not at all, instead of standard output")
+      ->type_name("FILE");
+  app.add_option("--weights",
+                 options.weights,
+                 "model (the last ones), best, average or checkpoint (the newest); default: model, "
+                 "or of a run that has not finished checkpoint")
+      ->check(CLI::IsMember({"auto", "model", "best", "average", "checkpoint"}))
+      ->type_name("WHICH");
+  app.add_option("--targets",
+                 options.targets,
+                 "yes: they are in the data; no: they are not, or are not looked at; auto: as the "
+                 "number of columns, or the file of labels, tells (default: auto)")
+      ->check(CLI::IsMember({"auto", "yes", "no"}))
+      ->type_name("WHETHER");
+  app.add_option("--header",
+                 options.header,
+                 "Whether a CSV file begins with the names of its columns (default: auto)")
+      ->check(CLI::IsMember({"auto", "yes", "no"}))
+      ->type_name("WHETHER");
+  std::vector<std::string> words = arguments;
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      app.exit(error);
+      return kExitOk;
+    }
+    std::fprintf(stderr,
+                 "trireme predict: %s\nRun \"trireme predict --help\" for what it takes.\n",
+                 error.what());
+    return kExitUsage;
+  }
+  return run_prediction(options);
+}
+
+}  // namespace trireme::worker

@@ -1,0 +1,175 @@
+#include "prediction_output.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "trireme/core/error.h"
+
+namespace trireme::worker {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using detail::concat;
+
+std::string cell(const std::string& text) {
+  if (text.find_first_of(",\"\n\r") == std::string::npos && !text.starts_with(' ') &&
+      !text.ends_with(' ')) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char letter : text) {
+    quoted += letter == '"' ? "\"\"" : std::string(1, letter);
+  }
+  return quoted + '"';
+}
+
+class CsvFormat final : public PredictionFormat {
+ public:
+  explicit CsvFormat(const PredictionFacts& facts) : facts_(facts) {}
+
+  std::string begin() override {
+    std::string text = facts_.has_targets ? "row,target,prediction" : "row,prediction";
+    for (const std::string& name : facts_.classes) {
+      text += ',' + cell("probability_" + name);
+    }
+    return text + '\n';
+  }
+  std::string sample(const PredictedSample& sample) override {
+    std::string text = std::to_string(sample.row);
+    if (facts_.has_targets) {
+      text += ',' + cell(sample.target);
+    }
+    text += ',' + cell(sample.prediction);
+    for (const float probability : sample.probabilities) {
+      text += ',' + number_text(probability);
+    }
+    return text + '\n';
+  }
+  std::string end(const std::optional<std::map<std::string, double>>& /*metrics*/) override {
+    return {};
+  }
+
+ private:
+  PredictionFacts facts_;
+};
+
+// A name may be any bytes of a file; JSON has characters only.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// One object, written as it comes: a line for each sample.
+class JsonFormat final : public PredictionFormat {
+ public:
+  explicit JsonFormat(const PredictionFacts& facts) : facts_(facts) {}
+
+  std::string begin() override {
+    Json head = {{"run", facts_.run}, {"weights", facts_.weights}, {"data", facts_.data}};
+    if (!facts_.classes.empty()) {
+      head["classes"] = facts_.classes;
+    }
+    std::string text = dump(head);
+    text.pop_back();
+    return text + ",\n\"predictions\":[";
+  }
+  std::string sample(const PredictedSample& sample) override {
+    std::string text = concat(first_ ? "\n" : ",\n", "{\"row\":", sample.row);
+    first_ = false;
+    if (facts_.has_targets) {
+      text += ",\"target\":" + value(sample.target);
+    }
+    text += ",\"prediction\":" + value(sample.prediction);
+    if (!sample.probabilities.empty()) {
+      text += ",\"probabilities\":[";
+      for (std::size_t i = 0; i < sample.probabilities.size(); ++i) {
+        text += (i == 0 ? "" : ",") + number_text(sample.probabilities[i]);
+      }
+      text += ']';
+    }
+    return text + '}';
+  }
+  std::string end(const std::optional<std::map<std::string, double>>& metrics) override {
+    return concat("\n]", metrics ? ",\n\"metrics\":" + dump(Json(*metrics)) : "", "}\n");
+  }
+
+ private:
+  // A class by its name, or a number as it is.
+  std::string value(const std::string& text) const {
+    return facts_.classes.empty() ? text : dump(Json(text));
+  }
+
+  PredictionFacts facts_;
+  bool first_ = true;
+};
+
+}  // namespace
+
+Output::Output(const std::string& path) : path_(path), file_(stdout) {
+  if (!path.empty()) {
+    partial_ = concat(path, ".partial-", getpid());
+    file_ = std::fopen(partial_.c_str(), "wb");
+    TRIREME_CHECK(file_ != nullptr,
+                  "--output: \"",
+                  path,
+                  "\" could not be created: ",
+                  detail::errno_text(errno));
+  }
+}
+
+Output::~Output() {
+  if (!partial_.empty() && file_ != nullptr) {
+    std::fclose(file_);
+    unlink(partial_.c_str());
+  }
+}
+
+void Output::fail() const {
+  throw Error(concat(path_.empty() ? "standard output" : '"' + path_ + '"',
+                     " could not be written: ",
+                     detail::errno_text(errno)));
+}
+
+void Output::write(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) {
+    fail();
+  }
+}
+
+void Output::finish() {
+  if (std::fflush(file_) != 0) {
+    fail();
+  }
+  if (partial_.empty()) {
+    return;
+  }
+  const bool closed = fsync(fileno(file_)) == 0 && std::fclose(file_) == 0;
+  file_ = nullptr;
+  if (!closed || std::rename(partial_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    unlink(partial_.c_str());
+    errno = error;
+    fail();
+  }
+}
+
+std::unique_ptr<PredictionFormat> prediction_format(const std::string& name,
+                                                    const PredictionFacts& facts) {
+  if (name == "json") {
+    return std::make_unique<JsonFormat>(facts);
+  }
+  return std::make_unique<CsvFormat>(facts);
+}
+
+std::string number_text(float value) {
+  if (!std::isfinite(value)) {
+    return "null";  // what JSON has for it
+  }
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+}
+
+}  // namespace trireme::worker
