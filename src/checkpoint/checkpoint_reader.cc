@@ -127,10 +127,11 @@ class CheckpointReader::Impl {
     if (!differences.empty() && !selection.partial) {
       throw ConfigError(concat("the checkpoint \"",
                                path_,
-                               "\" is not one of this model and optimizer:\n",
+                               "\" does not match this model and optimizer:\n",
                                differences.to_string(),
-                               "\nload it into what it was saved from, or only the weights of it "
-                               "that fit (partial)"));
+                               "\n"
+                               "load it into the model and optimizer it was saved from, or load "
+                               "only the weights that fit (partial)"));
     }
     Wanted wanted(files_.size());
     std::vector<std::pair<const StateSlice*, const SavedTensor*>> converted;

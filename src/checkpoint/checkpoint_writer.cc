@@ -274,9 +274,9 @@ class CheckpointWriter::Impl {
                  seconds_text(waited),
                  " for the disk, because the snapshot is limited to ",
                  options_.snapshot_bytes,
-                 " bytes and ",
+                 " bytes but ",
                  image.size_bytes(),
-                 " are saved"));
+                 " have to be saved"));
     }
   }
 
@@ -341,7 +341,7 @@ class CheckpointWriter::Impl {
     }
     if (!leads() && assembly.is_gone()) {
       keep(CheckpointError(
-          assembly.own_path(), -1, concat("rank 0 has given up the checkpoint of step ", step_)));
+          assembly.own_path(), -1, concat("rank 0 gave up the checkpoint of step ", step_)));
       return;
     }
     keep(error);

@@ -28,21 +28,20 @@ DirectFile::DirectFile(std::string path, std::size_t block_bytes)
 
 void DirectFile::fail(const char* what) const {
   const int reason = errno;
-  throw CheckpointError(
-      path_,
-      static_cast<std::int64_t>(size_),
-      concat("\"",
-             path_,
-             "\", byte ",
-             size_,
-             ": the checkpoint could not be ",
-             what,
-             ": ",
-             errno_text(reason),
-             reason == ENOSPC || reason == EDQUOT || reason == EFBIG
-                 ? "; make room or choose another folder, and resume: what was complete before is "
-                   "untouched"
-                 : "; what was complete before is untouched"));
+  throw CheckpointError(path_,
+                        static_cast<std::int64_t>(size_),
+                        concat("\"",
+                               path_,
+                               "\", byte ",
+                               size_,
+                               ": the checkpoint could not be ",
+                               what,
+                               ": ",
+                               errno_text(reason),
+                               reason == ENOSPC || reason == EDQUOT || reason == EFBIG
+                                   ? "; free up space or choose another folder, and resume: "
+                                     "earlier checkpoints are untouched"
+                                   : "; earlier checkpoints are untouched"));
 }
 
 void DirectFile::append(const std::byte* data, std::size_t bytes) {

@@ -53,7 +53,7 @@ std::string import_weights(const TensorSource& source,
                            const std::string& folder,
                            std::int64_t step,
                            const Notes& notes) {
-  TRIREME_CHECK(step >= 0, "a checkpoint's step is a number from 0 on, found ", step);
+  TRIREME_CHECK(step >= 0, "a checkpoint's step must be 0 or more, found ", step);
   // Of the whole, only what is not in memory anyway (a mapped file) is held.
   StateView state;
   std::vector<std::vector<std::byte>> held;
@@ -96,7 +96,7 @@ std::string import_weights(const TensorSource& source,
   TRIREME_CHECK(!writer.folder().contains(step),
                 "\"",
                 writer.folder().path_of(step),
-                "\" exists already: choose another step (--step) or another folder");
+                "\" already exists: choose another step (--step) or another folder");
   writer.save(step, state, all);
   writer.finish();
   return writer.folder().path_of(step);

@@ -83,7 +83,7 @@ int try_to_lock(int file, int kind) {
                            folder,
                            "\" is being written by another job, ",
                            holder,
-                           ": wait for its end, or choose another folder"));
+                           ": wait for it to end, or choose another folder"));
 }
 
 std::string lock_of(const std::string& folder) {
@@ -106,7 +106,7 @@ FolderLock::FolderLock(const std::string& folder) {
                              path,
                              "\" could not be opened: ",
                              errno_text(errno),
-                             ": checkpoints need a folder that can be written"));
+                             ": checkpoints need a writable folder"));
   }
   // The kernel lets go of it when the process ends, however it ends.
   const int reason = try_to_lock(file_, LOCK_EX);

@@ -53,7 +53,7 @@ std::string file_text(const std::string& path) {
   if (!file.valid() || fstat(file.get(), &status) != 0) {
     reason = detail::errno_text(errno);
   } else if (!S_ISREG(status.st_mode)) {
-    reason = "something that is no file";
+    reason = "something that is not a file";
   }
   std::string text(reason.empty() ? static_cast<std::size_t>(status.st_size) : 0, '\0');
   std::size_t done = 0;
@@ -171,7 +171,7 @@ Json parse_whole(const std::string& text, const std::string& path) {
     fail(path,
          static_cast<std::int64_t>(text.size()),
          "expected a manifest that ends with its checksum, found the end of the file: it is "
-         "truncated, damaged or no manifest; use another checkpoint");
+         "truncated, damaged or not a manifest; use another checkpoint");
   }
   const std::uint64_t checksum = detail::checksum_of(text.data(), at);
   const std::string digits = text.substr(at + begin.size(), 16);
@@ -191,7 +191,7 @@ Json parse_whole(const std::string& text, const std::string& path) {
          static_cast<std::int64_t>(*deep),
          concat("expected JSON of at most ",
                 kMostJsonLevels,
-                " levels, found more: this is no manifest; use another checkpoint"));
+                " levels, found more: this is not a manifest; use another checkpoint"));
   }
   try {
     return Json::parse(text);
@@ -247,9 +247,10 @@ std::string Manifest::to_json() const {
 Manifest Manifest::parse(const std::string& text, const std::string& path) {
   const Json json = parse_whole(text, path);
   if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) {
-    fail(path,
-         0,
-         concat("expected \"format\": \"", kFormat, "\": this is no checkpoint's manifest"));
+    fail(
+        path,
+        0,
+        concat("expected \"format\": \"", kFormat, "\": this is not the manifest of a checkpoint"));
   }
   if (!json.contains("version") || json["version"] != kVersion) {
     fail(path,
@@ -264,7 +265,7 @@ Manifest Manifest::parse(const std::string& text, const std::string& path) {
   try {
     manifest = manifest_from(json);
   } catch (const Json::exception& error) {
-    fail(path, -1, concat("expected another content: ", error.what()));
+    fail(path, -1, concat("unexpected content: ", error.what()));
   } catch (const ConfigError& error) {
     fail(path, -1, error.what());
   }

@@ -16,7 +16,7 @@ class Checker {
 
   void run() const {
     require(manifest_.step >= 0 && manifest_.sequence >= 0 && manifest_.ranks >= 1,
-            "expected a step, a sequence number and a number of ranks from 0 on");
+            "expected a step, a sequence number and a number of ranks of 0 or more");
     require(manifest_.block_bytes >= 1 << 9 && manifest_.block_bytes <= 1 << 30,
             concat("expected blocks of 512 bytes to 1 GiB, found ", manifest_.block_bytes));
     std::set<std::string> names;
@@ -62,7 +62,7 @@ class Checker {
     const std::string title = tensor.title();
     std::uint64_t numel = 1;
     for (const std::int64_t size : tensor.shape) {
-      require(size >= 0, concat(title, ": expected sizes from 0 on, found ", size));
+      require(size >= 0, concat(title, ": expected sizes of 0 or more, found ", size));
       require(!__builtin_mul_overflow(numel, static_cast<std::uint64_t>(size), &numel) &&
                   numel <= kLargestNumel,
               concat(title, ": its shape is larger than any memory"));

@@ -82,7 +82,7 @@ std::string safetensors_header(const std::string& path,
       offset = end;
     }
   } catch (const OrderedJson::type_error& error) {
-    throw ConfigError(concat("\"", path, "\": names are expected in UTF-8: ", error.what()));
+    throw ConfigError(concat("\"", path, "\": expected names in UTF-8: ", error.what()));
   }
   text += "}";
   text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');

@@ -108,7 +108,7 @@ class SafetensorsFile::Impl {
                   most,
                   " bytes, found ",
                   length,
-                  ": the file is truncated, or no safetensors file"));
+                  ": the file is truncated, or not a safetensors file"));
     }
     const auto* text = reinterpret_cast<const char*>(data_ + kLengthBytes);
     const auto refuse = [this](std::size_t at, const std::string& message) {
@@ -195,7 +195,7 @@ class SafetensorsFile::Impl {
     std::uint64_t numel = 1;
     for (const Json& size : item["shape"]) {
       if (!size.is_number_unsigned()) {
-        broken(concat("expected sizes from 0 on, found ", shown(size)));
+        broken(concat("expected sizes of 0 or more, found ", shown(size)));
       }
       entry.shape.push_back(size.get<std::int64_t>());
       if (size.get<std::uint64_t>() > kLargestNumel ||
@@ -206,7 +206,7 @@ class SafetensorsFile::Impl {
     }
     if (!item["data_offsets"][0].is_number_unsigned() ||
         !item["data_offsets"][1].is_number_unsigned()) {
-      broken("expected two offsets from 0 on");
+      broken("expected two offsets of 0 or more");
     }
     const auto begin = item["data_offsets"][0].get<std::uint64_t>();
     const auto end = item["data_offsets"][1].get<std::uint64_t>();

@@ -49,7 +49,8 @@ class SafetensorsWriter::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void write(const ConstSpan& values) {
-    TRIREME_CHECK(next_ < entries_.size(), "\"", path_, "\": all its tensors are written already");
+    TRIREME_CHECK(
+        next_ < entries_.size(), "\"", path_, "\": all its tensors have already been written");
     const TensorEntry& entry = entries_[next_];
     TRIREME_CHECK(values.dtype() == entry.dtype && values.numel() == entry.numel(),
                   "\"",

@@ -21,7 +21,7 @@ void check_text(const char* what, const std::string& name, const std::string& te
     // The message must be text itself.
     const std::string readable = Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
     throw ConfigError(
-        concat("a checkpoint's ", what, " ", readable, " is expected in UTF-8: ", error.what()));
+        concat("a checkpoint's ", what, " ", readable, " must be in UTF-8: ", error.what()));
   }
 }
 
@@ -68,7 +68,7 @@ void agree_on_request(Communicator& ranks,
   // The same loop everywhere: either all ranks throw, or none.
   for (std::size_t rank = 1; rank < static_cast<std::size_t>(ranks.size()); ++rank) {
     TRIREME_CHECK(all[2 * rank] == all[0],
-                  "expected one step of all ranks, found that rank 0 saves step ",
+                  "expected all ranks to save the same step, found that rank 0 saves step ",
                   all[0],
                   " and rank ",
                   rank,
@@ -79,9 +79,9 @@ void agree_on_request(Communicator& ranks,
         all[2 * rank + 1] == all[1],
         "checkpoint of step ",
         step,
-        ": expected one list of tensors, in one order, of all ranks, found that rank ",
+        ": expected the same list of tensors, in the same order, on all ranks, found that rank ",
         rank,
-        " has another than rank 0: wrap the same model, with the same options, everywhere");
+        " has a different one from rank 0: wrap the same model, with the same options, everywhere");
   }
   std::string problem;
   try {

@@ -20,7 +20,7 @@ void write_all(int fd, const std::string& path, const void* data, std::size_t by
                                  path,
                                  "\" could not be written: ",
                                  detail::errno_text(errno),
-                                 "; make room, or choose another folder"));
+                                 "; free up space, or choose another folder"));
     }
     at += written;
     bytes -= static_cast<std::size_t>(written);

@@ -16,7 +16,7 @@ HostMemory::HostMemory(std::size_t bytes) : bytes_(bytes) {
   if (data == MAP_FAILED) {
     throw MemoryError(detail::concat("memory of ",
                                      bytes,
-                                     " bytes was asked for and refused: ",
+                                     " bytes was requested and refused: ",
                                      detail::errno_text(errno),
                                      ": free memory, raise the limit (ulimit -v), or use a higher "
                                      "ZeRO stage or more ranks"));

@@ -47,7 +47,7 @@ MappedFile plain_file(const std::string& path) {
   const MappedFile packed(path);
   packed.advise_one_pass();
   if (!is_gzip(packed)) {
-    throw_data_error(path, 0, "expected a gzip file, as its name says, found something else");
+    throw_data_error(path, 0, "expected a gzip file, as its name suggests, found something else");
   }
   const FileDescriptor memory(memfd_create("trireme-unpacked", MFD_CLOEXEC));
   GzipStream stream(packed);
@@ -58,7 +58,7 @@ MappedFile plain_file(const std::string& path) {
           write(memory.get(), piece.data() + done, static_cast<std::size_t>(size - done));
       if (wrote < 0 && errno != EINTR) {
         throw_data_error(
-            path, -1, "what it holds could not be unpacked into memory: ", errno_text(errno));
+            path, -1, "its content could not be unpacked into memory: ", errno_text(errno));
       }
       done += std::max<ssize_t>(wrote, 0);
     }

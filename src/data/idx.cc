@@ -125,7 +125,7 @@ class IdxFile {
       fail(available,
            "expected ",
            announced(),
-           " bytes after the header (it says so), found the end of the file after ",
+           " bytes after the header (as it says), found the end of the file after ",
            available - header_bytes_,
            ": it is cut short or its header is damaged, fetch it again");
     }

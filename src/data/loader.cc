@@ -108,7 +108,7 @@ class Loader::Impl {
   const Batch& next() {
     const auto start = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
-    TRIREME_CHECK(!queue_.empty(), "a batch was asked for, but none was requested before");
+    TRIREME_CHECK(!queue_.empty(), "a batch was asked for, but none had been requested");
     const std::shared_ptr<Job> job = queue_.front();
     if (workers_.empty()) {
       queue_.pop_front();

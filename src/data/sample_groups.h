@@ -52,7 +52,7 @@ class SampleGroups {
       TRIREME_CHECK(place < begins_[group + 1],
                     "the group of sample ",
                     sample,
-                    " changed from one call to the next: it must follow from the sample alone");
+                    " changed from one call to the next: it must depend on the sample alone");
       members[static_cast<std::size_t>(place++)] = static_cast<Number>(sample);
     }
   }

@@ -35,7 +35,7 @@ bool draws_classes(Sampling sampling) {
 
 void check(const Dataset& data, const SamplerOptions& options) {
   TRIREME_CHECK(data.size() >= 1, "a sampler needs at least one sample, found none");
-  TRIREME_CHECK(options.shares >= 1, "there is at least one share, found ", options.shares);
+  TRIREME_CHECK(options.shares >= 1, "there must be at least one share, found ", options.shares);
   TRIREME_CHECK(options.partition != Partition::kUniform || options.shares == 1,
                 "a uniform partition has no shares, found ",
                 options.shares,

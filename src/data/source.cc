@@ -27,7 +27,7 @@ std::string format_of(const DataSource& source, const std::string& path) {
     throw_data_error(path,
                      -1,
                      "expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
-                     "of this name");
+                     "with this name");
   }
   return detail::format_of_file(path);
 }
@@ -51,7 +51,7 @@ std::shared_ptr<Dataset> open_test_images(const Dataset& train,
                      train.shape().dense[1],
                      "x",
                      train.shape().dense[2],
-                     ", as those to train on, found ",
+                     ", like those to train on, found ",
                      test->shape().dense[1],
                      "x",
                      test->shape().dense[2]);
@@ -202,7 +202,7 @@ OpenedData open_data(const DataSource& source) {
   OpenedData opened;
   opened.format = format_of(source, path);
   TRIREME_CHECK(!source.regression || opened.format == "csv" || opened.format == "libsvm",
-                "regression: numbers are predicted from csv and libsvm files, found ",
+                "regression: it applies to csv and libsvm files, found ",
                 source.path,
                 " in the format ",
                 opened.format,
@@ -211,7 +211,7 @@ OpenedData open_data(const DataSource& source) {
       opened.format == "csv" ||
           (source.csv.header == CsvOptions::Header::kAutomatic && source.csv.separator == 0 &&
            source.csv.categorical.empty() && source.csv.missing == CsvOptions::Missing::kRefuse),
-      "header, separator, categorical, missing: they are about csv files, found ",
+      "header, separator, categorical, missing: they apply to csv files, found ",
       source.path,
       " in the format ",
       opened.format,

@@ -120,8 +120,8 @@ std::string format_of_file(const std::string& path) {
       path,
       ": expected idx, text, tokens, csv or libsvm, plain or gzip, found \"",
       extension,
-      "\", which is not read: unpack or convert it, or give the format (--format text takes its "
-      "bytes as they are)");
+      "\", which is not supported: unpack or convert it, or give the format (--format text takes "
+      "its bytes as they are)");
   return "text";
 }
 

@@ -184,7 +184,7 @@ void Fleet::watch_silence(int machine) {
       // Should machine 0 come back, it learns why we are not there.
       event.kind = JobEvent::Kind::kTrouble;
       event.text =
-          concat("has not heard of machine 0 for ", event.number, " s and ended its ranks");
+          concat("has not heard from machine 0 for ", event.number, " s and ended its ranks");
       event.machine = roster_.machine;
       roster_.links[0].send(LauncherWord::kEvent, pack_event(event));
     }
@@ -201,12 +201,12 @@ void Fleet::say_silent(int machine, bool silent) {
   if (silent) {
     remarks_.push_back(concat("warning: ",
                               roster_.name_of(machine),
-                              " has not been heard of for ",
+                              " has not been heard from for ",
                               seconds,
-                              " s: its launcher is stopped, or the network between is cut"));
+                              " s: its launcher is stopped, or the network in between is cut"));
   } else {
     remarks_.push_back(
-        concat(roster_.name_of(machine), " is heard of again, after ", seconds, " s"));
+        concat(roster_.name_of(machine), " was heard from again, after ", seconds, " s"));
   }
   if (is_host()) {
     broadcast(silent ? LauncherWord::kSilence : LauncherWord::kHeard,
@@ -258,7 +258,7 @@ std::vector<std::string> Fleet::silent_machines() const {
     const auto machine = static_cast<int>(i);
     if (peers_[i].silent) {
       texts.push_back(concat(roster_.name_of(machine),
-                             " has not been heard of for ",
+                             " has not been heard from for ",
                              std::lround(seconds_since(machine)),
                              " s"));
     }

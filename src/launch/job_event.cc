@@ -83,9 +83,9 @@ std::string what_happened(const JobEvent& event) {
                  ? "is gone: its launcher was killed or the machine went down"
                  : concat("is gone: the connection to its launcher broke (", event.text, ")");
     case JobEvent::Kind::kLost:
-      return concat("has not been heard of for ",
+      return concat("has not been heard from for ",
                     event.number,
-                    " s: its launcher is stopped, or the network between is cut");
+                    " s: its launcher is stopped, or the network in between is cut");
     case JobEvent::Kind::kTrouble:
     case JobEvent::Kind::kRankFailed:
       break;

@@ -80,7 +80,7 @@ std::string read_secret(const std::string& token_file) {
   TRIREME_CHECK((status.st_mode & (S_IRGRP | S_IROTH)) == 0,
                 "the token file \"",
                 token_file,
-                "\" can be read by others than its owner, so it is no secret: chmod 600 ",
+                "\" can be read by users other than its owner, so it is not secret: chmod 600 ",
                 token_file);
   std::string secret(kLongestSecret + 1, '\0');
   const ssize_t got = read(fd.get(), secret.data(), secret.size());

@@ -292,7 +292,7 @@ class Job {
     // A rank that speaks for the job sees itself that nobody listens, and knows what to do.
     if ((output_.lost() || errors_.lost()) && !output_lost_ && !options_.rank0_speaks) {
       output_lost_ = true;  // as with any program whose reader goes away
-      take_note(trouble("has nobody any more who reads its output"));
+      take_note(trouble("cannot write its output: nobody reads it any more"));
       begin_ending(SIGTERM);
     }
   }
@@ -333,11 +333,11 @@ class Job {
 
 void check_options(const LaunchOptions& options) {
   TRIREME_CHECK(!options.command.empty(), "no program to run was given");
-  TRIREME_CHECK(options.ranks >= 1, "a job has at least one rank, found ", options.ranks);
+  TRIREME_CHECK(options.ranks >= 1, "a job needs at least one rank, found ", options.ranks);
   TRIREME_CHECK(!options.threads || *options.threads >= 1,
-                "a rank has at least one thread, found ",
+                "a rank needs at least one thread, found ",
                 *options.threads);
-  TRIREME_CHECK(options.nodes >= 1, "a job has at least one machine, found ", options.nodes);
+  TRIREME_CHECK(options.nodes >= 1, "a job needs at least one machine, found ", options.nodes);
   TRIREME_CHECK(options.node_rank >= 0 && options.node_rank < options.nodes,
                 "--node-rank: expected 0 to ",
                 options.nodes - 1,
@@ -358,7 +358,7 @@ void check_options(const LaunchOptions& options) {
       options.backend,
       "\"");
   TRIREME_CHECK(!options.sum_group || *options.sum_group >= 1,
-                "--sum-group: expected a whole number from 1 on, found ",
+                "--sum-group: expected a whole number of 1 or more, found ",
                 *options.sum_group);
 }
 

@@ -167,11 +167,11 @@ std::vector<JobEvent> LocalRanks::reap() {
     int status = 0;
     pid_t ended = waitpid(rank.child.pid, &status, WNOHANG);
     if (ended < 0 && errno == ECHILD) {
-      outlets_.say(concat("rank ",
-                          rank_at(i),
-                          " has ended; expected its exit code, found that this process ignores "
-                          "SIGCHLD or has waited for it elsewhere. It counts as failed: leave the "
-                          "ranks to launch()"));
+      outlets_.say(concat(
+          "rank ",
+          rank_at(i),
+          " has ended; expected its exit code, found that this process ignores SIGCHLD or has "
+          "waited for it elsewhere. It is counted as failed: leave the ranks to launch()"));
       constexpr int kUnknown = 255 << 8;
       status = kUnknown;
       ended = rank.child.pid;

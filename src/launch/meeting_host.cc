@@ -62,7 +62,7 @@ class Host {
 
   void say_what_is_unsafe() const {
     if (options_.secret.empty()) {
-      options_.say(concat("warning: there is no token, so anyone who reaches ",
+      options_.say(concat("warning: there is no token, so anyone who can reach ",
                           options_.place.text(),
                           " could join this job: give the same TRIREME_TOKEN or --token-file on "
                           "every machine"));
@@ -70,12 +70,12 @@ class Host {
     const bool written_as_loopback =
         options_.place.host == "localhost" || options_.place.host == options_.addresses[0].text();
     if (options_.addresses[0].is_loopback() && !written_as_loopback) {
-      options_.say(concat("warning: here \"",
-                          options_.place.host,
-                          "\" is ",
-                          options_.addresses[0].text(),
-                          ", which no other machine reaches: give machine 0's address in the "
-                          "network for --rendezvous"));
+      options_.say(concat(
+          "warning: here \"",
+          options_.place.host,
+          "\" is ",
+          options_.addresses[0].text(),
+          ", which no other machine can reach: give machine 0's network address for --rendezvous"));
     }
   }
 
@@ -111,7 +111,7 @@ class Host {
       FileDescriptor fd = accept_from(listener_);
       if (!fd.valid()) {
         if (pause_.failed(errno)) {
-          options_.say(concat("warning: no open file is left for whoever comes to ",
+          options_.say(concat("warning: no file descriptors are left for connections to ",
                               options_.place.text(),
                               " (",
                               errno_text(errno),
@@ -201,12 +201,12 @@ class Host {
     const auto hello =
         message.kind == LauncherWord::kHello ? unpack_hello(message.body) : std::nullopt;
     if (!hello) {
-      remark(concat("a stranger at ", talk.address, " did not speak as a launcher does"));
+      remark(concat("a stranger at ", talk.address, " did not behave like a launcher"));
       return false;
     }
     talk.hello = *hello;
     if (!speaks_our_protocol(*hello)) {
-      return refuse(talk, "it is of another version of Trireme: install the same on every machine");
+      return refuse(talk, "it has another version of Trireme: install the same on every machine");
     }
     talk.stage = Stage::kProof;
     talk.hello_bytes = message.body;
@@ -251,18 +251,18 @@ class Host {
   }
 
   std::string timeout_message() const {
-    std::string text = concat("the machines did not come together in ",
+    std::string text = concat("the machines did not meet within ",
                               options_.timeout_seconds(),
                               " s: ",
                               admitted_ + 1,
                               " of ",
                               options_.machines,
-                              " came to ",
+                              " reached ",
                               options_.place.text(),
                               ", missing: ",
                               missing(),
-                              "; check that each was started with its --node-rank, and that it "
-                              "reaches this address and port (firewall)");
+                              "; check that each was started with its --node-rank, and that it can "
+                              "reach this address and port (firewall)");
     for (const std::string& remark : remarks_) {
       text += "; " + remark;
     }

@@ -42,7 +42,7 @@ class Joiner {
                                    " s: ",
                                    trouble_,
                                    "; check that --node-rank 0 was started there, and that this "
-                                   "machine reaches its address and port (firewall)"));
+                                   "machine can reach its address and port (firewall)"));
       }
       wait_for(-1, 0, Deadline(std::min(kRetryPause, deadline_.left())));
     }
@@ -134,7 +134,7 @@ class Joiner {
     const auto message = receive(Deadline(std::min(kAnswerPatience, deadline_.left())));
     if (!message) {
       TRIREME_CHECK(link_.why_closed().empty() || link_.open(), not_a_launcher());
-      trouble_ = link_.open() ? "it accepts connections and says nothing"
+      trouble_ = link_.open() ? "it accepts connections but says nothing"
                               : "it closed the connection during the admission";
       return std::nullopt;
     }
@@ -151,8 +151,8 @@ class Joiner {
   std::string not_a_launcher() const {
     return concat("what answers at ",
                   options_.place.text(),
-                  " is not the launcher of machine 0, or one of another version of Trireme: check "
-                  "--rendezvous, and install the same version on every machine");
+                  " is not the launcher of machine 0, or is one of another version of Trireme: "
+                  "check --rendezvous, and install the same version on every machine");
   }
 
   Roster wait_for_start() {
@@ -161,7 +161,7 @@ class Joiner {
       throw MeetingFailed(kExitRendezvousTimedOut,
                           concat("machine 0 at ",
                                  options_.place.text(),
-                                 " admitted this machine, and the others did not come in ",
+                                 " admitted this machine, but the others did not join within ",
                                  options_.timeout_seconds(),
                                  " s"));
     }

@@ -44,7 +44,7 @@ ConvnetImpl::ConvnetImpl(const ConvnetOptions& given) : options(given) {
   TRIREME_CHECK(channels > 0 && rows > 0 && columns > 0,
                 "a convnet of ",
                 options.stages.size(),
-                " stages halves its images as often: ",
+                " stages halves its images that many times: ",
                 options.rows,
                 " x ",
                 options.columns,

@@ -12,13 +12,13 @@ using torch::Tensor;
 
 MlpImpl::MlpImpl(const MlpOptions& given) : options(given) {
   TRIREME_CHECK(options.inputs > 0 && options.outputs > 0,
-                "an mlp has inputs and outputs, found ",
+                "an mlp needs inputs and outputs, found ",
                 options.inputs,
                 " and ",
                 options.outputs);
   std::int64_t width = options.inputs;
   for (const std::int64_t next : options.hidden) {
-    TRIREME_CHECK(next > 0, "an mlp's hidden layers have a width of at least 1, found ", next);
+    TRIREME_CHECK(next > 0, "an mlp's hidden layers need a width of at least 1, found ", next);
     layers_.push_back(
         register_module("layer" + std::to_string(layers_.size()), nn::Linear(width, next)));
     width = next;

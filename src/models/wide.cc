@@ -9,7 +9,7 @@ using torch::Tensor;
 
 WideImpl::WideImpl(const WideOptions& given) : options(given) {
   TRIREME_CHECK(options.features > 0 && options.width > 0 && options.outputs > 0,
-                "a wide model has features, a width and outputs, found ",
+                "a wide model needs features, a width and outputs, found ",
                 options.features,
                 ", ",
                 options.width,

@@ -7,7 +7,8 @@
 namespace trireme::detail {
 
 void check_rate(const char* rule, double lr) {
-  TRIREME_CHECK(std::isfinite(lr) && lr >= 0, rule, ": lr must be a number from 0 on, found ", lr);
+  TRIREME_CHECK(
+      std::isfinite(lr) && lr >= 0, rule, ": lr must be a number of 0 or more, found ", lr);
 }
 
 void check_beta(const char* rule, const char* name, double beta) {

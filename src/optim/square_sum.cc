@@ -141,7 +141,7 @@ namespace {
 
 void check_dtype(Dtype dtype) {
   TRIREME_CHECK(dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64,
-                "norms are taken of float32 and float64, found ",
+                "norms are computed for float32 and float64, found ",
                 dtype_name(dtype));
 }
 

@@ -161,10 +161,9 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   if (options_.zero < 3) {
     memory_ = make_replicated_memory(context, divided);
   } else if (!owners_->one_machine()) {
-    TRIREME_CHECK(
-        options_.placement != Placement::kMapped,
-        "EngineOptions::placement: parameters can be mapped where all ranks share a machine, "
-        "these are on several: use kCopied or kAutomatic");
+    TRIREME_CHECK(options_.placement != Placement::kMapped,
+                  "EngineOptions::placement: parameters can be mapped only if all ranks share a "
+                  "machine, and these are on several: use kCopied or kAutomatic");
     memory_ = make_scattered_memory(context);
   } else if (options_.placement == Placement::kCopied) {
     memory_ = make_copied_memory(context);
@@ -200,10 +199,10 @@ void EngineCore::check_options() const {
                 "EngineOptions::zero must be 0 (DDP), 1, 2 or 3, found ",
                 options_.zero);
   TRIREME_CHECK(options_.placement == Placement::kAutomatic || options_.zero == 3,
-                "EngineOptions::placement is about stage 3, found zero = ",
+                "EngineOptions::placement applies to stage 3 only, found zero = ",
                 options_.zero);
   TRIREME_CHECK(options_.micro_batches >= 0 && options_.accumulate >= 1,
-                "a step has at least one micro-batch: EngineOptions::micro_batches is ",
+                "a step needs at least one micro-batch: EngineOptions::micro_batches is ",
                 options_.micro_batches,
                 " and accumulate is ",
                 options_.accumulate);
@@ -213,7 +212,7 @@ void EngineCore::check_options() const {
       "both");
   TRIREME_CHECK(options_.bucket_count >= 1, "EngineOptions::bucket_count must be at least 1");
   TRIREME_CHECK(options_.clip_norm >= 0 && options_.clip_value >= 0,
-                "bounds of clipping cannot be negative");
+                "clipping bounds cannot be negative");
   TRIREME_CHECK(options_.ema_decay >= 0 && options_.ema_decay < 1,
                 "EngineOptions::ema_decay must be in [0, 1), found ",
                 options_.ema_decay);
@@ -226,7 +225,7 @@ void EngineCore::check_shard_group() {
     return;
   }
   TRIREME_CHECK(options_.zero >= 1,
-                "EngineOptions::shard_group is about stages 1 to 3, found zero = 0");
+                "EngineOptions::shard_group applies to stages 1 to 3, found zero = 0");
   if (owners_->size() == ranks_->size()) {
     return;
   }
@@ -241,7 +240,7 @@ void EngineCore::check_shard_group() {
     TRIREME_CHECK(parameter.numel == 0 || has_memory(parameter.tensor),
                   "parameter ",
                   parameter.name,
-                  " was built divided among the ranks: with EngineOptions::shard_group build the "
+                  " was built divided among the ranks: with EngineOptions::shard_group, build the "
                   "model whole");
     broadcast_tensor(parameter.tensor, *ranks_);
   }
@@ -303,7 +302,7 @@ void EngineCore::check_registered() const {
                 registered_.size(),
                 " parameters when the engine was built and has ",
                 now.size(),
-                ": those that were registered since would not be trained; register them before, or "
+                ": those registered since then would not be trained; register them earlier, or "
                 "call engine.unwrap() and build a new engine");
   const auto is_in = [](const std::vector<const at::TensorImpl*>& list, const at::Tensor& tensor) {
     return std::find(list.begin(), list.end(), tensor.unsafeGetTensorImpl()) != list.end();
@@ -312,7 +311,7 @@ void EngineCore::check_registered() const {
     TRIREME_CHECK(is_in(registered_, item.value()),
                   "parameter ",
                   item.key(),
-                  " is another tensor than when the engine was built (replace_module?): it would "
+                  " is not the tensor it was when the engine was built (replace_module?): it would "
                   "not be trained; call engine.unwrap(), replace it, and build a new engine");
   }
   for (const Parameter& parameter : parameters_) {
@@ -375,7 +374,7 @@ void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
   check_same_on_all_ranks(
       "what deal() was given",
       {listed(micro_batches, [](std::int64_t count) { return concat(count); })},
-      "give every rank the same numbers, as those that one rank has measured and broadcast",
+      "give every rank the same numbers, such as those that one rank measured and broadcast",
       *ranks_);
   std::int64_t total = 0;
   for (const std::int64_t count : micro_batches) {
@@ -395,10 +394,11 @@ void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
     by_turns &= micro_batches[rank] <= micro_batches[rank - 1] &&
                 micro_batches[rank] + 1 >= micro_batches.front();
   }
-  TRIREME_CHECK(by_turns || ranks_->sum_group() == 1,
-                "deal(): with sum_group ",
-                ranks_->sum_group(),
-                " micro-batches are dealt to the ranks by turns; leave it at 1 to deal otherwise");
+  TRIREME_CHECK(
+      by_turns || ranks_->sum_group() == 1,
+      "deal(): with sum_group ",
+      ranks_->sum_group(),
+      " micro-batches are dealt to the ranks in turn; leave it at 1 to deal them differently");
   const std::int64_t rounds = rounds_of(micro_batches);
   TRIREME_CHECK(rounds == 1 || owners_->size() == ranks_->size(),
                 "deal(): with EngineOptions::shard_group every rank sums once in a step, found ",
@@ -412,7 +412,7 @@ void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
 
 void EngineCore::set_learning_rate(double base) {
   TRIREME_CHECK(std::isfinite(base) && base >= 0,
-                "set_learning_rate: expected a number from 0 on, found ",
+                "set_learning_rate: expected a number of 0 or more, found ",
                 base);
   // A rate that the others have not heard of could be this rank's alone.
   TRIREME_CHECK(!completed_ && !(backward_done_ && complete_here()),
@@ -433,7 +433,7 @@ double EngineCore::learning_rate() const {
                 now.base,
                 " times ",
                 now.factor,
-                " from EngineOptions::schedule: expected a number from 0 on");
+                " from EngineOptions::schedule: expected a number of 0 or more");
   return now.value();
 }
 
@@ -538,7 +538,7 @@ double EngineCore::clip_to(double max_norm, Communicator& compared) {
                              ranks_->rank(),
                              " has ",
                              max_norm,
-                             ", the least is ",
+                             ", the smallest is ",
                              measured.least_bound,
                              " and the largest ",
                              measured.most_bound,
@@ -873,7 +873,7 @@ at::Tensor EngineCore::average(const std::string& name) {
                 "average(): no moving average is kept: set EngineOptions::ema_decay");
   const std::size_t parameter = parameter_named(name);
   TRIREME_CHECK(
-      parameters_[parameter].trainable, "parameter ", name, " is frozen: it does not move");
+      parameters_[parameter].trainable, "parameter ", name, " is frozen: it has no moving average");
   return optimizer_->average(parameter);
 }
 

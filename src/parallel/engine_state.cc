@@ -70,7 +70,7 @@ std::int64_t count_in(const Json& json, const std::string& name) {
   TRIREME_CHECK(json.is_number_integer() && json.get<std::int64_t>() >= 0,
                 "restore(): expected what progress() returned, where ",
                 name,
-                " is a count from 0 on, found ",
+                " is a count of 0 or more, found ",
                 json.dump());
   return json.get<std::int64_t>();
 }
@@ -88,7 +88,7 @@ Progress parse_progress(const std::string& text) {
     progress.base_rate = json.at("base_rate").get<double>();
     TRIREME_CHECK(std::isfinite(progress.base_rate) && progress.base_rate >= 0,
                   "restore(): expected what progress() returned, where base_rate is a learning "
-                  "rate from 0 on, found ",
+                  "rate of 0 or more, found ",
                   progress.base_rate);
     for (const auto& [name, updates] : json.at("updates").get_ref<const Json::object_t&>()) {
       progress.updates[name] = count_in(updates, concat("updates of ", name));
@@ -221,7 +221,7 @@ void EngineCore::restore(const std::function<void(const StateView& into)>& fill,
     TRIREME_CHECK(saved == optimizer_->rule().name(),
                   "the state was saved with the optimizer ",
                   saved,
-                  ", and this engine has ",
+                  ", but this engine has ",
                   optimizer_->rule().name(),
                   ": use the same one, or load only the weights");
   }

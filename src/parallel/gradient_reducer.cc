@@ -245,7 +245,7 @@ void GradientReducer::add(std::size_t parameter, const at::Tensor& gradient) {
         " got a gradient that the graph of the loss does not lead to (a backward inside of "
         "backward?): rank ",
         ranks_.rank(),
-        " has already said that there is none");
+        " already reported that there is none");
     std::byte* memory = acquire(b);
     for (const Piece& piece : buckets_[b].pieces) {
       if (piece.parameter != place.index) {
@@ -328,7 +328,7 @@ int GradientReducer::acquire_slot() {
       log(LogLevel::kWarning,
           concat("rank ",
                  ranks_.rank(),
-                 ": gradients come in another order than expected, more than ",
+                 ": gradients arrive in an unexpected order, and more than ",
                  ring_.size(),
                  " buckets are half full: the memory for buckets grows "
                  "(EngineOptions::bucket_count)"));

@@ -279,7 +279,7 @@ std::shared_ptr<LiveUnits> make_live_units(
     // From another machine a unit takes time in which nothing is computed here.
     prefetch = !context.ranks.one_machine() || allowed_cpus().size() > 1;
     if (!prefetch && context.ranks.rank() == 0) {
-      log(LogLevel::kInfo, "no prefetch of parameters: each rank has one processor");
+      log(LogLevel::kInfo, "no prefetch of parameters: each rank has only one processor");
     }
   }
   auto live = std::make_shared<LiveUnits>(limit, prefetch, make_source(bytes, limit));

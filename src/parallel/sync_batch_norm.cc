@@ -191,7 +191,7 @@ void SyncBatchNormImpl::reset() {
 
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   TRIREME_CHECK(input.dim() >= 2 && input.size(1) == options.num_features(),
-                "SyncBatchNorm expects an input [batch, ",
+                "SyncBatchNorm: expected an input [batch, ",
                 options.num_features(),
                 ", ...], found sizes ",
                 input.sizes());

@@ -30,7 +30,7 @@ Json parse_without_repetition(const std::string& text, const std::string& source
                     source,
                     ": the name ",
                     parsed.dump(),
-                    " is there twice in one object: expected each once, leave one out");
+                    " appears twice in one object: expected each name once; leave one out");
     }
     return true;
   });
@@ -47,7 +47,7 @@ void refuse_two_names(const std::set<std::string>& ours,
                   name,
                   "\" and DeepSpeed's ",
                   other,
-                  ", which set the same: leave one of them out");
+                  ", which set the same thing: leave one of them out");
   }
 }
 

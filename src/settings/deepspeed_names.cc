@@ -103,7 +103,7 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
       TRIREME_CHECK(item.is_boolean(), whole, ": expected true or false, found ", item.dump());
       TRIREME_CHECK(settings.optimizer.starts_with("adam"),
                     whole,
-                    ": it is about Adam, found the optimizer ",
+                    ": it applies to Adam, found the optimizer ",
                     settings.optimizer);
       settings.optimizer = item.get<bool>() ? "adamw" : "adam";
       notes.set_by["optimizer"] = whole;
@@ -206,7 +206,7 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
     } else if (name == "warmup_type") {
       TRIREME_CHECK(item == Json("linear"),
                     whole,
-                    ": Trireme warms up along a line (\"linear\"), found ",
+                    ": Trireme warms up linearly (\"linear\"), found ",
                     item.dump());
     } else if (name == "last_batch_iteration") {
       notes.without_effect.push_back(whole);
@@ -219,8 +219,7 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
   }
   if (warms_up && !params.contains("warmup_num_steps")) {
     settings.warm_up = 1000;  // DeepSpeed's default
-    notes.set_by["warm_up"] =
-        "scheduler.type (whose warmup_num_steps is 1000 where it is not given)";
+    notes.set_by["warm_up"] = "scheduler.type (whose warmup_num_steps is 1000 if it is not given)";
   }
 }
 
@@ -249,7 +248,8 @@ void apply_zero(TrainSettings& settings, const Json& value, DeepspeedNotes& note
       set({settings, notes}, "zero", whole, item);
     } else if (name == "reduce_bucket_size") {
       if (item != Json("auto")) {
-        TRIREME_CHECK(item.is_number(), whole, ": expected elements, found ", item.dump());
+        TRIREME_CHECK(
+            item.is_number(), whole, ": expected a number of elements, found ", item.dump());
         set({settings, notes}, "bucket_bytes", whole, Json(4 * item.get<double>()));
       }
     } else if (name == "offload_optimizer" || name == "offload_param") {
@@ -295,7 +295,7 @@ void apply_half(TrainSettings& settings,
     } else if (which == "fp16" && name == "loss_scale") {
       TRIREME_CHECK(item == Json(0) || item == Json(0.0),
                     whole,
-                    ": only a dynamic loss scale (0), found ",
+                    ": expected 0 (a dynamic loss scale, the only kind here), found ",
                     item.dump());
     } else if (which == "fp16" && (name == "hysteresis" || name == "min_loss_scale")) {
       notes.without_effect.push_back(whole);

@@ -79,10 +79,11 @@ std::vector<SettingDifference> check_same_result(const std::string& saved,
   TRIREME_CHECK(differences.empty() || given.allow_changes,
                 "the checkpoint of step ",
                 step,
-                " was saved with other settings, which change the result:\n",
+                " was saved with different settings, which change the result:\n",
                 to_string(differences),
-                "\nUse the same values, another folder for the run (--run), or --allow-changes to "
-                "go on with the new ones");
+                "\n"
+                "Use the same values, another folder for the run (--run), or --allow-changes to "
+                "resume with the new ones");
   return differences;
 }
 

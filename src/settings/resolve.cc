@@ -111,10 +111,11 @@ void choose_optimizer(TrainSettings& s) {
   if (is_automatic("clip_norm", s.clip_norm)) {
     s.clip_norm = gpt ? 1 : 0;
   }
-  TRIREME_CHECK(s.schedule != "multi_step" || !s.milestones.empty(),
-                "milestones: the schedule multi_step needs the steps at which it reduces");
+  TRIREME_CHECK(
+      s.schedule != "multi_step" || !s.milestones.empty(),
+      "milestones: the schedule multi_step needs the steps at which it reduces the learning rate");
   TRIREME_CHECK(std::is_sorted(s.milestones.begin(), s.milestones.end()),
-                "milestones: expected rising steps");
+                "milestones: expected increasing steps");
 }
 
 // The largest divisor of the batch up to `most`.
@@ -159,7 +160,7 @@ void choose_batch(TrainSettings& s) {
   }
   TRIREME_CHECK((given && *given >= 1) || s.micro_batch == "fixed" || s.micro_batch == "share" ||
                     s.micro_batch == "auto",
-                "micro_batch: expected a number from 1 on, fixed, share or auto, found \"",
+                "micro_batch: expected a number of 1 or more, fixed, share or auto, found \"",
                 s.micro_batch,
                 "\"");
   const std::int64_t ranks = std::max<std::int64_t>(1, s.ranks);
@@ -226,17 +227,16 @@ void choose_batch(TrainSettings& s) {
 }
 
 void choose_threads(TrainSettings& s) {
-  TRIREME_CHECK(
-      s.threads > 0 || s.allow_changes,
-      "threads: expected the threads of each rank, found 0, which older versions said for "
-      "as many as there are processors: --threads N keeps the bits of such a run (its "
-      "logs show how many it had), --allow-changes takes 1");
+  TRIREME_CHECK(s.threads > 0 || s.allow_changes,
+                "threads: expected the number of threads per rank, found 0, which in older "
+                "versions meant as many as there are processors: --threads N keeps the bits of "
+                "such a run (its logs show how many it had), --allow-changes takes 1");
   s.threads = std::max<std::int64_t>(1, s.threads);
 }
 
 void check_ranks(const TrainSettings& s) {
   TRIREME_CHECK(s.placement == "auto" || s.zero == 3,
-                "placement: it is about the parameters of stage 3, found zero = ",
+                "placement: it applies to stage 3 only, found zero = ",
                 s.zero);
   TRIREME_CHECK(s.balance != "speeds" || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
                 "speeds: expected one for each of the ",
@@ -246,13 +246,13 @@ void check_ranks(const TrainSettings& s) {
   TRIREME_CHECK(
       s.balance != "speeds" ||
           std::any_of(s.speeds.begin(), s.speeds.end(), [](double speed) { return speed > 0; }),
-      "speeds: expected one above 0 at least, found none");
+      "speeds: expected at least one above 0, found none");
   TRIREME_CHECK(s.balance == "speeds" || s.speeds.empty(),
-                "speeds: they are used with balance = speeds, found balance = ",
+                "speeds: they are only used with balance = speeds, found balance = ",
                 s.balance);
   TRIREME_CHECK(s.folds != 1, "folds: expected 0 (none) or at least 2, found 1");
   TRIREME_CHECK(s.sampling == "weighted" || s.class_weights.empty(),
-                "class_weights: they are used with sampling = weighted, found sampling = ",
+                "class_weights: they are only used with sampling = weighted, found sampling = ",
                 s.sampling);
   memory_limit_bytes(s.memory_limit);
   goal_of(s);
@@ -261,7 +261,7 @@ void check_ranks(const TrainSettings& s) {
 
 void check_checkpoints(const TrainSettings& s) {
   TRIREME_CHECK(!s.weights_partial || !s.weights_from.empty(),
-                "weights_partial: it is about weights_from, which is not set");
+                "weights_partial: it needs weights_from, which is not set");
   snapshot_limit_bytes(s.snapshot_limit);
 }
 
@@ -308,7 +308,7 @@ std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
                   text,
                   "\"");
     TRIREME_CHECK(changes.empty() || changes.back().step < *step,
-                  "batch_schedule: expected rising steps, found ",
+                  "batch_schedule: expected increasing steps, found ",
                   *step,
                   " after ",
                   changes.back().step);

@@ -14,7 +14,7 @@ std::vector<Setting> model_settings() {
   return {
       field("model",
             &S::model,
-            "What is trained: a transformer on text or tokens, a multi-layer perceptron, a "
+            "What to train: a transformer on text or tokens, a multi-layer perceptron, a "
             "convolutional net with batch normalisation, or a sparse linear model.",
             {.choices = {"gpt", "mlp", "convnet", "wide"}}),
       field("size",
@@ -33,14 +33,15 @@ std::vector<Setting> model_settings() {
             &S::heads,
             "Number of GPT attention heads; 0 uses the value for --size.",
             {.least = 0}),
-      field(
-          "hidden",
-          &S::hidden,
-          "Widths of the mlp's hidden layers (empty: 256,128), or of the convnet's only one (128).",
-          {.least = 1}),
+      field("hidden",
+            &S::hidden,
+            "Widths of the mlp's hidden layers (empty: 256,128), or of the convnet's only hidden "
+            "layer (128).",
+            {.least = 1}),
       field("stages",
             &S::stages,
-            "Channels of the convnet's stages, each of which halves the image; empty: 32,64.",
+            "Channels of each of the convnet's stages, every one of which halves the image; empty: "
+            "32,64.",
             {.least = 1}),
       field("dropout",
             &S::dropout,
@@ -54,27 +55,26 @@ std::vector<Setting> model_settings() {
             {.choices = {"auto", "torch", "he", "xavier", "gpt2"}}),
       field("recompute",
             &S::recompute,
-            "Compute activations of each layer again in backward instead of keeping them: less "
-            "memory, a third more time, the same bits."),
+            "Recompute each layer's activations in backward instead of keeping them: less memory, "
+            "a third more time, the same bits."),
   };
 }
 
 std::vector<Setting> data_settings() {
   return {
-      field(
-          "data",
-          &S::data,
-          "A file, a folder with MNIST's files or with texts, fashion-mnist, or licenses (the "
-          "texts every Debian has). Empty: licenses for a gpt, fashion-mnist for mlp and convnet."),
+      field("data",
+            &S::data,
+            "A file, a folder with MNIST's files or with texts, fashion-mnist, or licenses (the "
+            "license texts on every Debian system). Empty: licenses for a gpt, fashion-mnist for "
+            "mlp and convnet."),
       field("eval_data",
             &S::eval_data,
-            "Data to evaluate on. Empty: MNIST's test files, else a part of the data."),
-      field(
-          "format",
-          &S::format,
-          "Of the data; auto: by its name, where names that say nothing are text. Any may be gzip "
-          "(.gz).",
-          {.choices = {"auto", "idx", "text", "tokens16", "tokens32", "csv", "libsvm"}}),
+            "Data to evaluate on. Empty: MNIST's test files, or else a part of the data."),
+      field("format",
+            &S::format,
+            "Format of the data; auto: by its name, or text if the name does not tell. Files of "
+            "any format may be gzipped (.gz).",
+            {.choices = {"auto", "idx", "text", "tokens16", "tokens32", "csv", "libsvm"}}),
       field("eval_fraction",
             &S::eval_fraction,
             "Fraction of the data held out for evaluation when there is no separate file.",
@@ -85,24 +85,26 @@ std::vector<Setting> data_settings() {
             {.least = 0}),
       field("stride",
             &S::stride,
-            "Tokens from the start of a training sample to that of the next; 0: the sequence.",
+            "Tokens from the start of one training sample to the start of the next; 0: the "
+            "sequence length.",
             {.least = 0}),
       field("vocabulary",
             &S::vocabulary,
-            "Number of different tokens; 0: 256 for text, else the largest token plus one.",
+            "Number of different tokens; 0: 256 for text, otherwise the largest token plus one.",
             {.least = 0}),
-      field(
-          "target",
-          &S::target,
-          "The column of a CSV file that is predicted, by name or number from 0; empty: the last."),
+      field("target",
+            &S::target,
+            "The column of a CSV file to predict, by name or by number, counting from 0; empty: "
+            "the last."),
       field("header",
             &S::header,
-            "Whether the first line of a CSV file has the names of its columns; auto: when none of "
-            "its cells is a number, or a word stands where a value should.",
+            "Whether the first line of a CSV file holds the names of its columns; auto: yes if "
+            "none of its cells is a number, or if a word stands where a value should.",
             {.choices = {"auto", "yes", "no"}}),
       field("separator",
             &S::separator,
-            "Between the cells of a CSV file; auto: a tab in .tsv files, a comma in others.",
+            "The character between the cells of a CSV file; auto: a tab in .tsv files, a comma in "
+            "others.",
             {.kind = "a character, tab, space or auto"}),
       field("regression",
             &S::regression,
@@ -133,12 +135,12 @@ std::vector<Setting> data_settings() {
             {.choices = {"none", "standard"}}),
       field("sampling",
             &S::sampling,
-            "shuffled: each sample once per epoch, in a new order; balanced: classes equally "
-            "often; weighted: by class_weights; sequential: in the file's order.",
+            "shuffled: each sample once per epoch, in a new order; balanced: all classes equally "
+            "often; weighted: by class_weights; sequential: in the order of the file.",
             {.choices = {"shuffled", "balanced", "weighted", "sequential"}}),
       field("class_weights",
             &S::class_weights,
-            "With weighted sampling: how often each class is drawn, in proportion.",
+            "With weighted sampling: the relative frequency of each class.",
             {.least = 0}),
       field("loss_weights",
             &S::loss_weights,
@@ -146,8 +148,8 @@ std::vector<Setting> data_settings() {
             {.least = 0}),
       field("partition",
             &S::partition,
-            "uniform: micro-batches are dealt from all samples; hash: samples belong to shares by "
-            "a hash of their number, and a micro-batch holds samples of one share.",
+            "uniform: micro-batches are drawn from all samples; hash: a hash of its number assigns "
+            "each sample to a share, and a micro-batch holds samples of one share.",
             {.choices = {"uniform", "hash"}}),
       field("shares",
             &S::shares,
@@ -155,9 +157,9 @@ std::vector<Setting> data_settings() {
             {.least = 0}),
       field("shift",
             &S::shift,
-            "In training, shift images by up to this many pixels; black moves in.",
+            "In training, shift images by up to this many pixels; the exposed border is black.",
             {.least = 0, .most = 64}),
-      field("flip", &S::flip, "In training, mirror images half of the time."),
+      field("flip", &S::flip, "In training, mirror each image with probability one half."),
       field("noise",
             &S::noise,
             "Standard deviation of the noise added to dense values in training, as the model sees "
@@ -165,7 +167,7 @@ std::vector<Setting> data_settings() {
             {.least = 0}),
       field("data_threads",
             &S::data_threads,
-            "Threads of each rank that prepare batches ahead; 0: none.",
+            "Threads per rank that prepare batches ahead of time; 0: none.",
             {.least = 0, .most = 64}),
   };
 }
@@ -183,16 +185,17 @@ std::vector<Setting> training_settings() {
             {.least = 0, .most = 1e9}),
       field("batch",
             &S::batch,
-            "Samples of one update over all ranks, no more than there are to train on; 0: 32 for a "
-            "gpt, 128 for others.",
+            "Samples in one update, over all ranks, no more than there are to train on; 0: 32 for a "
+            "gpt, 128 for other models.",
             {.least = 0, .most = 1e12},
             {"train_batch_size"}),
       field("micro_batch",
             &S::micro_batch,
             "Samples that a rank computes at a time: a number; fixed: the largest divisor of the "
-            "batch up to 4 for a gpt and 16 for other models, whatever the ranks; share: the batch "
-            "divided by the ranks; auto: the largest divisor of the batch that fits into memory, "
-            "found by trying. With a number, or fixed, the result does not depend on the ranks.",
+            "batch up to 4 for a gpt and 16 for other models, for any number of ranks; share: the "
+            "batch divided by the number of ranks; auto: the largest divisor of the batch that "
+            "fits into memory, found by trying. With a number or fixed, the result does not depend "
+            "on the number of ranks.",
             {.kind = "integer, fixed, share or auto"},
             {"train_micro_batch_size_per_gpu"}),
       field(
@@ -204,14 +207,14 @@ std::vector<Setting> training_settings() {
           {"gradient_accumulation_steps"}),
       field("batch_schedule",
             &S::batch_schedule,
-            "Batches from later steps on, STEP:BATCH, each a multiple of the micro-batch: "
-            "1000:256,5000:512.",
+            "Changes of the batch at later steps, as STEP:BATCH, each a multiple of the "
+            "micro-batch: 1000:256,5000:512.",
             {.kind = "list of STEP:BATCH"}),
       field("memory_limit",
             &S::memory_limit,
-            "Limit for the tensors of a rank (512MB, 4GB); auto: its part of the memory that "
-            "is free; none: no limit, the kernel ends what does not fit. Running out makes "
-            "micro-batches smaller where the batch allows it, and stops the run otherwise.",
+            "Limit for the tensors of a rank (512MB, 4GB); auto: its share of the free memory; "
+            "none: no limit, so the kernel kills what does not fit. When memory runs out, "
+            "micro-batches become smaller if the batch allows it; otherwise the run stops.",
             {.kind = "bytes, auto or none"}),
       field(
           "seed", &S::seed, "Seed of weights, shuffling, dropout and augmentation.", {}, {"seed"}),
@@ -292,16 +295,19 @@ std::vector<Setting> optimizer_settings() {
             {"scheduler.params.total_num_steps"}),
       field("step_every",
             &S::step_every,
-            "Steps between two reductions of the schedule step; 0: a third of all.",
+            "Steps between reductions in the schedule step; 0: a third of all steps.",
             {.least = 0}),
-      field("milestones", &S::milestones, "Steps at which multi_step reduces.", {.least = 1}),
+      field("milestones",
+            &S::milestones,
+            "Steps at which multi_step reduces the learning rate.",
+            {.least = 1}),
       field("gamma",
             &S::gamma,
             "Factor of each reduction in step, multi_step and plateau.",
             {.least = 0, .most = 1}),
       field("half_period",
             &S::half_period,
-            "Steps from low to high in cyclic; 0: a tenth of all.",
+            "Steps from low to high in cyclic; 0: a tenth of all steps.",
             {.least = 0}),
       field("low_factor",
             &S::low_factor,
@@ -309,11 +315,11 @@ std::vector<Setting> optimizer_settings() {
             {.least = 0, .most = 1}),
       field("rise",
             &S::rise,
-            "Fraction of the steps in which one_cycle rises.",
+            "Fraction of the steps during which one_cycle rises.",
             {.least = 0, .most = 1}),
       field("start_factor",
             &S::start_factor,
-            "Where one_cycle starts, as a fraction of the learning rate.",
+            "The start of one_cycle, as a fraction of the learning rate.",
             {.least = 0, .most = 1}),
       field("plateau_patience",
             &S::plateau_patience,
@@ -321,22 +327,22 @@ std::vector<Setting> optimizer_settings() {
             {.least = 0, .most = 1'000'000'000}),
       field("lr_scaling",
             &S::lr_scaling,
-            "Multiplies the learning rate by the number of ranks, or its square root.",
+            "Multiply the learning rate by the number of ranks (linear) or its square root (sqrt).",
             {.choices = {"none", "linear", "sqrt"}}),
       field("clip_norm",
             &S::clip_norm,
-            "Upper bound of the gradient's norm; 0: none; -1: 1 for a gpt, none for others.",
+            "Upper bound on the norm of the gradient; 0: none; -1: 1 for a gpt, none for others.",
             {.least = 0, .automatic = -1},
             {"gradient_clipping"}),
       field("clip_value",
             &S::clip_value,
-            "Upper bound of each gradient element's magnitude; 0: none.",
+            "Upper bound on the magnitude of each element of the gradient; 0: none.",
             {.least = 0}),
-      field("ema_decay",
-            &S::ema_decay,
-            "Decay of a moving average of the weights, saved as average.safetensors; 0: none is "
-            "kept.",
-            {.least = 0, .most = 0.999999}),
+      field(
+          "ema_decay",
+          &S::ema_decay,
+          "Decay of a moving average of the weights, saved as average.safetensors; 0: no average.",
+          {.least = 0, .most = 0.999999}),
   };
 }
 
@@ -344,15 +350,14 @@ std::vector<Setting> rank_settings() {
   return {
       field("ranks",
             &S::ranks,
-            "Worker processes (-n); 0: one for each processor, at most one for each micro-batch. "
+            "Worker processes (-n); 0: one per processor, but no more than one per micro-batch. "
             "Their number does not change the result.",
             {.least = 0, .most = 4096}),
-      field(
-          "threads",
-          &S::threads,
-          "Threads of each rank. Their number changes the last bits of the result, so a run keeps "
-          "it.",
-          {.least = 0, .most = 1024}),
+      field("threads",
+            &S::threads,
+            "Threads per rank. Their number changes the last bits of the result, so a resumed run "
+            "keeps it.",
+            {.least = 0, .most = 1024}),
       field("zero",
             &S::zero,
             "0: every rank holds everything (DDP). 1: optimizer states are divided among the "
@@ -361,22 +366,21 @@ std::vector<Setting> rank_settings() {
             {"zero_optimization.stage"}),
       field("placement",
             &S::placement,
-            "Where stage 3 keeps parameters: mapped, one copy that the ranks of a machine share; "
-            "copied, gathered for use.",
+            "Where stage 3 keeps parameters. mapped: in one copy that the ranks of a machine "
+            "share; copied: divided among the ranks, and gathered for use.",
             {.choices = {"auto", "mapped", "copied"}}),
       field("precision",
             &S::precision,
-            "Precision of parameters and computation; 16-bit types have float32 masters; autocast "
-            "computes "
-            "in bfloat16 with float32 parameters.",
+            "Precision of parameters and computation; 16-bit types keep float32 master weights; "
+            "autocast computes in bfloat16 with float32 parameters.",
             {.choices = {"float32", "bfloat16", "float16", "autocast"}},
             {"bf16.enabled", "fp16.enabled"}),
-      field("sum_order",
-            &S::sum_order,
-            "Order in which a step's micro-batches are summed. chained: the same bits for any "
-            "number of ranks; "
-            "local_first: each rank adds up its own first, one communication per step.",
-            {.choices = {"chained", "local_first"}}),
+      field(
+          "sum_order",
+          &S::sum_order,
+          "Order in which a step's micro-batches are summed. chained: the same bits for any number "
+          "of ranks; local_first: each rank sums its own first, with one communication per step.",
+          {.choices = {"chained", "local_first"}}),
       field("loss_scale_initial",
             &S::loss_scale_initial,
             "Initial loss scale of float16, a power of two.",
@@ -399,17 +403,15 @@ std::vector<Setting> rank_settings() {
       field("balance",
             &S::balance,
             "How a step's micro-batches are dealt to the ranks. equal: the same number each; "
-            "speeds: in "
-            "proportion to `speeds`; measured: following measured times, every 20 steps. Changes "
-            "no bit of the result.",
+            "speeds: in proportion to `speeds`; measured: by measured times, adjusted every 20 "
+            "steps. This changes no bit of the result.",
             {.choices = {"equal", "speeds", "measured"}}),
-      field("speeds",
-            &S::speeds,
-            "Speed of each rank, in any unit, for balance = speeds.",
-            {.least = 0}),
+      field(
+          "speeds", &S::speeds, "Relative speed of each rank, for balance = speeds.", {.least = 0}),
       field("straggler_factor",
             &S::straggler_factor,
-            "A rank whose micro-batches take this many times the median is named in the log.",
+            "A rank whose micro-batches take this many times as long as the median is named in the "
+            "log.",
             {.least = 1}),
       field("timeout",
             &S::timeout,
@@ -422,12 +424,12 @@ std::vector<Setting> evaluation_settings() {
   return {
       field("eval_every",
             &S::eval_every,
-            "Steps between two evaluations; 0: once per epoch, and at the end.",
+            "Steps between evaluations; 0: once per epoch, and at the end.",
             {.least = 0}),
       field("eval_batch",
             &S::eval_batch,
-            "Samples evaluated at a time; 0: 256, and for a gpt as many as have 16384 tokens (size "
-            "gpt2: 2048). Each is evaluated exactly once, by one rank.",
+            "Samples evaluated at a time; 0: 256, or for a gpt as many as make up 16384 tokens "
+            "(size gpt2: 2048). Each sample is evaluated exactly once, by one rank.",
             {.least = 0}),
       field("early_stop",
             &S::early_stop,
@@ -435,16 +437,17 @@ std::vector<Setting> evaluation_settings() {
             {.least = 0}),
       field("best",
             &S::best,
-            "The metric by which the best model is kept (best.safetensors), early stopping and "
-            "plateau decide.",
+            "The metric that decides which model is kept as the best (best.safetensors), and that "
+            "early stopping and plateau watch.",
             {.choices = {"loss", "accuracy", "f1"}}),
       field("goal",
             &S::goal,
-            "METRIC:VALUE, like accuracy:0.9 or loss:1.5: the summary says in which step and after "
+            "METRIC:VALUE, like accuracy:0.9 or loss:1.5; the summary says at which step and after "
             "how many seconds an evaluation first reached it."),
       field("folds",
             &S::folds,
-            "k-fold cross-validation: trains k times, each time with another part held out; 0: no.",
+            "k-fold cross-validation: train k times, each time with a different part held out; 0: "
+            "off.",
             {.least = 0, .most = 1000}),
   };
 }
@@ -453,34 +456,34 @@ std::vector<Setting> checkpoint_settings() {
   return {
       field("save_every",
             &S::save_every,
-            "Steps between two checkpoints, from which the same command resumes the run however it "
-            "ended; one more after the last step, and after Ctrl-C. 0: none.",
+            "Steps between checkpoints, from which the same command resumes the run, however it "
+            "ended; another is saved after the last step and after Ctrl-C. 0: none.",
             {.least = 0}),
       field("keep_last",
             &S::keep_last,
-            "Checkpoints that stay, the newest ones; 0: all.",
+            "How many of the newest checkpoints to keep; 0: all.",
             {.least = 0}),
       field("keep_every",
             &S::keep_every,
-            "Those of steps that are a multiple of this stay, too; 0: no more than keep_last.",
+            "Also keep checkpoints whose step is a multiple of this; 0: only those of keep_last.",
             {.least = 0}),
       field("snapshot_limit",
             &S::snapshot_limit,
-            "Memory of a rank for the copy of its state that is written while training continues "
-            "(512MB, 4GB); with less than the state takes, training waits for the disk. auto: as "
-            "much as that.",
+            "Memory per rank for the copy of its state that is written while training continues "
+            "(512MB, 4GB); if it is smaller than the state, training waits for the disk. auto: as "
+            "large as the state.",
             {.kind = "bytes or auto"}),
       field("weights_from",
             &S::weights_from,
-            "Begin with these weights: the folder of a run (its newest checkpoint, else "
-            "model.safetensors), that of a checkpoint, or a safetensors file."),
+            "Start from these weights: the folder of a run (its newest checkpoint, or else "
+            "model.safetensors), the folder of a checkpoint, or a safetensors file."),
       field("weights_partial",
             &S::weights_partial,
-            "Take the tensors of weights_from whose name and shape match the model's, and list the "
-            "rest, instead of refusing."),
+            "Load the tensors of weights_from whose name and shape match the model's, and list the "
+            "rest, instead of stopping with an error."),
       field("allow_changes",
             &S::allow_changes,
-            "Resume from a checkpoint although settings that change the result differ; they are "
+            "Resume from a checkpoint even if settings that change the result differ; they are "
             "listed. Applies to this start only."),
   };
 }
@@ -490,13 +493,13 @@ std::vector<Setting> output_settings() {
       field("run", &S::run, "The folder of the run; empty: a dated one under runs/.", {}),
       field("log_every",
             &S::log_every,
-            "Steps between two lines of output where it is no terminal.",
+            "Steps between lines of output, if the output is not a terminal.",
             {.least = 1},
             {"steps_per_print"}),
       field("histogram_every",
             &S::histogram_every,
-            "Steps between two histograms (and norms) of every parameter and gradient in "
-            "TensorBoard's file; 0: none.",
+            "Steps between histograms (and norms) of every parameter and gradient in TensorBoard's "
+            "file; 0: none.",
             {.least = 0}),
       field("tensorboard",
             &S::tensorboard,
@@ -509,7 +512,7 @@ std::vector<Setting> output_settings() {
       field("save_initial", &S::save_initial, "Write initial.safetensors before the first step."),
       field("record_samples",
             &S::record_samples,
-            "Write samples.jsonl, a line with the numbers of the samples of each step, in the "
+            "Write samples.jsonl, with one line per step that lists its sample numbers in the "
             "order of its micro-batches."),
   };
 }

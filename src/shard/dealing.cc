@@ -9,7 +9,7 @@ namespace trireme {
 
 std::vector<std::int64_t> deal_micro_batches(std::int64_t micro_batches,
                                              const std::vector<double>& speeds) {
-  TRIREME_CHECK(micro_batches >= 1, "a step has at least one micro-batch, found ", micro_batches);
+  TRIREME_CHECK(micro_batches >= 1, "a step needs at least one micro-batch, found ", micro_batches);
   double fastest = 0;
   for (const double speed : speeds) {
     TRIREME_CHECK(speed >= 0 && std::isfinite(speed), "a rank cannot have the speed ", speed);

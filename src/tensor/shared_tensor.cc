@@ -14,7 +14,7 @@ at::Tensor shared_tensor(Communicator& communicator, at::IntArrayRef sizes, at::
   std::uint64_t bytes = dtype_bytes(dtype_of(dtype));
   bool fits = true;
   for (const std::int64_t size : sizes) {
-    TRIREME_CHECK(size >= 0, "shared_tensor: expected sizes from 0 on, found ", sizes);
+    TRIREME_CHECK(size >= 0, "shared_tensor: expected sizes of 0 or more, found ", sizes);
     fits &= !c10::mul_overflows(bytes, static_cast<std::uint64_t>(size), &bytes);
   }
   TRIREME_CHECK(fits && bytes <= std::numeric_limits<std::int64_t>::max(),

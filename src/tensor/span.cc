@@ -53,13 +53,13 @@ void check(const at::Tensor& tensor, bool write) {
                 "a tensor on ",
                 tensor.device().str(),
                 " cannot be communicated through host memory: move it with .to(torch::kCPU)");
-  TRIREME_CHECK(
-      tensor.is_contiguous(),
-      "a tensor of sizes ",
-      tensor.sizes(),
-      " and strides ",
-      tensor.strides(),
-      " is not contiguous: pass tensor.contiguous(), and copy the result back where it is written");
+  TRIREME_CHECK(tensor.is_contiguous(),
+                "a tensor of sizes ",
+                tensor.sizes(),
+                " and strides ",
+                tensor.strides(),
+                " is not contiguous: pass tensor.contiguous(), and copy the result back if the "
+                "operation writes to it");
   if (const detail::SpanGuard guard = span_guard.load(std::memory_order_relaxed)) {
     guard(tensor, write);
   }

@@ -83,7 +83,7 @@ Trainable make_convnet(const TrainSettings& settings, const SampleShape& shape) 
 }
 
 Trainable make_wide(const TrainSettings& settings, const SampleShape& shape) {
-  TRIREME_CHECK(!settings.recompute, "recompute: the model wide keeps nothing to compute again");
+  TRIREME_CHECK(!settings.recompute, "recompute: the model wide has no activations to recompute");
   TRIREME_CHECK(settings.precision == "float32" || settings.precision == "autocast",
                 "precision: the model wide has sparse gradients, which are summed in float32 only, "
                 "found ",

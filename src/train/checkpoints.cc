@@ -81,11 +81,11 @@ Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine) {
   const auto reader = open_on_all(checkpoint, ranks);
   const Manifest& manifest = reader->manifest();
   const auto progress = manifest.notes.find(kEngineNote);
-  TRIREME_CHECK(progress != manifest.notes.end(),
-                "the checkpoint \"",
-                checkpoint,
-                "\" holds weights only: nothing can be resumed from it, but "
-                "load_checkpoint_weights() takes them");
+  TRIREME_CHECK(
+      progress != manifest.notes.end(),
+      "the checkpoint \"",
+      checkpoint,
+      "\" holds weights only: it cannot be resumed from, but load_checkpoint_weights() loads them");
   engine.restore(
       [&](const StateView& into) {
         reader->load(into);

@@ -92,11 +92,11 @@ std::string RankBalance::news() {
     return {};
   }
   stragglers_ = slow;
-  return text.empty()
-             ? "no rank is slow any more"
-             : concat("slow: ",
-                      text,
-                      follows_ ? "; it is given fewer" : "; --balance measured deals it fewer");
+  return text.empty() ? "no rank is slow any more"
+                      : concat("slow: ",
+                               text,
+                               follows_ ? "; it is given fewer micro-batches"
+                                        : "; --balance measured would give it fewer micro-batches");
 }
 
 }  // namespace trireme::detail

@@ -33,7 +33,7 @@ const std::string& note_of(const Manifest& manifest, const char* name, const std
                                  "\": expected the note \"",
                                  name,
                                  "\" of a training loop, found none: it was saved by another "
-                                 "program; weights_from takes its weights"));
+                                 "program; weights_from can load its weights"));
   }
   return found->second;
 }
@@ -56,7 +56,7 @@ std::optional<std::int64_t> choose_step(const TrainCheckpoints& where,
                 folder.path(),
                 "\" holds checkpoints of another run, of steps ",
                 list_of(steps),
-                ": go on from one of them, choose another folder, or remove them");
+                ": resume from one of them, choose another folder, or remove them");
   return folder.newest();
 }
 
@@ -109,7 +109,7 @@ std::string RunCheckpoints::other_steps() const {
     }
   }
   return others.empty()
-             ? "there is no other checkpoint to go on from"
+             ? "there is no other checkpoint to resume from"
              : concat("--resume STEP resumes from another one, of step ", list_of(others));
 }
 
@@ -118,8 +118,9 @@ Resumed RunCheckpoints::resume(EngineBase& engine) {
     return load_checkpoint(folder_->folder().path_of(*step_), engine);
   } catch (const ConfigError& error) {
     throw ConfigError(concat(error.what(),
-                             "\nThe model or the optimizer is another one: --weights-from begins a "
-                             "new run with the weights alone"));
+                             "\n"
+                             "The model or the optimizer is different: --weights-from starts a new "
+                             "run with the weights alone"));
   }
 }
 
@@ -139,7 +140,7 @@ RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
         }
       }
       if (!changes.empty()) {
-        say_(concat("resuming with other settings than before:\n", to_string(changes)));
+        say_(concat("resuming with settings that differ from before:\n", to_string(changes)));
       }
     });
     loaded.ranks = resume(engine).ranks;

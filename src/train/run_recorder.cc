@@ -139,7 +139,7 @@ void RunRecorder::continue_files(const TrainBeginning& beginning) {
     }
     if (kept.damaged > 0) {
       early_messages_.push_back(
-          detail::concat(name, ", line ", kept.damaged, ": it is damaged, and stays as it is"));
+          detail::concat(name, ", line ", kept.damaged, ": it is damaged, and is left as it is"));
       progress_.message(early_messages_.back());
     }
     return std::make_unique<LineFile>(file(name), kept.bytes);

@@ -91,7 +91,7 @@ void begin_with_weights(const TrainSettings& settings,
                 source->path(),
                 "\" does not fit the model:\n",
                 differences.to_string(),
-                "\nUse weights of this model, or --weights-partial to take what fits");
+                "\nUse weights of this model, or --weights-partial to load what fits");
   TRIREME_CHECK(
       !fitting.empty(), "weights_from: nothing of \"", source->path(), "\" fits the model");
   const at::NoGradGuard no_grad;
@@ -101,9 +101,9 @@ void begin_with_weights(const TrainSettings& settings,
     source->read(index, static_cast<std::byte*>(values.mutable_data_ptr()));
     mine.copy_(values);
   }
-  say(concat("beginning with weights of ", source->path(), ", ", fitting.size(), " tensors"));
+  say(concat("starting from the weights of ", source->path(), ", ", fitting.size(), " tensors"));
   if (!differences.empty()) {
-    say("not taken from there:\n" + differences.to_string());
+    say("not loaded from there:\n" + differences.to_string());
   }
 }
 

@@ -81,7 +81,7 @@ void StepRunner::go_on(const TrainProgress& progress) {
   TRIREME_CHECK(progress.step <= steps_,
                 "steps: expected at least the ",
                 progress.step,
-                " that the checkpoint has taken, found ",
+                " that the checkpoint has already taken, found ",
                 steps_);
   next_step_ = progress.step;
   position_ = progress.position;
@@ -252,7 +252,7 @@ void StepRunner::deal(std::int64_t batch) {
     for (const std::int64_t count : wanted) {
       counts += concat(counts.empty() ? "" : ", ", count);
     }
-    say_(concat("micro-batches are dealt anew: ", counts));
+    say_(concat("micro-batches are dealt differently now: ", counts));
   }
   dealt_ = std::move(wanted);
   engine_->deal(dealt_);

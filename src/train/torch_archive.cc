@@ -168,7 +168,7 @@ class ArchiveTensors final : public TensorSource {
     about_.empty_modules.emplace();
     walk(module_, "");
     TRIREME_CHECK(
-        problems_.empty(), "\"", path, "\" holds what Trireme has no type for:", problems_);
+        problems_.empty(), "\"", path, "\" holds types that Trireme does not have:", problems_);
     TRIREME_CHECK(!tensors_.empty(), "\"", path, "\" holds no tensors");
   }
 
@@ -186,10 +186,10 @@ class ArchiveTensors final : public TensorSource {
                     -1,
                     concat("\"",
                            path_,
-                           "\": expected an archive that torch::save of C++ has written of a "
-                           "module, found something else (",
+                           "\": expected an archive of a module, written by torch::save in C++, "
+                           "found something else (",
                            reason,
-                           "); files of Python's torch.save are others: write those with "
+                           "); files of Python's torch.save are different: write those with "
                            "safetensors.torch.save_file"));
   }
 

@@ -69,16 +69,16 @@ class Training {
                   .patience = static_cast<int>(settings.plateau_patience),
                   .larger_is_better = settings.best != "loss"}) {
     TRIREME_CHECK(settings.best != "accuracy" || task_.shape().classes > 0,
-                  "best: numbers are predicted, which have no accuracy: expected loss");
+                  "best: this task predicts numbers, which have no accuracy: expected loss");
     TRIREME_CHECK(
         settings.best != "f1" || (task_.classifies() && task_.shape().classes <= kMostClasses),
         "best: f1 is computed for up to ",
         kMostClasses,
-        " classes of samples, which this task has not: expected loss or accuracy");
+        " classes of samples, which this task does not have: expected loss or accuracy");
     TRIREME_CHECK(settings.early_stop == 0 || data.held_out,
                   "early_stop: there is nothing to evaluate on: set eval_data or eval_fraction");
     TRIREME_CHECK(settings.schedule != "plateau" || data.held_out,
-                  "schedule: plateau follows evaluations, and there is nothing to evaluate on: set "
+                  "schedule: plateau follows evaluations, but there is nothing to evaluate on: set "
                   "eval_data or eval_fraction");
     progress_.training_samples = data.train->size();
     progress_.held_out_samples = data.held_out ? data.held_out->size() : 0;
@@ -189,9 +189,9 @@ class Training {
         ": use the same data, or --allow-changes");
     TRIREME_CHECK(settings_.allow_changes || saved.data_fingerprint == 0 ||
                       saved.data_fingerprint == progress_.data_fingerprint,
-                  "data: the checkpoint was trained on other samples than those of \"",
+                  "data: the checkpoint was trained on samples other than those of \"",
                   settings_.data,
-                  "\", although there are as many: use the same data, or --allow-changes");
+                  "\", although their number is the same: use the same data, or --allow-changes");
     TRIREME_CHECK(
         settings_.allow_changes || saved.sum_group == 0 || saved.sum_group == progress_.sum_group,
         "sum_group: the checkpoint was computed with sums of groups of ",

@@ -234,7 +234,7 @@ std::string folds_table(const std::vector<TrainResult>& folds) {
     if (mean.count == 1) {
       add_line(table,
                name,
-               concat(metric_text(name, mean.mean), " (one fold: nothing is known of its chance)"));
+               concat(metric_text(name, mean.mean), " (one fold: its uncertainty is unknown)"));
       continue;
     }
     const Interval interval = within(mean.interval95, range_of(name));

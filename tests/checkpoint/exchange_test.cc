@@ -176,7 +176,7 @@ TEST_F(Exchange, AnImportedFileIsACheckpointWithTheSameBits) {
   const std::string taken = message_of<ConfigError>([&] {
     import_weights(*weights_of_safetensors(path("out.safetensors")), path("imported"), 3);
   });
-  EXPECT_TRUE(has(taken, "exists already")) << taken;
+  EXPECT_TRUE(has(taken, "already exists")) << taken;
   const FolderLock lock(path("imported"));
   EXPECT_THROW(
       import_weights(*weights_of_safetensors(path("out.safetensors")), path("imported"), 4),

@@ -78,10 +78,10 @@ TEST_P(LostMachineTest, ACutLinkIsNamedOnBothSidesByTheDeadline) {
     expect_parts(result.err,
                  {"waited 5.0",
                   "cut off from the network; trireme doctor",
-                  "warning: " + job.title(1 - machine) + " has not been heard of for",
-                  "the network between is cut",
+                  "warning: " + job.title(1 - machine) + " has not been heard from for",
+                  "the network in between is cut",
                   "trireme run: " + job.title(machine) + ": rank ",
-                  "trireme run: " + job.title(1 - machine) + " has not been heard of"});
+                  "trireme run: " + job.title(1 - machine) + " has not been heard from"});
     expect_summary(job, machine, 2 * per);
   }
   job.expect_nothing_left();
@@ -116,7 +116,7 @@ TEST_P(LostMachineTest, AMachineThatLosesPowerIsNamedByTheDeadline) {
   const Finished result = job.wait(0);
   EXPECT_LT(Clock::now() - start, kEnd);
   expect_blame(job, result, 0, per, 2 * per, 1);
-  expect_parts(result.err, {"trireme run: " + job.title(1) + " has not been heard of"});
+  expect_parts(result.err, {"trireme run: " + job.title(1) + " has not been heard from"});
   expect_summary(job, 0, 2 * per);
   job.expect_nothing_left();
 }
@@ -131,8 +131,9 @@ TEST_P(LostMachineTest, AStoppedMachineIsNamedByTheDeadline) {
   const Finished result = job.wait(0);
   EXPECT_LT(Clock::now() - start, kEnd);
   expect_blame(job, result, 0, per, 2 * per, 1);
-  expect_parts(result.err,
-               {"waited 5.0", "its launcher is stopped", job.title(1) + " has not been heard of"});
+  expect_parts(
+      result.err,
+      {"waited 5.0", "its launcher is stopped", job.title(1) + " has not been heard from"});
   expect_summary(job, 0, 2 * per);
   // When it goes on, it learns that the job is over.
   job.machines().kill(1, SIGCONT);

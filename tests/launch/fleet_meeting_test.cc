@@ -269,7 +269,7 @@ TEST(FleetMeeting, TakesTheTokenFromAFileThatOthersCannotRead) {
   const Finished refused =
       machines.start({0, 1, "echo never", {"--token-file", path}})->wait(milliseconds(30'000));
   EXPECT_EQ(refused.code, 2);
-  expect_parts(refused.err, {"can be read by others", "chmod 600 " + path});
+  expect_parts(refused.err, {"can be read by users other than its owner", "chmod 600 " + path});
   ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   const auto first = machines.start({0, 1, "echo ran", {"--token-file", path}, "TRIREME_TOKEN="});
   const auto second = machines.start({1, 1, "echo ran"});  // has it in the variable

@@ -221,8 +221,8 @@ TEST(Fleet, AStoppedLauncherIsSilentAndThenEndsTheJob) {
     EXPECT_EQ(result.code, 3);
     expect_parts(result.err,
                  {"warning: machine 1 (",
-                  ") has not been heard of for 3 s",
-                  ") has not been heard of for 8 s"});
+                  ") has not been heard from for 3 s",
+                  ") has not been heard from for 8 s"});
   }
   // When it goes on, it learns that the job is over.
   kill(programs[1]->pid(), SIGCONT);
@@ -260,7 +260,7 @@ TEST(Fleet, ALauncherThatGoesOnInTimeIsHeardOfAgain) {
   kill(second->pid(), SIGCONT);
   const Finished result = first->wait(milliseconds(30'000));
   EXPECT_EQ(result.code, 0) << result.err;
-  expect_parts(result.err, {"has not been heard of for 3 s", "is heard of again"});
+  expect_parts(result.err, {"has not been heard from for 3 s", "was heard from again"});
   // The one that was stopped has heard of the other all the time.
   const Finished resumed = second->wait(milliseconds(30'000));
   EXPECT_EQ(resumed.code, 0);

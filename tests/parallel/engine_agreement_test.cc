@@ -163,7 +163,7 @@ TEST(Agreement, OnARateThatIsNoRateIsRefused) {
           message = error.what();
         }
       }
-      EXPECT_TRUE(contains(message, "from 0 on") && contains(message, "schedule")) << message;
+      EXPECT_TRUE(contains(message, "of 0 or more") && contains(message, "schedule")) << message;
       EXPECT_TRUE(torch::equal(model->first->weight, before));
       EXPECT_THROW(engine.learning_rate(), ConfigError);
     }
@@ -237,7 +237,7 @@ TEST(Agreement, OnTheBoundOfClipping) {
       backward(engine, 0);
       const std::string message = message_of<ConfigError>(
           [&] { engine.clip_grad_norm(world->rank() == 0 ? 1.0 : 0.0625); });
-      EXPECT_TRUE(contains(message, "the least is 0.0625 and the largest 1:")) << message;
+      EXPECT_TRUE(contains(message, "the smallest is 0.0625 and the largest 1:")) << message;
       EXPECT_TRUE(torch::equal(model->first->weight, before));
       // The step can be tried again.
       backward(engine, 0);

@@ -259,11 +259,10 @@ TEST(MachineSource, AStoppedFetcherIsNamedByTheDeadlineOfTheWorld) {
     } catch (const CommError& error) {
       EXPECT_EQ(error.reason(), CommError::Reason::kTimeout);
       EXPECT_EQ(error.peer(), 0);
-      expect_parts(
-          error.what(),
-          {concat("rank ", world.rank(), " has waited until its deadline for rank 0 (pid "),
-           "fetches parameters from other machines",
-           "--timeout"});
+      expect_parts(error.what(),
+                   {concat("rank ", world.rank(), " waited until its deadline for rank 0 (pid "),
+                    "fetches parameters from other machines",
+                    "--timeout"});
     }
   });
   await(board->asking, 2);

@@ -952,7 +952,7 @@ TEST(Resolve, RefusesSettingsThatContradictEachOther) {
       {R"({"folds": 1})", {"folds", "at least 2"}},
       {R"({"class_weights": [1, 2]})", {"class_weights", "sampling = shuffled"}},
       {R"({"schedule": "multi_step"})", {"milestones"}},
-      {R"({"schedule": "multi_step", "milestones": [5, 3]})", {"milestones", "rising"}},
+      {R"({"schedule": "multi_step", "milestones": [5, 3]})", {"milestones", "increasing"}},
       {R"({"weights_partial": true})", {"weights_partial", "weights_from"}},
       {R"({"snapshot_limit": "much"})", {"snapshot_limit", "512MB", "much"}},
       {R"({"model": "wide"})", {"data", "libsvm"}},

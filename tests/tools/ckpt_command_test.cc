@@ -185,7 +185,7 @@ TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
   EXPECT_EQ(file.entries().size(), 2U);
   const auto* values = reinterpret_cast<const float*>(file.tensor("layer.weight").bytes());
   EXPECT_EQ(values[23], 11.5F);
-  expect({"export", run(), out}, 2, {"exists already", "--force"});
+  expect({"export", run(), out}, 2, {"already exists", "--force"});
   expect({"export", run(), out, "--force"}, 0);
   expect({"export", run(), path("average"), "--average"}, 2, {"no moving averages"});
   expect({"export", out, path("average"), "--average"}, 2, {"--average", "average.safetensors"});
@@ -196,7 +196,7 @@ TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
 
   expect({"import", out, path("new")}, 0, {"new/step-00000000", "2 tensors"});
   expect({"diff", path("new"), out}, 0, {"2 tensors are equal"});
-  expect({"import", out, path("new")}, 2, {"exists already"});
+  expect({"import", out, path("new")}, 2, {"already exists"});
   expect({"import", out, run(), "--step", "20"}, 0, {"run/checkpoints/step-00000020"});
   expect({"import", path("missing"), run()}, 2, {"nothing"});
   expect({"import", run(), run()}, 2, {"model.safetensors"});

@@ -464,7 +464,7 @@ TEST_F(TrainCommand, SamplesTextFromARun) {
 TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {
   train_well("run", mlp() + "--steps 1");
   const std::vector<std::pair<Words, std::string>> cases = {
-      {{"--run", path("run")}, "only a gpt writes text"},
+      {{"--run", path("run")}, "only a gpt can generate text"},
       {{"--run", path("nowhere")}, path("nowhere")},
       {{}, "--run"},
       {{"--run", path("run"), "--length", "0"}, "--length"},

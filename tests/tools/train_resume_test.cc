@@ -250,7 +250,7 @@ TEST_F(TrainResume, KnowsItsDataFromOtherDataOfTheSameSize) {
   EXPECT_FALSE(latest.empty());
   const Finished refused = train("other", "--resume 3");
   EXPECT_EQ(refused.code, 2) << refused.out;
-  expect_parts(refused.err, {"other samples", data_.path(), "--allow-changes"});
+  expect_parts(refused.err, {"samples other than", data_.path(), "--allow-changes"});
   EXPECT_EQ(testing::read_file(path("other") + "/checkpoints/latest"), latest)
       << "what is refused gives nothing up";
   const Finished allowed = train("other", "--resume 3 --allow-changes");
@@ -429,7 +429,7 @@ TEST_F(TrainResume, ListsAllWeightsThatDoNotFit) {
   EXPECT_FALSE(fs::exists(path("other") + "/metrics.jsonl"));
   const Finished partial = train("other", mlp() + other + " --weights-partial");
   EXPECT_EQ(partial.code, 0) << partial.err;
-  expect_parts(partial.out, {"beginning with weights of", "not taken", "[3, 16]"});
+  expect_parts(partial.out, {"starting from the weights of", "not loaded", "[3, 16]"});
   const Finished nothing = train("none", mlp() + "--steps 1 --weights-from " + path("nowhere"));
   EXPECT_EQ(nothing.code, 2);
   expect_parts(nothing.err, {"weights_from", path("nowhere"), "does not exist"});

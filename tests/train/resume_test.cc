@@ -542,7 +542,8 @@ TEST(Resume, RefusesOtherSettingsUnlessTheyAreAllowed) {
           &history,
           {},
           {.folder = folder});
-    expect_parts(history.messages, {"other settings", "lr: 0.01 in the checkpoint, 0.5 given"});
+    expect_parts(history.messages,
+                 {"settings that differ from before", "lr: 0.01 in the checkpoint, 0.5 given"});
     // The new rate is in force: half a cosine of 14 steps, of which 5 are done.
     EXPECT_NEAR(history.value("lr ", 6), 0.5 * (1 + std::cos(M_PI * 5 / 14)) / 2, 1e-12);
   });

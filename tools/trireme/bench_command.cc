@@ -28,12 +28,12 @@ void add_machines(CLI::App& app, bench::CollectivesOptions& options) {
   add_count(app,
             "--machines",
             options.machines,
-            "A test bed of so many machines (2 or more): network namespaces on this host; needs "
-            "root")
+            "Measure on a test bed of this many machines (2 or more): network namespaces on this "
+            "host; needs root")
       ->check(CLI::Range(2, 200));
   app.add_flag("--rails",
                options.rails,
-               "On a test bed of two machines: 64 MiB over one interface, and over two, each "
+               "On a test bed of two machines, send 64 MiB over one interface and over two, each "
                "limited to 1 Gbit/s");
   add_machine_options(app, options.launch);
 }
@@ -43,20 +43,24 @@ void add_collectives(CLI::App& bench, Action& action) {
   CLI::App* collectives = bench.add_subcommand(
       "collectives", "all_reduce, reduce_scatter, all_gather and broadcast from 4 KiB to 64 MiB");
   collectives->footer(
-      "On several machines, one command on each, the same but for --node-rank; machine 0 prints:\n"
+      "On several machines, run one command on each, identical except for --node-rank; machine 0\n"
+      "prints the results:\n"
       "  trireme bench collectives --nnodes 2 --node-rank 0 --rendezvous HOST:PORT -n 1\n"
-      "On one host, as root, machines that are network namespaces, beside other systems:\n"
+      "On one host, as root, with network namespaces as machines, next to other systems:\n"
       "  trireme bench collectives --machines 2 -n 1 --peers");
   add_count(*collectives,
             "-n,--ranks",
             options->launch.ranks,
-            "How many ranks on each machine (default: 2; 1 on several)");
-  collectives->add_flag(
-      "--peers", options->peers, "Beside Gloo (PyTorch) and Open MPI, in turns in the same run");
-  collectives->add_option("--json", options->json_path, "Write the table as JSON too")
+            "Ranks on each machine (default: 2, or 1 on several machines)");
+  collectives->add_flag("--peers",
+                        options->peers,
+                        "Also measure Gloo (PyTorch) and Open MPI, taking turns in the same run");
+  collectives->add_option("--json", options->json_path, "Also write the table as JSON")
       ->type_name("FILE");
-  add_count(
-      *collectives, "--rounds", options->rounds, "How often the systems take turns (default: 3)");
+  add_count(*collectives,
+            "--rounds",
+            options->rounds,
+            "Number of rounds in which the systems take turns (default: 3)");
   collectives->add_option("--op", options->ops, "Only these operations")
       ->check(CLI::IsMember({"all_reduce", "reduce_scatter", "all_gather", "broadcast"}))
       ->type_name("NAME...");
@@ -76,7 +80,8 @@ void add_collectives(CLI::App& bench, Action& action) {
 }  // namespace
 
 void add_bench_command(CLI::App& program, Action& action) {
-  CLI::App* bench = program.add_subcommand("bench", "Measure, side by side with other systems");
+  CLI::App* bench =
+      program.add_subcommand("bench", "Measure performance, side by side with other systems");
   bench->require_subcommand(1);
 
   add_collectives(*bench, action);
@@ -90,21 +95,28 @@ void add_bench_command(CLI::App& program, Action& action) {
       };
     });
   };
-  add_program("optim", "Each optimizer beside torch's and beside the memory's limit");
-  add_program("step", "A training step in every mode beside PyTorch and DeepSpeed");
-  add_program("checkpoint", "Saving and loading a training's state beside PyTorch");
+  add_program("optim", "Each optimizer next to torch's and to the limit set by memory");
+  add_program("step", "A training step in every mode next to PyTorch and DeepSpeed");
+  add_program("checkpoint", "Saving and loading training state next to PyTorch");
 
   auto train_options = std::make_shared<bench::TrainBenchOptions>();
   CLI::App* train =
-      bench->add_subcommand("train", "Whole trainings on Fashion-MNIST beside PyTorch");
-  train->add_flag("--peers", train_options->peers, "Beside PyTorch, in turns in the same run");
-  add_count(*train, "--rounds", train_options->rounds, "How often they take turns (default: 3)");
+      bench->add_subcommand("train", "Complete training runs on Fashion-MNIST next to PyTorch");
+  train->add_flag(
+      "--peers", train_options->peers, "Also measure PyTorch, taking turns in the same run");
+  add_count(*train,
+            "--rounds",
+            train_options->rounds,
+            "Number of rounds in which they take turns (default: 3)");
   train->add_option("--model", train_options->model, "mlp or convnet (default: both)")
       ->type_name("NAME");
-  train->add_option("--epochs", train_options->epochs, "Default: 10 for the mlp, 6 for the convnet")
+  train
+      ->add_option("--epochs",
+                   train_options->epochs,
+                   "Epochs to train (default: 10 for the mlp, 6 for the convnet)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  train->add_option("--json", train_options->json_path, "Write the table as JSON too")
+  train->add_option("--json", train_options->json_path, "Also write the table as JSON")
       ->type_name("FILE");
   train->callback([&action, train_options] {
     train_options->command_line = command_line();

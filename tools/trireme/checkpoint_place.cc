@@ -53,7 +53,7 @@ bool is_checkpoint(const std::string& path) {
 
 std::string checkpoints_of(const std::string& path) {
   TRIREME_CHECK(is_folder(path),
-                "expected the folder of a run, or one of checkpoints, found ",
+                "expected the folder of a run or of checkpoints, found ",
                 is_file(path) ? "a file" : "nothing",
                 " at \"",
                 path,
@@ -67,7 +67,7 @@ std::string checkpoints_of(const std::string& path) {
   if (is_folder(fs::path(path) / "fold-1")) {
     hint = "; this is a cross-validated run: name one of its folds";
   } else if (is_file(fs::path(path) / "config.json")) {
-    hint = "; a run makes them where it is told to (trireme train --save-every N)";
+    hint = "; a run saves them if it is told to (trireme train --save-every N)";
   }
   throw ConfigError(concat("expected checkpoints in \"", folder, "\", found none", hint));
 }
@@ -75,7 +75,7 @@ std::string checkpoints_of(const std::string& path) {
 std::string checkpoint_at(const std::string& path, std::optional<std::int64_t> step) {
   if (is_checkpoint(path)) {
     TRIREME_CHECK(
-        !step, "--step chooses a checkpoint of a run or folder, found one checkpoint: ", path);
+        !step, "--step selects a checkpoint in a run or folder, found a single checkpoint: ", path);
     return plain(path).string();
   }
   const CheckpointFolder folder(checkpoints_of(path));

@@ -7,7 +7,7 @@
 namespace trireme::tools {
 namespace {
 
-constexpr const char* kPlace = "A checkpoint, or a run or folder of them (its newest)";
+constexpr const char* kPlace = "A checkpoint, or a run or folder of checkpoints (its newest)";
 
 // One subcommand, whose options live as long as the program may need them.
 template <class Options>
@@ -28,7 +28,9 @@ void add_place(CLI::App& command, std::string& place, const char* help, const ch
 }
 
 void add_step(CLI::App& command, Step& step) {
-  command.add_option("--step", step, "Of a run or folder: that of this step, not the newest")
+  command
+      .add_option(
+          "--step", step, "In a run or folder, the checkpoint of this step instead of the newest")
       ->type_name("N");
 }
 
@@ -48,10 +50,10 @@ void add_ls(CLI::App& ckpt, Action& action) {
 void add_show(CLI::App& ckpt, Action& action) {
   CLI::App* command = nullptr;
   const auto options =
-      add(ckpt, action, "show", "Say what a checkpoint holds", show_checkpoint, &command);
+      add(ckpt, action, "show", "Show what a checkpoint holds", show_checkpoint, &command);
   add_place(*command, options->place, kPlace, "CHECKPOINT|RUN|FOLDER");
   add_step(*command, options->step);
-  command->add_flag("--json", options->json, "Its manifest, with everything");
+  command->add_flag("--json", options->json, "Print the complete manifest");
 }
 
 void add_verify(CLI::App& ckpt, Action& action) {
@@ -59,13 +61,13 @@ void add_verify(CLI::App& ckpt, Action& action) {
   const auto options = add(ckpt,
                            action,
                            "verify",
-                           "Read every byte, and say all that is not as it was saved",
+                           "Read every byte and list everything that is not as it was saved",
                            verify_checkpoints,
                            &command);
-  command->footer("Exit codes: 0 all is as it was saved, 1 something is not.");
+  command->footer("Exit codes: 0 everything is as it was saved, 1 something is not.");
   add_place(*command, options->place, kPlace, "CHECKPOINT|RUN|FOLDER");
   add_step(*command, options->step);
-  command->add_flag("--all", options->all, "Every checkpoint of the run or folder");
+  command->add_flag("--all", options->all, "Verify every checkpoint of the run or folder");
 }
 
 void add_export(CLI::App& ckpt, Action& action) {
@@ -73,14 +75,17 @@ void add_export(CLI::App& ckpt, Action& action) {
   const auto options =
       add(ckpt, action, "export", "Write weights for other programs", export_weights, &command);
   command->footer(
-      "safetensors: one file with the names of the model. torch: what torch::load(model, OUT)\n"
-      "reads. gpt2: Hugging Face's names; where OUT does not end in .safetensors, a folder with\n"
-      "config.json, for from_pretrained.");
+      "safetensors: one file with the model's names. torch: a file for torch::load(model, OUT).\n"
+      "gpt2: Hugging Face's names; if OUT does not end in .safetensors, a folder with "
+      "config.json,\n"
+      "for from_pretrained.");
   add_place(*command,
             options->source,
-            "A checkpoint, a run or folder of them (its newest), or a .safetensors file",
+            "A checkpoint, a run or folder of checkpoints (its newest), or a .safetensors file",
             "CHECKPOINT|RUN|FILE");
-  command->add_option("OUT", options->out, "What is written")->type_name("OUT")->required();
+  command->add_option("OUT", options->out, "The file or folder to write")
+      ->type_name("OUT")
+      ->required();
   command
       ->add_option("--format",
                    options->format,
@@ -88,7 +93,8 @@ void add_export(CLI::App& ckpt, Action& action) {
       ->check(CLI::IsMember({"safetensors", "torch", "gpt2"}))
       ->type_name("FORMAT");
   add_step(*command, options->step);
-  command->add_flag("--average", options->average, "Moving averages in the place of the weights");
+  command->add_flag(
+      "--average", options->average, "Export the moving averages instead of the weights");
   command
       ->add_option("--dtype",
                    options->dtype,
@@ -98,35 +104,38 @@ void add_export(CLI::App& ckpt, Action& action) {
   command
       ->add_option("--heads",
                    options->heads,
-                   "Of gpt2: attention heads (default: as config.json of the run says)")
+                   "For gpt2: number of attention heads (default: from the run's config.json)")
       ->check(from(1))
       ->type_name("N");
-  command->add_flag("--force", options->force, "Replace OUT");
+  command->add_flag("--force", options->force, "Replace OUT if it exists");
 }
 
 void add_import(CLI::App& ckpt, Action& action) {
   CLI::App* command = nullptr;
   const auto options = add(
-      ckpt, action, "import", "Make a checkpoint of weights from a file", import_file, &command);
-  command->footer("trireme train --weights-from takes it.");
+      ckpt, action, "import", "Make a checkpoint from a file of weights", import_file, &command);
+  command->footer("Use the result with trireme train --weights-from.");
   command->add_option("FILE", options->file, "Weights")->type_name("FILE")->required();
-  command->add_option("FOLDER", options->folder, "A run, or a folder of checkpoints, new or not")
+  command
+      ->add_option("FOLDER",
+                   options->folder,
+                   "A run, or a folder of checkpoints; created if it does not exist")
       ->type_name("FOLDER")
       ->required();
   command
       ->add_option("--format",
                    options->format,
-                   "safetensors, torch (what torch::save(model, FILE) wrote), gpt2 (Hugging "
-                   "Face's names), or auto, which looks at the file (default: auto)")
+                   "safetensors, torch (written by torch::save(model, FILE)), gpt2 (Hugging Face's "
+                   "names), or auto, which inspects the file (default: auto)")
       ->check(CLI::IsMember({"auto", "safetensors", "torch", "gpt2"}))
       ->type_name("FORMAT");
-  command->add_option("--step", options->step, "Of the checkpoint (default: 0)")
+  command->add_option("--step", options->step, "Step of the checkpoint (default: 0)")
       ->check(from(0))
       ->type_name("N");
   command->add_flag("--untied",
                     options->untied,
-                    "Of gpt2: with a head of its own, a copy of the embeddings where the file has "
-                    "none");
+                    "For gpt2: give the model a head of its own, copied from the embeddings if the "
+                    "file has none");
 }
 
 void add_diff(CLI::App& ckpt, Action& action) {
@@ -141,33 +150,39 @@ void add_diff(CLI::App& ckpt, Action& action) {
   command->add_option("A", options->a, "A checkpoint, run, folder or .safetensors file")
       ->type_name("A")
       ->required();
-  command->add_option("B", options->b, "The other")->type_name("B")->required();
-  command->add_flag("!--no-notes", options->notes, "Tensors only");
+  command->add_option("B", options->b, "The other one")->type_name("B")->required();
+  command->add_flag("!--no-notes", options->notes, "Compare tensors only");
   add_step(*command, options->step);
 }
 
 void add_prune(CLI::App& ckpt, Action& action) {
   CLI::App* command = nullptr;
-  const auto options = add(
-      ckpt, action, "prune", "Remove checkpoints; the newest stays", prune_checkpoints, &command);
+  const auto options = add(ckpt,
+                           action,
+                           "prune",
+                           "Remove checkpoints, but never the newest",
+                           prune_checkpoints,
+                           &command);
   add_place(*command, options->place, "A run, or a folder of checkpoints", "RUN|FOLDER");
-  command->add_option("--keep-last", options->keep_last, "How many of the newest stay (required)")
+  command
+      ->add_option(
+          "--keep-last", options->keep_last, "Number of newest checkpoints to keep (required)")
       ->check(from(1))
       ->type_name("K")
       ->required();
   command
       ->add_option(
-          "--keep-every", options->keep_every, "Those whose step is a multiple of this stay, too")
+          "--keep-every", options->keep_every, "Also keep those whose step is a multiple of this")
       ->check(from(1))
       ->type_name("N");
-  command->add_flag("--dry-run", options->dry_run, "Only say what would be removed");
+  command->add_flag("--dry-run", options->dry_run, "Only list what would be removed");
 }
 
 }  // namespace
 
 void add_ckpt_command(CLI::App& program, Action& action) {
   CLI::App* ckpt =
-      program.add_subcommand("ckpt", "List, check, compare, export and import checkpoints");
+      program.add_subcommand("ckpt", "List, verify, compare, export, import and prune checkpoints");
   ckpt->require_subcommand(1);
   add_ls(*ckpt, action);
   add_show(*ckpt, action);

@@ -82,7 +82,7 @@ void refuse_to_replace(const ExportOptions& options) {
   TRIREME_CHECK(options.force || !fs::exists(options.out, error),
                 "\"",
                 options.out,
-                "\" exists already: choose another name, or replace it with --force");
+                "\" already exists: choose another name, or replace it with --force");
 }
 
 Source weights_at(const ExportOptions& options, const std::string& path) {
@@ -119,11 +119,11 @@ void export_gpt2(const ExportOptions& options, Source ours, const std::string& p
   const Source theirs = as_gpt2(std::move(ours));
   std::string out = options.out;
   if (fs::path(out).extension() != ".safetensors") {
-    TRIREME_CHECK(heads,
-                  "a folder of Hugging Face has a config.json, which says how many heads the gpt "
-                  "has, and \"",
-                  path,
-                  "\" is not in the folder of a run that knows: give --heads N");
+    TRIREME_CHECK(
+        heads,
+        "a Hugging Face folder has a config.json, which says how many heads the gpt has, but \"",
+        path,
+        "\" is not in the folder of a run that says so: give --heads N");
     const std::string config = gpt2_config(sizes, *heads);
     std::error_code error;
     fs::create_directories(out, error);
@@ -178,7 +178,7 @@ int export_weights(const ExportOptions& options) {
                                : checkpoint_at(options.source, options.step);
   const std::string format = format_of(options);
   refuse_to_replace(options);
-  TRIREME_CHECK(!options.heads || format == "gpt2", "--heads: only --format gpt2 needs it");
+  TRIREME_CHECK(!options.heads || format == "gpt2", "--heads: it applies to --format gpt2 only");
   Source source = weights_at(options, path);
   if (format == "torch") {
     std::vector<std::string> words = {"export-archive", path, options.out};
@@ -215,7 +215,7 @@ int import_file(const ImportOptions& given) {
   const std::string folder = fs::is_directory(inside) ? inside.string() : options.folder;
   refuse_run(folder);
   if (options.format == "torch" || (options.format == "auto" && is_zip(options.file))) {
-    TRIREME_CHECK(!options.untied, "--untied: only names of GPT-2 know it");
+    TRIREME_CHECK(!options.untied, "--untied: it applies to GPT-2's names only");
     return run_sibling(kWorker,
                        {"import-archive", options.file, folder, std::to_string(options.step)});
   }

@@ -148,7 +148,7 @@ int list_checkpoints(const std::string& place) {
   }
   std::printf("%s\n%s", folder.path().c_str(), lines_of(table).c_str());
   if (const auto unfinished = folder.unfinished(); !unfinished.empty()) {
-    std::printf("unfinished, being written now or left by a run that was killed:");
+    std::printf("unfinished (being written now, or left behind by a run that was killed):");
     for (const std::string& name : unfinished) {
       std::printf(" %s", name.c_str());
     }

@@ -51,7 +51,7 @@ bool verify_one(const std::string& path) {
 }  // namespace
 
 int verify_checkpoints(const VerifyOptions& options) {
-  TRIREME_CHECK(!options.all || !options.step, "verify: --all and --step exclude each other");
+  TRIREME_CHECK(!options.all || !options.step, "verify: --all and --step are mutually exclusive");
   if (!options.all || is_checkpoint(options.place)) {
     return verify_one(checkpoint_at(options.place, options.step)) ? kExitOk : 1;
   }

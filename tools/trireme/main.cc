@@ -27,11 +27,11 @@ int report_usage(const CLI::App& program,
     program.exit(error);
     return trireme::kExitOk;
   }
-  std::fprintf(
-      stderr,
-      "trireme: %s%s\nRun \"trireme --help\" or \"trireme COMMAND --help\" for what it takes.\n",
-      error.what(),
-      trireme::tools::suggestion_for(words).c_str());
+  std::fprintf(stderr,
+               "trireme: %s%s\n"
+               "Run \"trireme --help\" or \"trireme COMMAND --help\" to see its options.\n",
+               error.what(),
+               trireme::tools::suggestion_for(words).c_str());
   return trireme::kExitUsage;
 }
 

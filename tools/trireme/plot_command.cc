@@ -147,9 +147,9 @@ Chart chart_of(const std::vector<Source>& sources, const PlotOptions& options) {
 
 int plot(const PlotOptions& options) {
   TRIREME_CHECK(options.runs.size() == 1 || !options.path.empty(),
-                "plot: expected -o FILE, where the picture of ",
+                "plot: expected -o FILE, to which the chart of ",
                 options.runs.size(),
-                " runs goes, found none");
+                " runs is written, found none");
   TRIREME_CHECK(options.metric.find('/') == std::string::npos && !options.metric.empty(),
                 "plot: expected the name of a metric, found \"",
                 options.metric,
@@ -165,13 +165,12 @@ int plot(const PlotOptions& options) {
 
 void add_plot_command(CLI::App& program, Action& action) {
   auto options = std::make_shared<PlotOptions>();
-  CLI::App* command =
-      program.add_subcommand("plot", "Draw a metric of one run, or of several together, as SVG");
-  command->footer("eval.NAME is a metric of the evaluations alone, as in --metric eval.loss.");
+  CLI::App* command = program.add_subcommand("plot", "Plot a metric of one or more runs as SVG");
+  command->footer("eval.NAME is a metric of the evaluations only, as in --metric eval.loss.");
   command->add_option("RUN", options->runs, "Folders of runs")->type_name("RUN")->required();
-  command->add_option("--metric", options->metric, "What to draw (default: loss)")
+  command->add_option("--metric", options->metric, "Metric to plot (default: loss)")
       ->type_name("NAME");
-  command->add_option("-o,--output", options->path, "Where to (default: RUN/NAME.svg)")
+  command->add_option("-o,--output", options->path, "File to write (default: RUN/NAME.svg)")
       ->type_name("FILE");
   command->callback([&action, options] { action = [options] { return plot(*options); }; });
 }

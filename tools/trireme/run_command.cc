@@ -44,25 +44,23 @@ std::vector<std::string> split_off_command(std::vector<std::string>& words) {
 void add_run_command(CLI::App& program, Action& action, const std::vector<std::string>& command) {
   auto options = std::make_shared<LaunchOptions>();
   options->ranks = 0;  // not said
-  CLI::App* run =
-      program.add_subcommand("run",
-                             "Start a program as several ranks, on this machine or on "
-                             "several: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]");
+  CLI::App* run = program.add_subcommand("run",
+                                         "Start a program as several ranks, on one machine or "
+                                         "more: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]");
   run->formatter(std::make_shared<RunFormatter>());
   run->footer(
-      "Each line of output is printed with its rank in front. When a rank fails, the others are "
-      "ended.\n"
-      "On several machines, one command on each, the same but for --node-rank:\n"
+      "Each line of output is prefixed with its rank. When a rank fails, the others are ended.\n"
+      "On several machines, run one command on each, identical except for --node-rank:\n"
       "  trireme run --nnodes 2 --node-rank 0 --rendezvous HOST:PORT -n 4 -- PROGRAM\n"
-      "Exit codes: 0 all ranks succeeded, 2 wrong usage, 3 a rank failed, 4 the ranks did not find "
-      "each\n"
-      "other in time, 128 + N ended by signal N.");
+      "Exit codes: 0 all ranks succeeded, 2 wrong usage, 3 a rank failed, 4 the ranks did not "
+      "find\n"
+      "each other in time, 128 + N ended by signal N.");
   add_count(
-      *run, "-n,--ranks", options->ranks, "How many ranks to start on this machine (required)");
+      *run, "-n,--ranks", options->ranks, "Number of ranks to start on this machine (required)");
   add_optional_count(*run,
                      "--threads",
                      options->threads,
-                     "Threads of each rank (default: its share of the processors)");
+                     "Threads per rank (default: its share of the processors)");
   run->add_option("--log-dir", options->log_dir, "Folder for the ranks' logs and flight records")
       ->type_name("FOLDER");
   add_machine_options(*run, *options);
@@ -73,7 +71,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
   run->add_flag_callback(
       "--no-bind",
       [options] { options->bind = false; },
-      "Do not give each rank processors of its own");
+      "Do not bind each rank to its own processors");
   run->callback([&action, options, &command] {
     options->command = command;
     TRIREME_CHECK(options->ranks > 0, "run: expected -n N, the number of ranks, found none");

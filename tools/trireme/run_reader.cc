@@ -38,7 +38,7 @@ void check_folder(const std::string& folder) {
                 folder,
                 ": ",
                 kRunFolder,
-                ", found nothing of this name");
+                ", found nothing with this name");
   TRIREME_CHECK(std::filesystem::is_directory(folder, ignored),
                 folder,
                 ": ",
@@ -54,7 +54,7 @@ Json read_object(const std::string& folder, const char* name, const char* hint) 
   TRIREME_CHECK(content.is_object(),
                 path,
                 ": expected one JSON object, found ",
-                content.is_discarded() ? "text that is not JSON, or is nested too deep"
+                content.is_discarded() ? "text that is not JSON, or is nested too deeply"
                                        : content.type_name());
   return content;
 }
@@ -181,8 +181,10 @@ Run read_run(const std::string& folder) {
   for (const auto& [name, value] : config.items()) {
     run.settings[name] = value.is_string() ? value.get<std::string>() : value.dump();
   }
-  const Json summary = read_object(
-      folder, "summary.json", "; it is written when a run ends, resume one that was killed first");
+  const Json summary =
+      read_object(folder,
+                  "summary.json",
+                  "; it is written when a run ends: if the run was killed, resume it first");
   const std::string where = folder + "/summary.json";
   if (summary.value("status", Json()) == "failed") {
     const Json reason = summary.value("reason", Json());

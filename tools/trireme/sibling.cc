@@ -15,7 +15,7 @@ namespace {
                                    path,
                                    " could not be started: ",
                                    detail::errno_text(error),
-                                   "; it is built where LibTorch is (TRIREME_WITH_TORCH)"));
+                                   "; it is built if LibTorch is available (TRIREME_WITH_TORCH)"));
 }
 
 }  // namespace

@@ -105,30 +105,34 @@ std::string dated_folder(const std::string& model) {
 
 // Our own, by groups and with all words: CLI11's would be one long list.
 std::string help_text() {
-  return "Train a built-in model, on this machine or on several.\n\n"
+  return "Train a built-in model, on one machine or more.\n"
+         "\n"
          "Usage: trireme train [-n N] [SETTINGS] [--config FILE] [--resume [RUN|STEP|never]] "
-         "[--print-config]\n\n"
-         "  --config FILE       settings from a JSON file, DeepSpeed's names too; flags take "
-         "precedence\n"
-         "  --resume            resume from the newest checkpoint of --run. So does a run whose "
-         "folder has one\n"
-         "                      without this flag; with it, one that has none is refused. Settings "
-         "that are\n"
-         "                      not given are those of the run\n"
-         "  --resume RUN        the same, in this folder. A cross-validation resumes with the "
-         "first "
-         "fold that\n"
-         "                      had not ended\n"
+         "[--print-config]\n"
+         "\n"
+         "  --config FILE       read settings from a JSON file, which may use DeepSpeed's names; "
+         "flags take\n"
+         "                      precedence\n"
+         "  --resume            resume from the newest checkpoint of --run. Without this flag, a "
+         "run whose\n"
+         "                      folder has a checkpoint resumes as well; with it, a folder that "
+         "has none is\n"
+         "                      refused. Settings that are not given are taken from the run\n"
+         "  --resume RUN        the same, with this run folder. A cross-validation resumes with its "
+         "first\n"
+         "                      unfinished fold\n"
          "  --resume STEP       resume from the checkpoint of this step\n"
-         "  --resume never      refuse a folder that holds a run\n"
-         "  --print-config      show the settings in force, as JSON, and end\n"
+         "  --resume never      refuse a folder that already holds a run\n"
+         "  --print-config      print the settings in effect as JSON, and exit\n"
          "  --nnodes M --node-rank K --rendezvous HOST:PORT\n"
-         "                      one command on each of M machines, the same but for --node-rank; "
-         "--run is a\n"
-         "                      folder they share. Also --interfaces, --backend, --algorithm, "
-         "--sum-group and\n"
-         "                      --token-file of trireme run (docs/cluster.md)\n\n"
-         "SETTINGS, as flags or as names of one JSON object:\n" +
+         "                      run one command on each of M machines, identical except for "
+         "--node-rank;\n"
+         "                      --run is a folder they share. --interfaces, --backend, "
+         "--algorithm,\n"
+         "                      --sum-group and --token-file work as for trireme run "
+         "(docs/cluster.md)\n"
+         "\n"
+         "SETTINGS, as flags or as members of a JSON object:\n" +
          settings_help() +
          "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed, 130 ended by Ctrl-C (the run "
          "folder is valid).\n";
@@ -137,13 +141,12 @@ std::string help_text() {
 // Found before a folder is made for the run.
 void check_data(const TrainSettings& settings) {
   const auto check = [](const char* flag, const std::string& path) {
-    TRIREME_CHECK(
-        path.empty() || data_is_there(path),
-        flag,
-        ": expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing of "
-        "the name \"",
-        path,
-        "\"");
+    TRIREME_CHECK(path.empty() || data_is_there(path),
+                  flag,
+                  ": expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
+                  "with the name \"",
+                  path,
+                  "\"");
   };
   check("--data", settings.data);
   check("--eval-data", settings.eval_data);
@@ -156,7 +159,7 @@ void take_ranks(TrainSettings& settings, const TrainSettings& given, const Forei
                 foreign.size,
                 ", the number of ranks that ",
                 foreign.launcher,
-                " has started, or no -n, found ",
+                " started, or no -n, found ",
                 given.ranks);
   settings.ranks = foreign.size;
 }
@@ -193,15 +196,16 @@ int run_training(const TrainCommand& command) {
   TRIREME_CHECK(!foreign || command.machines.nodes == 1,
                 "--nnodes: ",
                 foreign->launcher,
-                " has already started the ranks of this job: leave --nnodes away, or start one "
+                " has already started the ranks of this job: leave out --nnodes, or start one "
                 "trireme train per machine without ",
                 foreign->launcher);
   const std::string run = named_run(command, given);
   const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
-  TRIREME_CHECK(command.machines.nodes == 1 || given.ranks > 0 || step,
-                "--nnodes ",
-                command.machines.nodes,
-                ": expected -n N, the ranks of each machine, the same everywhere, found none");
+  TRIREME_CHECK(
+      command.machines.nodes == 1 || given.ranks > 0 || step,
+      "--nnodes ",
+      command.machines.nodes,
+      ": expected -n N, the number of ranks on each machine, the same everywhere, found none");
   TrainSettings wanted = step ? continued(run, *step, given, command) : given;
   if (foreign) {
     take_ranks(wanted, given, *foreign);
@@ -231,7 +235,7 @@ int run_training(const TrainCommand& command) {
   if (!step && leads) {
     if (command.resume.value.empty() && ended_before_a_checkpoint(settings)) {
       std::cout << "the run in " << settings.run
-                << " ended before its first checkpoint: it begins anew\n"
+                << " ended before its first checkpoint: starting over\n"
                 << std::flush;
       forget_run(settings.run);
     }
@@ -330,18 +334,19 @@ void add_train_command(CLI::App& program, Action& action) {
       program.add_subcommand("train", "Train a built-in model: trireme train [-n N] [SETTINGS]");
   train->set_help_flag();
   train->add_flag("-h,--help", command->help, "Show all settings");
-  train->add_option("--config", command->config, "Settings from a JSON file")->type_name("FILE");
+  train->add_option("--config", command->config, "Read settings from a JSON file")
+      ->type_name("FILE");
   train
       ->add_option_function<std::string>(
           "--resume",
           [command](const std::string& value) {
             command->resume = {true, value};
           },
-          "Go on from a checkpoint")
+          "Resume from a checkpoint")
       ->expected(0, 1)
       ->type_name("[RUN|STEP|never]");
   add_machine_options(*train, command->machines);
-  train->add_flag("--print-config", command->print_config, "Show the settings in force");
+  train->add_flag("--print-config", command->print_config, "Print the settings in effect");
   train->add_flag("--settings-page", command->page, "");  // for docs/train.md
   for (const Setting& setting : settings_table()) {
     const std::string names = (setting.name == "ranks" ? "-n," : "") + setting.flag();
@@ -372,7 +377,7 @@ void add_worker_commands(CLI::App& program, Action& action, const std::vector<st
   const std::pair<const char*, const char*> commands[] = {
       {"predict",
        "Predict with a trained mlp, convnet or wide model: trireme predict RUN --data FILE"},
-      {"sample", "Write text with a trained gpt: trireme sample --run RUN --prompt TEXT"}};
+      {"sample", "Generate text with a trained gpt: trireme sample --run RUN --prompt TEXT"}};
   for (const auto& [name, what] : commands) {
     CLI::App* command = program.add_subcommand(name, what);
     command->set_help_flag();  // its program has one

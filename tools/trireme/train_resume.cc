@@ -95,7 +95,7 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   TRIREME_CHECK(newest || !flag.given,
                 "--resume: expected a checkpoint in \"",
                 folder.path(),
-                "\", found none: a run makes them where it is told to (--save-every N)");
+                "\", found none: a run saves them if it is told to (--save-every N)");
   const auto asked = parse_integer(flag.value);
   if (!asked) {
     return newest;
@@ -105,7 +105,7 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
     steps += concat(steps.empty() ? "" : ", ", step);
   }
   TRIREME_CHECK(folder.contains(*asked),
-                "--resume: expected a step of which \"",
+                "--resume: expected a step for which \"",
                 folder.path(),
                 "\" has a checkpoint (",
                 steps,
@@ -202,8 +202,8 @@ std::string how_to_resume(const std::string& run) {
   }
   if (fs::exists(fs::path(run) / "model.safetensors", error)) {
     return concat(
-        "it has saved no checkpoint (--save-every N does); to start a new run from its "
-        "weights: trireme train --weights-from ",
+        "it saved no checkpoint (--save-every N does); to start a new run from its weights: "
+        "trireme train --weights-from ",
         run,
         " with the settings of ",
         run,
@@ -238,7 +238,7 @@ void make_run_folder(const std::string& run) {
                 "--run: the folder \"",
                 run,
                 "\" could not be created: ",
-                error ? error.message() : "there is a file of this name");
+                error ? error.message() : "there is a file with this name");
 }
 
 }  // namespace trireme::tools

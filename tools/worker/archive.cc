@@ -56,10 +56,11 @@ int export_archive(const std::vector<std::string>& arguments) {
     source = converted(std::move(source), dtype_called(dtype));
   }
   if (!source->about().empty_modules) {
-    std::fprintf(stderr,
-                 "trireme: warning: \"%s\" does not say which modules of the model have no tensors "
-                 "(a Dropout): torch::load of a model that has some will miss them\n",
-                 from.c_str());
+    std::fprintf(
+        stderr,
+        "trireme: warning: \"%s\" does not say which modules of the model have no tensors (such as "
+        "a Dropout): torch::load into a model that has such modules will fail to find them\n",
+        from.c_str());
   }
   export_torch_archive(*source, arguments[1]);
   report(arguments[1], *source);

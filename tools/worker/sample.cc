@@ -43,7 +43,7 @@ TrainSettings settings_of_gpt(const std::string& run) {
   TrainSettings settings;
   apply_json(settings, text.str(), path);
   TRIREME_CHECK(settings.model == "gpt",
-                "--run: only a gpt writes text, found the model ",
+                "--run: only a gpt can generate text, found the model ",
                 settings.model,
                 " in ",
                 path);
@@ -86,7 +86,7 @@ int write_text(const SampleOptions& options) {
   TRIREME_CHECK(std::filesystem::exists(path),
                 "expected weights in \"",
                 path,
-                "\", found none: the run has not finished, or was told not to save them");
+                "\", found none: the run did not finish, or was told not to save them");
   const SampleShape shape = shape_of(SafetensorsFile(path));
   const Trainable model = make_model(settings, shape);
   load_weights(path, *model.module);
@@ -148,9 +148,9 @@ std::vector<std::string> with_prompt_attached(const CLI::App& app,
         arguments[i] == "--prompt" && i + 1 < arguments.size() && arguments[i + 1].starts_with('-');
     if (dashed) {
       TRIREME_CHECK(app.get_option_no_throw(arguments[i + 1]) == nullptr,
-                    "--prompt: expected a text, found the option ",
+                    "--prompt: expected text, found the option ",
                     arguments[i + 1],
-                    "; for a prompt of this name: --prompt=",
+                    "; if it is meant as the prompt: --prompt=",
                     arguments[i + 1]);
       words.push_back("--prompt=" + arguments[++i]);
     } else {
@@ -164,18 +164,18 @@ std::vector<std::string> with_prompt_attached(const CLI::App& app,
 
 int sample(const std::vector<std::string>& arguments) {
   SampleOptions options;
-  CLI::App app("Writes text with a trained gpt.", "trireme sample");
+  CLI::App app("Generate text with a trained gpt.", "trireme sample");
   app.add_option("--run", options.run, "The folder of the run")->required()->type_name("RUN");
   app.add_option("--prompt",
                  options.prompt,
-                 "How the text begins; token numbers for a gpt that was trained on tokens")
+                 "The beginning of the text; token numbers for a gpt that was trained on tokens")
       ->type_name("TEXT");
-  app.add_option("--length", options.length, "Tokens to write (default: 300)")
+  app.add_option("--length", options.length, "Tokens to generate (default: 300)")
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N");
   app.add_option("--temperature",
                  options.temperature,
-                 "0: always the likeliest token; 1: as predicted (default: 0.8)")
+                 "0: always the most likely token; 1: as predicted (default: 0.8)")
       ->check(CLI::Range(0.0, 100.0))
       ->check([](const std::string& text) {  // which takes what is no number for one in between
         return text.find_first_of("nN") == std::string::npos
@@ -185,13 +185,15 @@ int sample(const std::vector<std::string>& arguments) {
       ->type_name("T");
   app.add_option("--top",
                  options.top,
-                 "Choose among this many likeliest tokens; 0: among all (default: 40)")
+                 "Choose among this many of the most likely tokens; 0: among all (default: 40)")
       ->check(CLI::Range(0, 1 << 30))
       ->type_name("K");
   app.add_option(
-         "--weights", options.weights, "model (the last ones), best or average (default: model)")
+         "--weights",
+         options.weights,
+         "Which weights to use: model (those of the last step), best or average (default: model)")
       ->type_name("WHICH");
-  app.add_option("--seed", options.seed, "Of the choices (default: 1)")->type_name("N");
+  app.add_option("--seed", options.seed, "Seed of the choices (default: 1)")->type_name("N");
   std::vector<std::string> words = with_prompt_attached(app, arguments);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
@@ -202,7 +204,8 @@ int sample(const std::vector<std::string>& arguments) {
       return kExitOk;
     }
     std::fprintf(stderr,
-                 "trireme sample: %s\nRun \"trireme sample --help\" for what it takes.\n",
+                 "trireme sample: %s\n"
+                 "Run \"trireme sample --help\" to see its options.\n",
                  error.what());
     return kExitUsage;
   }
