@@ -42,7 +42,7 @@ std::string how_to_give_a_token(const std::string& launcher) {
   if (launcher.starts_with("mpirun")) {
     return concat("on the launching machine, run \"",
                   kMake,
-                  "\" before, and start with \"mpirun -x TRIREME_TOKEN\"");
+                  "\" first, and then start with \"mpirun -x TRIREME_TOKEN\"");
   }
   if (launcher.starts_with("mpiexec")) {
     return concat(
@@ -61,16 +61,16 @@ void check_token(const ClusterOptions& options) {
   TRIREME_CHECK(!token.empty() || options.place.size == 1,
                 "expected a token that the ranks of the ",
                 options.place.launcher,
-                " job have in common, as they meet at ",
+                " job share, since they meet at ",
                 options.place.rendezvous,
                 " (",
                 options.place.rendezvous_source,
-                "), found TRIREME_TOKEN empty: anyone who reaches that port could join; ",
+                "), found TRIREME_TOKEN empty: anyone who can reach that port could join; ",
                 how_to_give_a_token(options.place.launcher),
-                "; TRIREME_TOKEN=none does without, in a network where you trust everyone");
+                "; TRIREME_TOKEN=none does without, on a network where you trust everyone");
   if (token == kNoToken && options.place.rank == 0 && options.place.size > 1) {
     log(LogLevel::kWarning,
-        concat("TRIREME_TOKEN=none: anyone who reaches ",
+        concat("TRIREME_TOKEN=none: anyone who can reach ",
                options.place.rendezvous,
                " can join this job"));
   }
@@ -89,20 +89,19 @@ NetMeetingOptions meeting_of(const ClusterOptions& options) {
   if (options.place.rank == 0) {
     meeting.listener = static_cast<int>(env_integer(kEnvRendezvousFd, 0, 1 << 20).value_or(-1));
   }
-  TRIREME_CHECK(
-      !meeting.place.empty() || options.place.size == 1,
-      "nothing says where the ranks of the ",
-      options.place.launcher,
-      " job can meet: set TRIREME_RENDEZVOUS=HOST:PORT, an address of rank 0's machine and "
-      "a free port of it, or use trireme run --rendezvous HOST:PORT");
+  TRIREME_CHECK(!meeting.place.empty() || options.place.size == 1,
+                "nothing says where the ranks of the ",
+                options.place.launcher,
+                " job can meet: set TRIREME_RENDEZVOUS=HOST:PORT, an address of rank 0's machine "
+                "and a free port on it, or use trireme run --rendezvous HOST:PORT");
   TRIREME_CHECK(!options.place.job_is_local || options.job != options.place.job ||
                     options.place.local_size == options.place.size,
                 "nothing names this job of ",
                 options.place.launcher,
                 " on all its machines: expected PMI_JOBID, or a proxy of MPICH above rank ",
                 options.place.rank,
-                ", found neither; name it yourself, the same on all and different from other jobs: "
-                "mpiexec -genv TRIREME_JOB my-job-1 ...");
+                ", found neither; give it a name yourself, the same on all machines and different "
+                "from other jobs: mpiexec -genv TRIREME_JOB my-job-1 ...");
   check_token(options);
   return meeting;
 }
@@ -166,24 +165,23 @@ void greet_everyone(Transport& transport,
       const auto why = transport.lost(member.rank);
       if (why || deadline.passed()) {
         transport.abandon();
-        throw CommError(
-            CommError::Reason::kRendezvousTimeout,
-            member.rank,
-            concat(
-                "rank ",
-                transport.rank(),
-                " on ",
-                members[index(transport.rank())].host,
-                " cannot reach rank ",
-                member.rank,
-                " on ",
-                member.host,
-                " through ",
-                transport.description(),
-                " (",
-                why.value_or("no answer"),
-                "), although both came to the rendezvous: check that the interfaces are in one "
-                "network (--interfaces) and that a firewall lets ranks of both machines through"));
+        throw CommError(CommError::Reason::kRendezvousTimeout,
+                        member.rank,
+                        concat("rank ",
+                               transport.rank(),
+                               " on ",
+                               members[index(transport.rank())].host,
+                               " cannot reach rank ",
+                               member.rank,
+                               " on ",
+                               member.host,
+                               " through ",
+                               transport.description(),
+                               " (",
+                               why.value_or("no answer"),
+                               "), although both reached the rendezvous: check that the interfaces "
+                               "are on the same network (--interfaces) and that firewalls let the "
+                               "ranks of both machines through"));
       }
     }
   }
@@ -219,11 +217,10 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
   const Algorithm algorithm = algorithm_named(name, kEnvAlgorithm);
   if (!keeps_order_of_sums(algorithm) && options.place.rank == 0) {
     log(LogLevel::kWarning,
-        concat(
-            "the algorithm \"",
-            name,
-            "\" adds up in an order of its own: results differ from those of other algorithms and "
-            "numbers of ranks in their last bits"));
+        concat("the algorithm \"",
+               name,
+               "\" sums in an order of its own: the last bits of results differ from those of "
+               "other algorithms and numbers of ranks"));
   }
   const int sum_group = options.meeting.identity.sum_group;
   std::shared_ptr<Transport> transport;
@@ -236,7 +233,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
         transport->rank(),
         " of ",
         transport->size(),
-        ", its launcher's variables say rank ",
+        ", but its launcher's variables say rank ",
         options.place.rank,
         " of ",
         options.place.size,
@@ -250,7 +247,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     greet_everyone(*transport, members, options.meeting.timeout);
     if (!options.interfaces.empty() && options.place.rank == 0) {
       log(LogLevel::kWarning,
-          "--interfaces is for UCX: over MPI it is mpirun that chooses them (Open MPI: --mca "
+          "--interfaces is for UCX: over MPI, mpirun chooses them (Open MPI: --mca "
           "btl_tcp_if_include)");
     }
   } else {

@@ -70,8 +70,7 @@ void check_terms(OpKind kind, ReduceOp op, const SumTerms& terms, std::int64_t n
 }  // namespace
 
 std::unique_ptr<Window> Communicator::expose(const std::byte* /*data*/, std::size_t /*bytes*/) {
-  throw ConfigError(
-      "expose: ranks of one machine read each other's memory where it is: use allocate");
+  throw ConfigError("expose: ranks of one machine read each other's memory in place: use allocate");
 }
 
 void Communicator::check_root(OpKind kind, int root) const {

@@ -16,7 +16,7 @@ namespace trireme::detail {
 namespace {
 
 constexpr char kElsewhere[] =
-    "set TRIREME_LOG_DIR (trireme run --log-dir) to a folder of yours for flight records";
+    "set TRIREME_LOG_DIR (trireme run --log-dir) to a folder of your own for flight records";
 
 // The folder `name` in `parent`, made where there is none: ours, and nobody else's to write.
 FileDescriptor open_private(const FileDescriptor& parent,
@@ -24,18 +24,19 @@ FileDescriptor open_private(const FileDescriptor& parent,
                             const std::string& path) {
   if (mkdirat(parent.get(), name.c_str(), 0700) != 0 && errno != EEXIST) {
     throw Error(
-        concat("the folder ", path, " cannot be made: ", errno_text(errno), "; ", kElsewhere));
+        concat("the folder ", path, " cannot be created: ", errno_text(errno), "; ", kElsewhere));
   }
   FileDescriptor folder(
       openat(parent.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid()) {
     const bool is_other = errno == ELOOP || errno == ENOTDIR;
-    throw Error(concat("expected a folder of this user at ",
-                       path,
-                       ", found ",
-                       is_other ? "a link or something else that is no folder" : errno_text(errno),
-                       "; ",
-                       kElsewhere));
+    throw Error(
+        concat("expected a folder of this user at ",
+               path,
+               ", found ",
+               is_other ? "a link or something else that is not a folder" : errno_text(errno),
+               "; ",
+               kElsewhere));
   }
   struct stat status {};
   if (fstat(folder.get(), &status) != 0 || status.st_uid != geteuid()) {

@@ -78,7 +78,7 @@ JobEnvironment read(const Variables& names) {
                 job.local_size,
                 " in a world of ",
                 job.size,
-                ", which cannot be");
+                ", which is impossible");
   return job;
 }
 

@@ -12,11 +12,11 @@ Work::~Work() {
   try {
     if (!state_->poll()) {
       log(LogLevel::kWarning,
-          "a Work was dropped before it was finished and nobody waited for it: the operation goes "
-          "on, its failure would go unseen; keep the Work and call wait()");
+          "a Work was dropped before it was finished and nobody waited for it: the operation "
+          "continues, but its failure would go unnoticed; keep the Work and call wait()");
     }
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, detail::concat("a Work nobody waited for has failed: ", error.what()));
+    log(LogLevel::kWarning, detail::concat("a Work that nobody waited for failed: ", error.what()));
   }
 }
 

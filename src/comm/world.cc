@@ -52,8 +52,9 @@ JobEnvironment place_of_this_process(const InitOptions& options) {
   if (!options.rank) {
     return detail::read_job_environment();
   }
-  TRIREME_CHECK(
-      *options.size >= 1, "InitOptions: a world has at least one rank, found size ", *options.size);
+  TRIREME_CHECK(*options.size >= 1,
+                "InitOptions: a world needs at least one rank, found size ",
+                *options.size);
   TRIREME_CHECK(*options.rank >= 0 && *options.rank < *options.size,
                 "InitOptions: rank ",
                 *options.rank,
@@ -147,7 +148,7 @@ int sum_group_of(const InitOptions& options) {
   const std::int64_t group =
       options.sum_group > 0 ? options.sum_group : env_integer(kEnvSumGroup, 1, kMost).value_or(1);
   TRIREME_CHECK(options.sum_group >= 0,
-                "InitOptions: sum_group is a number of ranks, found ",
+                "InitOptions: sum_group must be a number of ranks, found ",
                 options.sum_group);
   return static_cast<int>(group);
 }
@@ -172,9 +173,9 @@ std::shared_ptr<World> init(const InitOptions& options) {
                 " of them on this machine: the backend shm is for one machine; use auto");
   std::string job = options.job.empty() ? place.job : options.job;
   TRIREME_CHECK(place.size == 1 || !job.empty(),
-                "nothing tells this job of ",
+                "nothing distinguishes this job of ",
                 place.size,
-                " ranks from others: set TRIREME_JOB to a name of its own, or use trireme run");
+                " ranks from others: set TRIREME_JOB to a unique name, or use trireme run");
   if (job.empty()) {
     job = concat("alone ", getpid());
   }
@@ -238,9 +239,10 @@ std::shared_ptr<World> init(const InitOptions& options) {
     const std::string& algorithm = meeting.identity.algorithm;
     if (algorithm != "auto" && place.rank == 0) {
       log(LogLevel::kWarning,
-          concat("the algorithm \"",
-                 algorithm,
-                 "\" is for ranks that a network connects: these share a machine, and its memory"));
+          concat(
+              "the algorithm \"",
+              algorithm,
+              "\" is for ranks connected by a network, but these share a machine and its memory"));
     }
     detail::Membership membership = detail::meet(meeting);
     membership.sum_group = meeting.identity.sum_group;

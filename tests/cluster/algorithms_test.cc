@@ -250,7 +250,7 @@ TEST(RingTest, SaysThatItsOrderDiffers) {
   fork_world(
       2, [](World&) {}, [](InitOptions& options) { options.algorithm = "ring"; });
   const std::string said = ::testing::internal::GetCapturedStderr();
-  const std::string warning = "\"ring\" adds up in an order of its own";
+  const std::string warning = "\"ring\" sums in an order of its own";
   const auto first = said.find(warning);
   EXPECT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find(warning, first + 1), std::string::npos) << "once is enough: " << said;

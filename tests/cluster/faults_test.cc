@@ -218,11 +218,11 @@ TEST_F(FaultsTest, ARankThatLeavesIsNamed) {
                  {concat("[0] rank 0 of ", 2 * per, ": #1 barrier"),
                   "rank 1 (pid ",
                   job.on(per == 1 ? 1 : 0),
-                  "has left the world while others still wait for it"});
+                  "left the world while others were still waiting for it"});
     const Finished other = job.wait(1);
     EXPECT_EQ(other.code, 3);  // also where its rank succeeded: the job did not
     if (per == 2) {
-      expect_parts(other.err, {"rank 1 (pid ", job.on(0), "has left the world"});
+      expect_parts(other.err, {"rank 1 (pid ", job.on(0), "left the world"});
     }
     job.expect_nothing_left();
   }
@@ -256,7 +256,7 @@ TEST_F(FaultsTest, RanksThatWouldAddUpDifferentlyRefuseEachOther) {
                  {"refused rank 1 of 2",
                   "it was told to add up groups of 2 ranks first",
                   "rank 0 groups of 1",
-                  "give --sum-group (TRIREME_SUM_GROUP) alike"});
+                  "give the same --sum-group (TRIREME_SUM_GROUP)"});
   }
   job.expect_nothing_left();
 }
@@ -321,7 +321,7 @@ TEST_F(FaultsTest, AMachineThatDoesNotComeIsNamed) {
     const Finished result = job.wait(machine);
     EXPECT_EQ(result.code, 4);
     expect_parts(result.err,
-                 {"2 of 3 came to " + job.place, "missing: 1", "--node-rank", "(firewall)"});
+                 {"2 of 3 reached " + job.place, "missing: 1", "--node-rank", "(firewall)"});
   }
   job.expect_nothing_left();
 }

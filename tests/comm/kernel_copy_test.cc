@@ -277,7 +277,7 @@ TEST_F(KernelCopy, AKernelWithoutItIsNamed) {
 // As where a process number means somebody else in the reader's namespace.
 TEST_F(KernelCopy, AnotherProcessUnderTheNumberIsFound) {
   expect_not_used([] { kernel.shows_another_process = true; },
-                  {"rank 1 cannot read the memory of rank 0", "another process's"});
+                  {"rank 1 cannot read the memory of rank 0", "another process"});
 }
 
 // The kernel's own refusal: processes of another user than root that may not be read.

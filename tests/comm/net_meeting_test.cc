@@ -262,7 +262,7 @@ TEST(NetMeeting, RefusesARankThatComesForAnEarlierWorld) {
   options.world = 1;
   const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
   for (const std::string& part : {detail::concat("refused rank 1 of 2 (pid ", getpid()),
-                                  std::string("it comes for world 1"),
+                                  std::string("it wants to join world 1"),
                                   std::string("the ranks of world 2"),
                                   std::string("TRIREME_EPOCH")}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
@@ -478,7 +478,7 @@ TEST(NetMeeting, DoesNotSpinWhenNoDescriptorIsLeft) {
     const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
     rusage after{};
     getrusage(RUSAGE_THREAD, &after);
-    EXPECT_NE(message.find("no open file left"), std::string::npos) << message;
+    EXPECT_NE(message.find("no file descriptors left"), std::string::npos) << message;
     EXPECT_NE(message.find("ulimit -n"), std::string::npos) << message;
     // A look lasts 0.2 s at most: ten of them, and fewer where the machine is busy.
     EXPECT_GT(after.ru_nvcsw - before.ru_nvcsw, kSeconds);

@@ -216,8 +216,7 @@ TEST(Rendezvous, NamesTheMissingRanksAtTheDeadline) {
   InitOptions options = options_for(unique_job(), 0, 3);
   options.timeout = Milliseconds(300);
   const std::string message = message_of<CommError>([&] { init(options); });
-  EXPECT_NE(message.find("1 of 3 ranks came together, missing: 1, 2"), std::string::npos)
-      << message;
+  EXPECT_NE(message.find("1 of 3 ranks met, missing: 1, 2"), std::string::npos) << message;
 }
 
 TEST(Rendezvous, ARankWithoutRankZeroGivesUpAtTheDeadline) {

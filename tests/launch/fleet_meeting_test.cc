@@ -105,7 +105,7 @@ TEST(FleetMeeting, RefusesAMachineWhosePlaceIsTaken) {
   const Finished result = first->wait(milliseconds(30'000));
   EXPECT_EQ(result.code, 4);
   for (const std::string& text : {result.err, admitted.err}) {
-    expect_parts(text, {"2 of 3 came to ", "missing: 2", "--node-rank 1 is already taken by "});
+    expect_parts(text, {"2 of 3 reached ", "missing: 2", "--node-rank 1 is already taken by "});
   }
   EXPECT_EQ(result.out + admitted.out + refused.out, "");
 }
@@ -226,7 +226,7 @@ TEST(FleetMeeting, SaysOnceThatThereIsNoToken) {
                               second->wait(milliseconds(30'000))};
   EXPECT_EQ(results[0].code, 0);
   EXPECT_EQ(results[1].code, 0);
-  expect_parts(results[0].err, {"anyone who reaches " + machines.place(), "TRIREME_TOKEN"});
+  expect_parts(results[0].err, {"anyone who can reach " + machines.place(), "TRIREME_TOKEN"});
   EXPECT_EQ(results[1].err, "");
   // The ranks have one all the same.
   EXPECT_EQ(value_of(results[0].out, 0, "token").size(), 64U);
@@ -242,7 +242,7 @@ TEST(FleetMeeting, NoneIsNoToken) {
                               second->wait(milliseconds(30'000))};
   EXPECT_EQ(results[0].code, 0) << results[0].err;
   EXPECT_EQ(results[1].code, 0) << results[1].err;
-  expect_parts(results[0].err, {"anyone who reaches " + machines.place()});
+  expect_parts(results[0].err, {"anyone who can reach " + machines.place()});
   EXPECT_EQ(value_of(results[0].out, 0, "token").size(), 64U);
 }
 
@@ -287,7 +287,7 @@ TEST(FleetMeeting, NamesTheMachinesThatDidNotCome) {
     const Finished result = program->wait(milliseconds(30'000));
     EXPECT_EQ(result.code, 4);
     EXPECT_EQ(result.out, "");
-    expect_parts(result.err, {"in 1.5 s", "2 of 3 came to " + machines.place(), "missing: 2"});
+    expect_parts(result.err, {"in 1.5 s", "2 of 3 reached " + machines.place(), "missing: 2"});
   }
 }
 
@@ -307,7 +307,8 @@ TEST(FleetMeeting, RefusesAPlaceThatCannotBe) {
                         detail::parse_meeting_place(machines.place()));
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--nnodes", "2", "--rendezvous", machines.place()}, "is in use"},
-      {{"--nnodes", "2", "--rendezvous", "192.0.2.1:29500"}, "192.0.2.1 is not of this machine"},
+      {{"--nnodes", "2", "--rendezvous", "192.0.2.1:29500"},
+       "192.0.2.1 does not belong to this machine"},
       {{"--nnodes", "2", "--rendezvous", "name.invalid:29500"},
        "\"name.invalid\" does not resolve"},
       {{"--nnodes", "2", "--node-rank", "1", "--rendezvous", "name.invalid:29500"},

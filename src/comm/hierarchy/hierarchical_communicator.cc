@@ -65,8 +65,8 @@ class HierarchicalCommunicator final : public Communicator, public QueueHost {
       collectives_.emplace(grid, options_.sum_group, *inside_, *between_, *flat_);
     } else if (!even && rank_ == 0) {
       log(LogLevel::kInfo,
-          "the machines have different numbers of ranks: data goes between all ranks directly, "
-          "without a hierarchy");
+          "the machines have different numbers of ranks: all ranks communicate directly, without a "
+          "hierarchy");
     }
     queue_ = std::make_shared<OperationQueue>(*this, options_.queue);
     queue_->start_helper();

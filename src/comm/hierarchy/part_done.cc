@@ -31,7 +31,7 @@ CommError lost_rank(CommError::Reason reason, int rank, const std::string& name)
                    concat(name,
                           reason == CommError::Reason::kPeerDied
                               ? " ended without leaving the world: it crashed or was killed"
-                              : " has left the world while others still wait for it"));
+                              : " left the world while others were still waiting for it"));
 }
 
 CommError PartDone::of_the_world(const CommError& error) const {

@@ -195,7 +195,7 @@ std::optional<CommError> NetCommunicator::loss(const std::vector<int>& missing) 
         time_since(left_since_[static_cast<std::size_t>(peer)]) >= kTimeForReasons) {
       return CommError(CommError::Reason::kPeerLeft,
                        wire_.world_rank(peer),
-                       concat(name(peer), " has left the world while others still wait for it"));
+                       concat(name(peer), " left the world while others were still waiting for it"));
     }
   }
   return std::nullopt;

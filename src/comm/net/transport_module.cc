@@ -22,10 +22,10 @@ std::string kind_of(const std::string& launcher) {
   }
   TRIREME_CHECK(
       launcher.starts_with("mpirun") || launcher.starts_with("mpiexec") || launcher == "srun",
-      "the backend mpi is for programs that mpirun, mpiexec or srun have started, and this "
-      "one was started by ",
+      "the backend mpi is for programs started by mpirun, mpiexec or srun, but this one was "
+      "started by ",
       launcher == "none" ? "none of them" : launcher,
-      ": start it so, or use another backend (TRIREME_BACKEND)");
+      ": start it with one of them, or use another backend (TRIREME_BACKEND)");
   return launcher == "mpiexec (MPICH)" ? "mpich" : "openmpi";
 }
 
@@ -60,7 +60,7 @@ Function load(const std::string& name, const char* function, const std::string& 
     void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
     TRIREME_CHECK(module != nullptr, "the module ", place, " cannot be loaded: ", dlerror());
     auto* found = reinterpret_cast<Function>(dlsym(module, function));
-    TRIREME_CHECK(found != nullptr, place, " is no such module of Trireme (", function, ")");
+    TRIREME_CHECK(found != nullptr, place, " is not such a module of Trireme (", function, ")");
     return found;
   }
   throw ConfigError(concat("there is no module ", name, " (looked for ", tried, "): ", missing));

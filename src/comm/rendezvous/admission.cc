@@ -191,8 +191,8 @@ std::optional<std::string> objection(const Hello& host, const Hello& hello) {
                   text_of(host.program),
                   "\" (",
                   text_of(host.path),
-                  "): start the same build everywhere, or set TRIREME_PROGRAM_VERSION to one value "
-                  "where different builds may work together");
+                  "): start the same build everywhere, or set TRIREME_PROGRAM_VERSION to the same "
+                  "value if different builds may work together");
   }
   if (hello.size != host.size) {
     return concat("it was started for a world of ",
@@ -202,18 +202,18 @@ std::optional<std::string> objection(const Hello& host, const Hello& hello) {
                   ": give every process the same world size");
   }
   if (hello.sum_group != host.sum_group) {
-    return concat("it was told to add up groups of ",
+    return concat("it was told to sum groups of ",
                   hello.sum_group,
                   " ranks first and rank 0 groups of ",
                   host.sum_group,
-                  ": give --sum-group (TRIREME_SUM_GROUP) alike on every machine");
+                  ": give the same --sum-group (TRIREME_SUM_GROUP) on every machine");
   }
   if (text_of(hello.algorithm) != text_of(host.algorithm)) {
     return concat("it was told the algorithm \"",
                   printable(text_of(hello.algorithm)),
                   "\" and rank 0 \"",
                   text_of(host.algorithm),
-                  "\": give --algorithm (TRIREME_ALGORITHM) alike on every machine");
+                  "\": give the same --algorithm (TRIREME_ALGORITHM) on every machine");
   }
   if (hello.rank <= 0 || hello.rank >= host.size) {
     return concat("rank ",

@@ -93,7 +93,7 @@ class Host {
       auto channel = listener_->accept();
       if (!channel) {
         if (pause_.failed(errno)) {
-          remarks_.warn(concat("rank 0 has no open file left for whoever comes (",
+          remarks_.warn(concat("rank 0 has no file descriptors left for joining ranks (",
                                errno_text(errno),
                                "): raise the limit (ulimit -n)"));
         }
@@ -146,7 +146,7 @@ class Host {
     if (!talk.channel.receive(&introduction, sizeof(introduction), &fds, now)) {
       remarks_.add(concat("a process (pid ",
                           talk.channel.peer().pid,
-                          ") broke off before it proved the job's token"));
+                          ") broke off before it proved that it knows the job's token"));
       return false;
     }
     const Hello& hello = introduction.said.hello;
@@ -206,7 +206,7 @@ class Host {
                admitted_ + 1,
                " of ",
                options_.identity.size,
-               " ranks came together, missing: ",
+               " ranks met, missing: ",
                missing,
                "; check that every rank was started with the same job (TRIREME_JOB)");
     return text + remarks_.text();
@@ -343,15 +343,14 @@ Membership host_world(const RendezvousOptions& options) {
   auto listener = Listener::listen(options.name);
   if (!listener) {
     const auto other = connect_to(options.name);
-    throw CommError(
-        CommError::Reason::kRefused,
-        0,
-        concat("rank 0 (pid ",
-               getpid(),
-               ") cannot open the rendezvous of this job: pid ",
-               other ? other->peer().pid : -1,
-               " is already rank 0 of it; start rank 0 once, end one that is left over, or give "
-               "the new job another name (TRIREME_JOB)"));
+    throw CommError(CommError::Reason::kRefused,
+                    0,
+                    concat("rank 0 (pid ",
+                           getpid(),
+                           ") cannot open the rendezvous of this job: pid ",
+                           other ? other->peer().pid : -1,
+                           " is already rank 0 of it; start rank 0 once, end the one that is left "
+                           "over, or give the new job another name (TRIREME_JOB)"));
   }
   return Host(options, std::move(listener)).run();
 }

@@ -73,7 +73,7 @@ class Joiner {
                              channel.peer().pid,
                              " of user ",
                              channel.peer().uid,
-                             " in the place of rank 0, and belongs to user ",
+                             " in place of rank 0, but belongs to user ",
                              geteuid(),
                              ": give the job another name (TRIREME_JOB)"));
     }

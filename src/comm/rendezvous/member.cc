@@ -130,7 +130,7 @@ void number_machines(std::vector<Member>& members) {
                   member.local_size,
                   ", expected local rank ",
                   expected,
-                  ": the ranks of a machine must follow each other (mpirun --map-by slot, srun "
+                  ": the ranks of a machine must be consecutive (mpirun --map-by slot, srun "
                   "--distribution=block)");
   }
 }

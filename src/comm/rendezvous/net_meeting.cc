@@ -124,7 +124,7 @@ class NetHost {
       FileDescriptor fd = accept_from(own_);
       if (!fd.valid()) {
         if (pause_.failed(errno)) {
-          remarks_.warn(concat("rank 0 has no open file left for whoever comes to ",
+          remarks_.warn(concat("rank 0 has no file descriptors left for ranks joining at ",
                                options_.place,
                                " (",
                                errno_text(errno),
@@ -186,11 +186,11 @@ class NetHost {
     if (talk.greeting.world < own_greeting_.world) {
       return refuse_rank(talk,
                          hello,
-                         concat("it comes for world ",
+                         concat("it wants to join world ",
                                 talk.greeting.world,
-                                " of this job and rank 0 waits for the ranks of world ",
+                                " of this job, but rank 0 is waiting for the ranks of world ",
                                 own_greeting_.world,
-                                ": a rank that was started again has to join with a new attempt "
+                                ": a rank that was restarted can only join in a new attempt "
                                 "(TRIREME_EPOCH) of all ranks"));
     }
     if (links_[index(hello.rank)].valid()) {
@@ -260,7 +260,7 @@ class NetHost {
                admitted_ + 1,
                " of ",
                options_.identity.size,
-               " ranks came to ",
+               " ranks reached ",
                options_.place,
                ", missing: ",
                missing,
@@ -323,7 +323,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
   const NetHello hello = make_net_hello(options.identity, options.local_rank, options.local_size);
   const std::string self = name_of(hello.hello);
   const std::string& token = options.identity.token;
-  std::string why = "nobody listens there";
+  std::string why = "nothing listens there";
   for (;;) {
     if (deadline_.passed()) {
       throw CommError(CommError::Reason::kRendezvousTimeout,
@@ -336,8 +336,8 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              options.place,
                              " (",
                              why,
-                             "); check that rank 0 runs, that the address is one of its machine's, "
-                             "and that a firewall lets this machine through to the port"));
+                             "); check that rank 0 is running, that the address belongs to its "
+                             "machine, and that a firewall lets this machine through to the port"));
     }
     auto channel = try_connect(place, deadline_, &why);
     if (!channel) {
@@ -348,7 +348,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
     std::string message;
     if (!channel->send(TcpChannel::bytes_of(greeting), deadline_) ||
         !channel->receive(&message, deadline_)) {
-      why = "it closed the connection without a word";
+      why = "it closed the connection without answering";
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }
@@ -363,7 +363,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                       concat(self,
                              ": what listens at ",
                              options.place,
-                             " is no rank 0 of this version of Trireme"));
+                             " is not rank 0 of this version of Trireme"));
     }
     // One that has not proven itself learns nothing about this process, and gets no proof to take
     // elsewhere. It still gets an answer: the real rank 0 of another token says then that it
@@ -373,7 +373,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
         is_rank_0 ? introduce(greeting, challenge, hello, token) : Introduction<NetHello>{};
     if (!channel->send(TcpChannel::bytes_of(introduction), deadline_) ||
         !channel->receive(&message, deadline_) || !TcpChannel::read_into(message, &verdict)) {
-      why = "it broke off while this rank was being admitted: it may wait for another world";
+      why = "it broke off while this rank was being admitted: it may be waiting for another world";
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }

@@ -79,7 +79,7 @@ std::string reason_not_to_listen(const MeetingPlace& place,
           where,
           "the address ",
           address.text(),
-          " is not of this machine: ",
+          " does not belong to this machine: ",
           place.source,
           " is an address of machine 0; give one that \"ip address\" shows here, or start "
           "--node-rank 0 there");
@@ -87,7 +87,7 @@ std::string reason_not_to_listen(const MeetingPlace& place,
       return concat(where,
                     "port ",
                     place.port,
-                    " needs privileges: choose a port from 1024 on for ",
+                    " needs privileges: choose a port of 1024 or above for ",
                     place.source);
     default:
       return concat(where, errno_text(error));
@@ -160,7 +160,7 @@ std::vector<SocketAddress> resolve(const MeetingPlace& place) {
                 error == EAI_SYSTEM ? errno_text(errno) : gai_strerror(error),
                 "; check its spelling (getent hosts ",
                 place.host,
-                "), or give the address of machine 0 in numbers");
+                "), or give machine 0's numeric address");
   std::vector<SocketAddress> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
     SocketAddress address;

@@ -120,7 +120,8 @@ void Progress::check_peers(Goal& goal) {
     if (std::find(missing.begin(), missing.end(), peer) != missing.end()) {
       fail(CommError::Reason::kPeerLeft,
            peer,
-           concat(station_.name(peer), " while others still wait for it"),
+           concat(station_.plain_name(peer),
+                  " left the world while others were still waiting for it"),
            goal.stuck());
     }
   }

@@ -81,7 +81,7 @@ int read_process(std::int32_t pid, std::uint64_t address, std::byte* to, std::si
 
 std::string remedy_for(int error, bool same_namespace) {
   if (!same_namespace) {
-    return "start the ranks of a machine in one process namespace (docker --pid)";
+    return "start the ranks of a machine in the same process namespace (docker --pid)";
   }
   const int scope = ptrace_scope();
   if (error == EPERM && scope == 1) {
@@ -98,7 +98,7 @@ std::string remedy_for(int error, bool same_namespace) {
            "process_vm_readv; else start all ranks as one user, from a program that may be read "
            "(PR_SET_DUMPABLE)";
   }
-  return "run trireme doctor again; if it stays, please report it";
+  return "run trireme doctor again; if it persists, please report it";
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes, int ran
                      " (process_vm_readv, pid ",
                      theirs.pid,
                      "): ",
-                     error != 0 ? errno_text(error) : "the number is another process's here",
+                     error != 0 ? errno_text(error) : "that pid is another process here",
                      same_namespace ? "" : "; they are in different process namespaces"));
     copy_text(report.remedy, remedy_for(error, same_namespace));
     return report;

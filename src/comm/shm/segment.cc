@@ -97,7 +97,7 @@ void check_available(std::size_t bytes) {
   if (bytes > available) {
     throw MemoryError(concat("shared memory of ",
                              mebibytes(bytes),
-                             " was asked for and ",
+                             " was requested, but only ",
                              mebibytes(available),
                              " are available to this process: free memory, raise the container's "
                              "limit, or ask for less"));

@@ -27,7 +27,7 @@ void set_default(ucp_config_t* config, const char* name, const std::string& valu
   const ucs_status_t status = ucp_config_modify(config, name, value.c_str());
   if (status != UCS_OK) {
     log(LogLevel::kDebug,
-        concat("UCX does not take ", name, "=", value, ": ", ucx_status_text(status)));
+        concat("UCX does not accept ", name, "=", value, ": ", ucx_status_text(status)));
   }
 }
 
@@ -54,7 +54,7 @@ UcxRail::UcxRail(const std::string& interface, bool only_tcp, int rank, int rank
   check(ucp_config_read(nullptr, nullptr, &config), "its settings could not be read");
   if (!interface.empty()) {
     TRIREME_CHECK(ucp_config_modify(config, "NET_DEVICES", interface.c_str()) == UCS_OK,
-                  "UCX does not take interface \"",
+                  "UCX does not accept interface \"",
                   interface,
                   "\"");
   }
@@ -73,7 +73,7 @@ UcxRail::UcxRail(const std::string& interface, bool only_tcp, int rank, int rank
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  check(ucp_worker_create(context_, &worker, &worker_), "no worker could be made");
+  check(ucp_worker_create(context_, &worker, &worker_), "no worker could be created");
   check(ucp_worker_get_efd(worker_, &descriptor_), "it has no descriptor to wait for");
   ucp_address_t* address = nullptr;
   std::size_t length = 0;

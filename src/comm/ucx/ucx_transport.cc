@@ -213,7 +213,7 @@ class UcxTransport final : public Transport {
                     options_.rank,
                     " uses ",
                     rails_.size(),
-                    ": give every rank as many (--interfaces)");
+                    ": give every rank the same number (--interfaces)");
       for (std::size_t rail = 0; rail < parts.size(); ++rail) {
         any_for_tcp |= parts[rail].is_for_tcp;
         addresses[rail].push_back(std::move(parts[rail].address));
