@@ -90,8 +90,8 @@ std::vector<Finding> judge_clocks(const std::vector<ClockDifference>& clocks) {
     if (std::abs(clock.seconds) - clock.uncertainty > kFarApart) {
       finding.verdict = Verdict::kWarning;
       finding.advice =
-          "let both follow a time server (chrony, systemd-timesyncd): times in logs "
-          "and of files cannot be compared";
+          "synchronise both with a time server (chrony, systemd-timesyncd): times of logs and "
+          "files cannot be compared";
     }
     findings.push_back(std::move(finding));
   }

@@ -109,7 +109,7 @@ Finding judge_disk(const DiskSpeed& disk) {
     finding.verdict = Verdict::kProblem;
     finding.value = concat("\"", disk.folder, "\" cannot be written: ", disk.trouble);
     finding.advice =
-        "create the folder, make room in it or change its permissions; --folder names another";
+        "create the folder, free up space in it or change its permissions; --folder names another";
     return finding;
   }
   finding.value = concat("\"",
@@ -125,7 +125,7 @@ Finding judge_disk(const DiskSpeed& disk) {
                      {"free_bytes", static_cast<double>(disk.free_bytes)}};
   if (disk.free_bytes < kLittleRoom) {
     finding.verdict = Verdict::kWarning;
-    finding.advice = "make room: a run that cannot write its checkpoint ends";
+    finding.advice = "free up space: a run that cannot write its checkpoint ends";
   } else if (disk.bytes_per_second < kSlowBytesPerSecond) {
     finding.verdict = Verdict::kWarning;
     finding.advice = "write runs to a faster disk, or save less often";

@@ -134,13 +134,13 @@ Finding failure_finding(const std::string& folder, const LaunchOptions& launch, 
   }
   if (code == kExitRendezvousTimedOut || (several && code == kExitUsage)) {
     return {"rendezvous",
-            "the machines did not come together",
+            "the machines did not meet",
             Verdict::kProblem,
             advice_for("rendezvous", several),
             {}};
   }
   return {"ranks",
-          concat("they did not get to measure (exit code ", code, ")"),
+          concat("they did not get as far as measuring (exit code ", code, ")"),
           Verdict::kProblem,
           advice_for("other", several),
           {}};

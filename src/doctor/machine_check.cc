@@ -44,8 +44,8 @@ Finding check_processors(const MachineFacts& facts, const Purpose& purpose) {
   if (purpose.ranks > usable) {
     finding.value += concat(", for ", purpose.ranks, " ranks");
     finding.verdict = Verdict::kWarning;
-    finding.advice =
-        concat("start at most ", usable, " ranks here: more take turns and wait for each other");
+    finding.advice = concat(
+        "start at most ", usable, " ranks here: more would take turns and wait for each other");
   } else if (usable < allowed) {
     finding.value += concat(" (the control group's limit; ", allowed, " are visible)");
     finding.verdict = Verdict::kNote;
@@ -107,8 +107,8 @@ Finding check_load(const MachineFacts& facts) {
   if (*facts.load > kBusy * std::max(usable, facts.online_cpus)) {
     finding.verdict = Verdict::kWarning;
     finding.advice =
-        "something else keeps the machine busy (see top): the speeds below are too "
-        "low, and so will be the training's";
+        "something else keeps the machine busy (see top): the speeds below are too low, and "
+        "training will be slow as well";
   }
   return finding;
 }
@@ -139,7 +139,7 @@ Finding check_clock_source(const MachineFacts& facts) {
   if (source == "hpet" || source == "acpi_pm" || source == "pit" || source == "jiffies") {
     finding.verdict = Verdict::kWarning;
     finding.advice =
-        "reading it is slow, and every wait does: boot with tsc=reliable or clocksource=tsc if "
+        "reading it is slow, and every wait reads it: boot with tsc=reliable or clocksource=tsc if "
         "the processor's counter can be trusted";
   }
   return finding;
@@ -188,9 +188,9 @@ Finding check_swap(const MachineFacts& facts) {
 Finding check_shm(const MachineFacts& facts) {
   if (!facts.has_shm_folder) {
     return {"/dev/shm",
-            "is not there",
+            "is missing",
             Verdict::kNote,
-            "Trireme does not need it; PyTorch's loaders and MPI do: mount a tmpfs there",
+            "Trireme does not need it, but PyTorch's loaders and MPI do: mount a tmpfs there",
             {}};
   }
   Finding finding{
@@ -202,8 +202,8 @@ Finding check_shm(const MachineFacts& facts) {
   if (facts.shm_free <= kSmallShm) {
     finding.verdict = Verdict::kNote;
     finding.advice =
-        "Trireme does not need it; PyTorch's loaders and MPI do: docker --shm-size, "
-        "or remount it larger";
+        "Trireme does not need it, but PyTorch's loaders and MPI do: docker --shm-size, or remount "
+        "it larger";
   }
   return finding;
 }
@@ -352,8 +352,8 @@ std::vector<Finding> check_versions(const Versions& versions,
     torch.value += concat("; ", versions.worker_trouble);
     torch.verdict = Verdict::kProblem;
     torch.advice =
-        "trireme train cannot run: install LibTorch where it was when Trireme was "
-        "built, or set LD_LIBRARY_PATH to its lib folder";
+        "trireme train cannot run: install LibTorch at the path where Trireme was built with it, "
+        "or set LD_LIBRARY_PATH to its lib folder";
   }
   findings.push_back(torch);
   if (!versions.libtorch.empty() && versions.worker_trouble.empty()) {

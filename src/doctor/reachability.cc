@@ -105,7 +105,7 @@ Finding judge_attempt(const MeetingPlace& place, const Attempt& attempt) {
                             place.host,
                             "), or give machine 0's address as a number"));
     case Reach::kRefused:
-      return problem("refuses: nobody listens there",
+      return problem("refuses: nothing listens there",
                      "start the same command with --node-rank 0 on that machine first, with the "
                      "same port; a firewall that rejects looks the same");
     case Reach::kTimedOut:
@@ -114,7 +114,7 @@ Finding judge_attempt(const MeetingPlace& place, const Attempt& attempt) {
                             place.port,
                             " in machine 0's firewall, and check that ",
                             place.host,
-                            " is its address in a network that both machines share"));
+                            " is its address on a network that both machines share"));
     case Reach::kNoRoute:
       return problem("cannot be reached",
                      "check cables, routes (ip route get ADDRESS) and that both machines are in "

@@ -510,7 +510,7 @@ TEST_F(CompareCommand, DifferentSamplesOrTargetsAreNoPairs) {
   write_evaluation(b(), {{0, 0, 0.5}, {2, 1, 0.5}});
   Finished done = compare();
   EXPECT_EQ(json_.at("basis"), "one number");
-  EXPECT_TRUE(has(done.out, "with other targets")) << done.out;
+  EXPECT_TRUE(has(done.out, "with different targets")) << done.out;
   write_evaluation(b(), {{0, 0, 0.5}});
   done = compare();
   EXPECT_EQ(json_.at("basis"), "one number");

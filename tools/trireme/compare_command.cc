@@ -29,14 +29,14 @@ int compare(const CompareOptions& options) {
 void add_compare_command(CLI::App& program, Action& action) {
   auto options = std::make_shared<CompareOptions>();
   CLI::App* command =
-      program.add_subcommand("compare", "Tell which of two runs is better, and how sure that is");
+      program.add_subcommand("compare", "Say which of two runs is better, and with what certainty");
   command->footer(
-      "Runs with the same number of folds are compared over folds, runs evaluated on the same\n"
-      "samples over samples; from one number of each, nothing can be said about chance.\n"
-      "Results on different data are not compared, nor speeds of different work; it says why.");
+      "Runs with the same number of folds are compared fold by fold, runs evaluated on the same\n"
+      "samples sample by sample; from one number of each, nothing can be said about chance.\n"
+      "Results on different data and speeds of different work are not compared; it says why.");
   command->add_option("A", options->a, "Folder of a run")->type_name("RUN")->required();
-  command->add_option("B", options->b, "Folder of the other")->type_name("RUN")->required();
-  command->add_option("--json", options->json_path, "Write everything as JSON too")
+  command->add_option("B", options->b, "Folder of the other run")->type_name("RUN")->required();
+  command->add_option("--json", options->json_path, "Also write everything as JSON")
       ->type_name("FILE");
   command->callback([&action, options] { action = [options] { return compare(*options); }; });
 }

@@ -114,11 +114,11 @@ void compare_folds(Comparison& comparison) {
   comparison.basis_text =
       detail::concat(a.folds.size(),
                      paired ? " folds, the same in both" : " folds, of different samples",
-                     "; folds share training data, so that the true uncertainty is larger");
+                     "; folds share training data, so the true uncertainty is larger");
   if (!paired) {
     comparison.notes.emplace_back(
-        "the folds hold different samples in A and B, so that they are compared as two independent "
-        "sets, which tells less");
+        "the folds hold different samples in A and B, so they are compared as two independent "
+        "sets, which is less conclusive");
   }
   std::vector<const std::map<std::string, double>*> all;
   for (const Run* run : {&a, &b}) {
@@ -185,11 +185,12 @@ void compare_metrics(Comparison& comparison) {
     return;
   }
   if (a.folds.size() != b.folds.size()) {
-    comparison.notes.push_back(detail::concat("A has ",
-                                              a.folds.size(),
-                                              " folds and B ",
-                                              b.folds.size(),
-                                              ": folds can only be compared with as many others"));
+    comparison.notes.push_back(
+        detail::concat("A has ",
+                       a.folds.size(),
+                       " folds and B ",
+                       b.folds.size(),
+                       ": folds can only be compared if both runs have the same number"));
   }
   const auto of_a = read_evaluation(a.folder);
   const auto of_b = read_evaluation(b.folder);

@@ -14,12 +14,12 @@ void add_doctor_command(CLI::App& program, Action& action) {
   launch.ranks = 0;  // not said
   CLI::App* doctor = program.add_subcommand(
       "doctor",
-      "Look at this machine, or at several and the network between them, and say what to change");
+      "Check this machine, or several and the network between them, and say what to change");
   doctor->footer(
       "On several machines, start it on each with its own --node-rank; machine 0 prints the "
       "report.\n"
-      "Exit codes: 0 no problem was found, 1 there is one, 2 wrong usage, 128 + N ended by signal "
-      "N.");
+      "Exit codes: 0 no problem found, 1 at least one problem, 2 wrong usage, 128 + N ended by "
+      "signal N.");
   add_count(*doctor,
             "-n,--ranks",
             launch.ranks,
@@ -38,8 +38,7 @@ void add_doctor_command(CLI::App& program, Action& action) {
                    "Where runs will be written; its disk is measured (default: runs, or the "
                    "current folder)")
       ->type_name("FOLDER");
-  doctor
-      ->add_option("--json", options->json_path, "Write the report as JSON; -: to standard output")
+  doctor->add_option("--json", options->json_path, "Write the report as JSON; - is standard output")
       ->type_name("FILE");
   doctor->add_option("--worker", *worker, "")->group("");  // for the ranks it starts
   doctor->callback([&action, options, worker] {
