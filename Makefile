@@ -3,11 +3,11 @@
 .PHONY: help setup build demo test test-long lint format bench clean
 
 help:
-	@echo 'make demo      install what is missing, build, train a small gpt with ZeRO-3 on 2 ranks, let it write'
-	@echo '               (DATA=FILE for a text of your own)'
-	@echo 'make test      install what is missing, build, run the tests, those with threads under the thread sanitizer too'
-	@echo 'make test-long what takes longer: long trainings, the address sanitizer, the tests again and again'
-	@echo 'make bench     every table of the documents for this machine, beside Gloo, Open MPI, PyTorch and'
+	@echo 'make demo      install what is missing, build, train a small gpt with ZeRO-3 on 2 ranks, generate text'
+	@echo '               (DATA=FILE to train on your own text)'
+	@echo 'make test      install what is missing, build, run the tests, and those with threads again under the thread sanitizer'
+	@echo 'make test-long what takes longer: long training runs, the address sanitizer, repeated tests'
+	@echo 'make bench     every table of the documentation for this machine, next to Gloo, Open MPI, PyTorch and'
 	@echo '               DeepSpeed, into build/bench/tables.md (20 minutes)'
 	@echo 'make lint      format, layering, static analysis'
 

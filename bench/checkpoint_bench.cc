@@ -73,7 +73,7 @@ class CheckpointBench {
       : options_(options), tensors_(gpt_state(options.bytes)), scratch_(options.folder) {
     const auto space = std::filesystem::space(options.folder);
     TRIREME_CHECK(space.available >= kCopiesOnDisk * state_bytes(tensors_),
-                  "expected room for ",
+                  "expected space for ",
                   bytes_text(static_cast<long long>(kCopiesOnDisk * state_bytes(tensors_))),
                   " in \"",
                   options.folder,
@@ -217,7 +217,7 @@ class CheckpointBench {
                   {"peers", Json::object()}};
     const auto ours = systems.find("");
     if (ours == systems.end()) {
-      const std::string why = "its files stay in memory: --folder is on no disk";
+      const std::string why = "its files stay in memory: --folder is not on a disk";
       entry["missing"] = why;
       missing_[op] = why;
       return entry;
@@ -305,28 +305,34 @@ int run(int argc, char** argv) {
     options.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
   }
   CLI::App program(
-      "Saving and loading the state of a training, the pause that a save in the background makes, "
-      "and steps beside it.",
+      "Measure saving and loading training state, the pause caused by a save in the background, "
+      "and training steps during it.",
       kName);
-  program.add_option("-n,--ranks", options.ranks, "How many ranks (default: 2)")
+  program.add_option("-n,--ranks", options.ranks, "Number of ranks (default: 2)")
       ->check(CLI::Range(1, 64));
   program
-      .add_option("--bytes",
-                  options.bytes,
-                  "About how much state, of all ranks together: 512MiB (the default), 4GiB")
+      .add_option(
+          "--bytes",
+          options.bytes,
+          "Approximate size of the state of all ranks together, such as 4GiB (default: 512MiB)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{100'000}, std::uint64_t{1} << 50U));
-  program.add_option("--rounds", options.rounds, "How often the systems take turns (default: 5)")
+  program
+      .add_option("--rounds",
+                  options.rounds,
+                  "Number of rounds in which the systems take turns (default: 5)")
       ->check(CLI::Range(1, 100));
   program
       .add_option("--folder",
                   options.folder,
-                  "Where checkpoints are written, and removed (default: build/temp)")
+                  "Where checkpoints are written, and removed again (default: build/temp)")
       ->type_name("FOLDER");
-  program.add_flag("--peers",
-                   options.peers,
-                   "Beside torch.save and torch.distributed.checkpoint, in turns in the same run");
-  program.add_option("--json", options.json_path, "Write the table as JSON too")->type_name("FILE");
+  program.add_flag(
+      "--peers",
+      options.peers,
+      "Also measure torch.save and torch.distributed.checkpoint, taking turns in the same run");
+  program.add_option("--json", options.json_path, "Also write the table as JSON")
+      ->type_name("FILE");
   program.add_option("--worker", worker)->group("");
   program.add_option("--output", rank_options.output)->group("");
   try {

@@ -233,7 +233,7 @@ class CollectivesBench {
 
 void check(const CollectivesOptions& options) {
   TRIREME_CHECK(options.machines == 0 || options.launch.nodes == 1,
-                "--machines makes a test bed on this host, --nnodes joins machines that there are: "
+                "--machines makes a test bed on this host, --nnodes joins existing machines: "
                 "expected one of them, found both");
   TRIREME_CHECK(!options.peers || options.launch.nodes == 1,
                 "--peers: expected one machine or a test bed (--machines), found --nnodes ",

@@ -106,8 +106,7 @@ struct Lists {
 
 constexpr const char* kSettings =
     "ours: one flat slice; torch::optim and torch fused: the same memory as 48 tensors, their "
-    "lists "
-    "made once; one thread each, freed memory kept";
+    "lists created once; one thread each, freed memory kept";
 
 struct Contender {
   std::string name;
@@ -282,13 +281,16 @@ int run(int argc, char** argv) {
   std::int64_t numel = 25'000'000;
   int rounds = 9;
   std::string json_path;
-  CLI::App program("Each optimizer beside torch's and beside the memory's limit, one thread.",
-                   "trireme bench optim");
-  program.add_option("--numel", numel, "Parameters (default: 25000000)")
+  CLI::App program(
+      "Measure each optimizer next to torch's and to the limit set by memory, with one thread.",
+      "trireme bench optim");
+  program.add_option("--numel", numel, "Number of parameters (default: 25000000)")
       ->check(CLI::Range(1LL, 1LL << 33));
-  program.add_option("--rounds", rounds, "How often the contenders take turns (default: 9)")
+  program
+      .add_option(
+          "--rounds", rounds, "Number of rounds in which the contenders take turns (default: 9)")
       ->check(CLI::Range(1, 1000));
-  program.add_option("--json", json_path, "Write the table as JSON too")->type_name("FILE");
+  program.add_option("--json", json_path, "Also write the table as JSON")->type_name("FILE");
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -24,7 +24,7 @@ class ScratchFolder {
     std::filesystem::create_directories(parent, ignored);
     std::string pattern = (parent / "trireme-bench-XXXXXX").string();
     TRIREME_CHECK(mkdtemp(pattern.data()) != nullptr,
-                  "no folder can be made in ",
+                  "no folder can be created in ",
                   parent,
                   ": ",
                   detail::errno_text(errno),

@@ -11,7 +11,7 @@
 
 int main(int argc, char** argv) {
   using namespace trireme;
-  CLI::App app("A training step of a GPT: one process, DDP, ZeRO-1, 2, 3 mapped and copied",
+  CLI::App app("Measure a training step of a GPT: one process, DDP, ZeRO-1, 2, 3 mapped and copied",
                "trireme bench step");
   bench::StepOptions options;
   bench::Tuning tuning;
@@ -19,26 +19,30 @@ int main(int argc, char** argv) {
   std::string worker;
   std::string output;
   std::size_t setting = 0;
-  app.add_option("-n,--ranks",
-                 options.ranks,
-                 "How many ranks on each machine (default: 2; with --machines 1)")
+  app.add_option(
+         "-n,--ranks", options.ranks, "Ranks on each machine (default: 2, or 1 with --machines)")
       ->check(CLI::Range(1, 64));
-  app.add_option("--rounds", options.rounds, "How often the systems take turns (default: 3)")
+  app.add_option("--rounds",
+                 options.rounds,
+                 "Number of rounds in which the systems take turns (default: 3)")
       ->check(CLI::Range(1, 100));
-  app.add_flag("--peers", options.peers, "Beside PyTorch and DeepSpeed, in turns in the same run");
+  app.add_flag(
+      "--peers", options.peers, "Also measure PyTorch and DeepSpeed, taking turns in the same run");
   std::vector<std::string> names;
   for (const bench::Mode& mode : bench::modes()) {
     names.emplace_back(mode.name);
   }
-  app.add_option("--only", options.only, "One mode only")->check(CLI::IsMember(names));
-  app.add_option("--machines",
-                 options.machines,
-                 "A test bed of so many machines: network namespaces on this host; needs root")
+  app.add_option("--only", options.only, "Measure one mode only")->check(CLI::IsMember(names));
+  app.add_option(
+         "--machines",
+         options.machines,
+         "Measure on a test bed of this many machines: network namespaces on this host; needs root")
       ->check(CLI::Range(2, 200));
-  app.add_flag("--traffic",
-               options.traffic,
-               "The bytes between two machines of two ranks each in a step: in groups, and flat");
-  app.add_option("--json", options.json_path, "Write the table as JSON too")->type_name("FILE");
+  app.add_flag(
+      "--traffic",
+      options.traffic,
+      "Count the bytes sent between two machines of two ranks each in a step: in groups, and flat");
+  app.add_option("--json", options.json_path, "Also write the table as JSON")->type_name("FILE");
   app.add_option("--worker", worker)->group("");
   app.add_option("--setting", setting)->group("");
   app.add_option("--output", output)->group("");

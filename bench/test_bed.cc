@@ -72,9 +72,9 @@ std::string list_of(const std::vector<int>& numbers, std::size_t begin, std::siz
 
 TestBed::TestBed(int machines) : name_(kNameStart + std::to_string(getpid())), machines_(machines) {
   TRIREME_CHECK(access(TRIREME_MACHINES_SCRIPT, X_OK) == 0,
-                "a test bed is made by ",
+                "a test bed is created by ",
                 TRIREME_MACHINES_SCRIPT,
-                ", which is not there; run from the source tree that this program was built from");
+                ", which is missing; run from the source tree that this program was built from");
   remove_left_overs();
   const Answer made = call_script({"up", name_, std::to_string(machines)});
   TRIREME_CHECK(made.code != kCannotBeDone,
@@ -83,7 +83,7 @@ TestBed::TestBed(int machines) : name_(kNameStart + std::to_string(getpid())), m
                 " machines needs network namespaces, which only root can have: ",
                 made.text,
                 "; on real machines: --nnodes, --node-rank and --rendezvous");
-  TRIREME_CHECK(made.code == 0, "no test bed could be made: ", made.text);
+  TRIREME_CHECK(made.code == 0, "no test bed could be created: ", made.text);
   const std::vector<int> cpus = allowed_cpus();
   const std::size_t count = cpus.size();
   const auto total = static_cast<std::size_t>(machines);
@@ -99,7 +99,8 @@ TestBed::~TestBed() {
   try {
     call_script({"down", name_});
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, detail::concat("the machines ", name_, " are left: ", error.what()));
+    log(LogLevel::kWarning,
+        detail::concat("the machines ", name_, " are left behind: ", error.what()));
   }
 }
 

@@ -27,7 +27,7 @@ int main() {
   out << "sum of the ranks' numbers:         " << numbers[0].item<float>() << " "
       << numbers[1].item<float>() << " " << numbers[2].item<float>() << "\n";
 
-  // A tensor in shared memory is reduced where it is, with no copy in or out.
+  // A tensor in shared memory is reduced in place, with no copy in or out.
   auto shared = trireme::shared_tensor(*world, {1'000'000});
   shared.fill_(static_cast<float>(world->rank() + 1));
   auto work = world->all_reduce(shared, trireme::ReduceOp::kAverage);

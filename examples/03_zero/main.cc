@@ -33,7 +33,7 @@ struct Batch {
   torch::Tensor points, labels;
 };
 
-// Points of two spirals. Micro-batch m of a step holds the same ones whatever the number of ranks.
+// Points of two spirals. Micro-batch m of a step holds the same ones for any number of ranks.
 Batch spirals(std::int64_t step, std::int64_t m) {
   auto random = at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * step + m));
   auto t = torch::rand({64}, random, torch::kFloat) * 3 + 0.2;
@@ -69,7 +69,7 @@ int main() {
   auto test = spirals(kSteps, 0);
   auto right = (engine.forward(test.points).argmax(1) == test.labels).sum().item<int>();
   auto memory = engine.memory_report();
-  auto scope = engine.gathered();  // parameters, whole, at any stage
+  auto scope = engine.gathered();  // the whole parameters, at any stage
   std::uint64_t fingerprint = 0xCBF29CE484222325;
   for (const auto& parameter : model->parameters()) {
     const auto* bytes = static_cast<const unsigned char*>(parameter.const_data_ptr());

@@ -1,10 +1,10 @@
-// Trains with ZeRO-3 and saves checkpoints while it goes on. Killed at any moment and started
-// again, with as many ranks as you like, it goes on where the last one was saved, and ends with the
-// loss of a run that nobody has killed, to the last digit.
+// Trains with ZeRO-3 and saves checkpoints in the background. Killed at any moment and started
+// again, on any number of ranks, it resumes from the last checkpoint and ends with the same loss as
+// an uninterrupted run, to the last digit.
 //
 //   trireme run -n 2 -- build/release/bin/04_resume calm
 //   trireme run -n 2 -- build/release/bin/04_resume struck 130   # dies before step 130
-//   trireme run -n 3 -- build/release/bin/04_resume struck       # goes on
+//   trireme run -n 3 -- build/release/bin/04_resume struck       # resumes
 
 #include <csignal>
 #include <cstdint>
@@ -34,8 +34,8 @@ struct NetImpl : nn::Module {
 };
 TORCH_MODULE(Net);
 
-// The loss on points of two spirals. They follow from the step and the number of the micro-batch,
-// so that the step is all there is to know about where we are in the data.
+// The loss on points of two spirals. They depend on the step and the number of the micro-batch
+// alone, so the step is all there is to know about our position in the data.
 torch::Tensor loss_of(trireme::Engine<NetImpl>& engine, std::int64_t step, std::int64_t m) {
   auto random = at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * step + m));
   auto t = torch::rand({64}, random, torch::kFloat) * 3 + 0.2;
@@ -59,10 +59,10 @@ int main(int argc, char** argv) {
       {.zero = 3, .micro_batches = 12, .schedule = trireme::Schedule::cosine(kSteps)},
       world);
 
-  // Every rank writes its own part, in the background; the two newest ones stay.
+  // Every rank writes its own part, in the background; the two newest checkpoints are kept.
   trireme::Checkpoints checkpoints(folder, world, {.retention = {.keep_last = 2}});
   if (const auto resumed = checkpoints.resume(engine); resumed && world->rank() == 0) {
-    std::printf("going on after step %lld, saved by %d ranks\n",
+    std::printf("resuming after step %lld, saved by %d ranks\n",
                 static_cast<long long>(resumed->step),
                 resumed->ranks);
   }

@@ -1,4 +1,4 @@
-// Trains a model of one's own on data of one's own with Trireme's training loop: sampling, feeding,
+// Trains your own model on your own data with Trireme's training loop: sampling, feeding,
 // evaluation, any stage, any number of ranks, the same losses to the last digit.
 //
 //   trireme run -n 2 -- build/release/bin/05_train
@@ -12,7 +12,7 @@
 
 namespace nn = torch::nn;
 
-// Points of two spirals, made as they are asked for; a file would be mapped and read here.
+// Points of two spirals, generated on demand; a real dataset would map and read a file here.
 class Spirals final : public trireme::Dataset {
  public:
   explicit Spirals(std::int64_t size) : size_(size) {}

@@ -133,7 +133,7 @@ TEST_F(BenchCheckpoint, RefusesWhatItCannotMeasure) {
   EXPECT_NE(small.err.find("--bytes"), std::string::npos) << small.err;
   const Finished large = testing::run_program(command({"--bytes", "1000TB"}));
   EXPECT_EQ(large.code, 1);
-  EXPECT_NE(large.err.find("expected room for"), std::string::npos) << large.err;
+  EXPECT_NE(large.err.find("expected space for"), std::string::npos) << large.err;
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/some"));
   const Finished nowhere = testing::run_program(
       {testing::trireme_binary(), "bench", "checkpoint", "--folder", "/proc/none"});
