@@ -183,12 +183,13 @@ std::vector<Setting> training_settings() {
             "Passes over the data, fractions allowed, if steps is 0; 0: 10 for an mlp, 6 for a "
             "convnet, 5 for a wide model.",
             {.least = 0, .most = 1e9}),
-      field("batch",
-            &S::batch,
-            "Samples in one update, over all ranks, no more than there are to train on; 0: 32 for a "
-            "gpt, 128 for other models.",
-            {.least = 0, .most = 1e12},
-            {"train_batch_size"}),
+      field(
+          "batch",
+          &S::batch,
+          "Samples in one update, over all ranks, no more than there are to train on; 0: 32 for a "
+          "gpt, 128 for other models.",
+          {.least = 0, .most = 1e12},
+          {"train_batch_size"}),
       field("micro_batch",
             &S::micro_batch,
             "Samples that a rank computes at a time: a number; fixed: the largest divisor of the "

@@ -193,9 +193,10 @@ std::optional<CommError> NetCommunicator::loss(const std::vector<int>& missing) 
   for (const int peer : missing) {
     if (control_->has_left(peer) &&
         time_since(left_since_[static_cast<std::size_t>(peer)]) >= kTimeForReasons) {
-      return CommError(CommError::Reason::kPeerLeft,
-                       wire_.world_rank(peer),
-                       concat(name(peer), " left the world while others were still waiting for it"));
+      return CommError(
+          CommError::Reason::kPeerLeft,
+          wire_.world_rank(peer),
+          concat(name(peer), " left the world while others were still waiting for it"));
     }
   }
   return std::nullopt;
