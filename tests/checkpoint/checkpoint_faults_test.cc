@@ -279,10 +279,10 @@ TEST_F(DamagedCheckpoint, WhatIsNoFileIsNamed) {
   const std::string manifest = file(Manifest::kFileName);
   fs::remove(manifest);
   fs::create_directory(manifest);
-  EXPECT_TRUE(has(error_of(manifest).what(), "no file"));
+  EXPECT_TRUE(has(error_of(manifest).what(), "not a file"));
   fs::remove(manifest);
   ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
-  EXPECT_TRUE(has(error_of(manifest).what(), "no file"));
+  EXPECT_TRUE(has(error_of(manifest).what(), "not a file"));
   EXPECT_TRUE(
       has(message_of<CheckpointError>([&] { CheckpointReader none("/nowhere"); }), "/nowhere"));
   EXPECT_TRUE(

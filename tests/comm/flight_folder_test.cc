@@ -158,7 +158,7 @@ TEST_F(FlightFolderTest, RefusesAFolderOfAnotherUser) {
 
 TEST_F(FlightFolderTest, AFileInItsPlaceIsRefused) {
   std::ofstream(ours()) << "a file";
-  expect_refused({ours(), "no folder"});
+  expect_refused({ours(), "not a folder"});
 }
 
 // The message of the failure says it; the failure itself is not replaced.

@@ -361,10 +361,10 @@ TEST_F(CompareCommand, SamplesWithTheSameTargetsThatHoldSomethingElseAreNoPairs)
   write_evaluation(b(), rows_with(0.85, 3));
   write_run(a(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ab")");
   write_run(b(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ab")");
-  EXPECT_FALSE(has(compare().out, "with the same targets, that hold something else"));
+  EXPECT_FALSE(has(compare().out, "with the same targets but different content"));
   EXPECT_EQ(json_.at("basis"), "samples");
   write_run(b(), kClassMetrics, settings, R"(,"evaluation_fingerprint":"00ac")");
-  EXPECT_TRUE(has(compare().out, "with the same targets, that hold something else"));
+  EXPECT_TRUE(has(compare().out, "with the same targets but different content"));
   EXPECT_EQ(json_.at("basis"), "one number");
 }
 

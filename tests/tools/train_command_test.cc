@@ -376,7 +376,7 @@ TEST_F(TrainCommand, TextsOfOneSizeAreNotTheSame) {
     return read_json(path("compared.json")).value("basis", "");
   };
   EXPECT_EQ(basis("a", "b"), "samples");
-  EXPECT_EQ(basis("a", "c"), "one number");
+  EXPECT_EQ(basis("a", "c"), "nothing");
 }
 
 // --- memory

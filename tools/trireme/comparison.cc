@@ -169,9 +169,9 @@ void compare_numbers(Comparison& comparison,
 
 // Of evaluations that are no pairs.
 const char* what_differs(const Evaluation& a, const Evaluation& b) {
-  return a.samples != b.samples                       ? ", with other sample numbers"
-         : a.targets != b.targets || a.text != b.text ? ", with other targets"
-         : !a.text               ? ", with the same targets, that hold something else"
+  return a.samples != b.samples                       ? ", with different sample numbers"
+         : a.targets != b.targets || a.text != b.text ? ", with different targets"
+         : !a.text               ? ", with the same targets but different content"
          : may_be_the_same(a, b) ? " windows of a text that one of them did not record; it was "
                                    "trained by an older version"
                                  : " windows of another text";
