@@ -247,13 +247,13 @@ TEST_F(TrainCommand, ShowsTheSettingsInForce) {
 // The kernel takes 128 KiB in one variable of the environment.
 TEST_F(TrainCommand, SettingsOfAnyLengthReachTheRanks) {
   Json config;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 30'000; ++i) {
     config["batch_schedule"].push_back(std::to_string(1000 + i) + ":12");
   }
   const std::string file = data_.write("long.json", config.dump());
   ASSERT_GT(config.dump().size(), 2U * 128 * 1024);
   train_well("run", mlp() + "-n 2 --steps 2 --config " + file);
-  EXPECT_EQ(read_json(path("run") + "/config.json").at("batch_schedule").size(), 20'000U);
+  EXPECT_EQ(read_json(path("run") + "/config.json").at("batch_schedule").size(), 30'000U);
 }
 
 TEST_F(TrainCommand, TakesEverySettingAsAFlagAndShowsItInHelp) {
