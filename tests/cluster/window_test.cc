@@ -57,6 +57,11 @@ void read_around(World& world, Window& window, unsigned seed) {
   }
 }
 
+bool is_stopped(pid_t pid) {
+  return testing::read_file(detail::concat("/proc/", pid, "/stat")).find(") T ") !=
+         std::string::npos;
+}
+
 class WindowTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -121,6 +126,46 @@ TEST_P(WindowTest, ADeadlineThatNeverComesIsNoneThatHasPassed) {
       [](InitOptions& options) { options.timeout = Milliseconds::max(); });
 }
 
+// Rank 2 does not answer: nothing can be read any more, and that is nobody else's fault.
+TEST_P(WindowTest, ARankThatDoesNotAnswerIsNamedByLaterReadsOfOthersToo) {
+  fork_world(
+      3,
+      [](World& world) {
+        const std::vector<std::byte> memory = memory_of(world.rank());
+        const auto window = world.expose(memory.data(), memory.size());
+        const std::vector<std::int64_t> mine = {getpid()};
+        std::vector<std::int64_t> pids(3);
+        world.all_gather(mine, pids).wait();
+        if (world.rank() == 2) {
+          raise(SIGSTOP);
+          return;
+        }
+        const Deadline patience(std::chrono::seconds(30));
+        const auto wait_while = [&](const auto& condition) {
+          while (condition() && !patience.passed()) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          }
+        };
+        if (world.rank() == 1) {
+          wait_while([&] { return kill(static_cast<pid_t>(pids[0]), 0) == 0; });
+          kill(static_cast<pid_t>(pids[2]), SIGCONT);
+          return;
+        }
+        wait_while([&] { return !is_stopped(static_cast<pid_t>(pids[2])); });
+        std::byte found{};
+        for (const int rank : {2, 1}) {
+          try {
+            window->read(rank, 0, 1, &found);
+            ADD_FAILURE() << "rank " << rank << " was read";
+          } catch (const CommError& error) {
+            EXPECT_EQ(error.peer(), 2) << error.what();
+            EXPECT_EQ(error.reason(), CommError::Reason::kTimeout) << error.what();
+          }
+        }
+      },
+      [](InitOptions& options) { options.timeout = std::chrono::seconds(4); });
+}
+
 TEST_P(WindowTest, AnEmptyOneCanBeExposed) {
   fork_world(2, [](World& world) {
     // Only rank 1 has something.
@@ -141,11 +186,6 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
                          [](const auto& info) {
                            return info.param == std::string("ucx") ? "ucx" : "machines";
                          });
-
-bool is_stopped(pid_t pid) {
-  return testing::read_file(detail::concat("/proc/", pid, "/stat")).find(") T ") !=
-         std::string::npos;
-}
 
 // A rank that exposes memory and meets its end.
 class LostWindowTest : public ::testing::Test {

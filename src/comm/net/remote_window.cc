@@ -96,18 +96,17 @@ class RemoteWindow final : public Window {
     reading->to = to;
     std::unique_lock lock(mutex_);
     if (broken_) {
-      reading->failed = true;
-      reading->reason = *broken_;
+      reading->failure = broken_;
     } else {
       new_.push_back(reading);
       transport_->wake();
     }
-    const auto ended = [&] { return reading->done || reading->failed; };
+    const auto ended = [&] { return reading->done || reading->failure; };
     // Not `timeout_` itself: one without an end would not fit the clock.
     const bool over = changed_.wait_for(lock, Deadline(timeout_).left(), ended);
     if (!over) {
       // The answer must not come later, into memory that is the caller's again.
-      gives_up_ = true;
+      gives_up_on_ = rank;
       transport_->wake();
       changed_.wait(lock, ended);
     }
@@ -138,13 +137,20 @@ class RemoteWindow final : public Window {
     if (const auto first = find_failure_()) {
       throw CommError(first->reason(), first->peer(), what + first->what());
     }
-    throw CommError(CommError::Reason::kPeerDied, rank, what + reading->reason);
+    const Break& why = *reading->failure;  // which may have been another read's
+    throw CommError(why.reason, why.rank, what + why.text);
   }
 
  private:
   struct Post {  // a question that may come from a rank
     Question question{};
     Ticket ticket;
+  };
+  // Why nothing can be read any more.
+  struct Break {
+    CommError::Reason reason;
+    int rank;  // to blame
+    std::string text;
   };
   struct Reading {
     int rank = 0;
@@ -153,8 +159,7 @@ class RemoteWindow final : public Window {
     Ticket asked;
     Ticket answered;
     bool done = false;
-    bool failed = false;
-    std::string reason;
+    std::optional<Break> failure;
   };
 
   void expect(int rank) {
@@ -167,15 +172,14 @@ class RemoteWindow final : public Window {
   }
 
   // Nothing is moved any more: not to those who read here, nor to those who read elsewhere.
-  void end_in_failure(std::deque<std::shared_ptr<Reading>>& readings, const std::string& reason) {
+  void end_in_failure(std::deque<std::shared_ptr<Reading>>& readings, const Break& why) {
     transport_->abandon();
     const std::lock_guard lock(mutex_);
-    broken_ = reason;
+    broken_ = why;
     readings.insert(readings.end(), new_.begin(), new_.end());
     new_.clear();
     for (const auto& reading : readings) {
-      reading->failed = true;
-      reading->reason = reason;
+      reading->failure = why;
     }
     changed_.notify_all();
   }
@@ -184,21 +188,24 @@ class RemoteWindow final : public Window {
     std::deque<Ticket> answers;
     std::deque<std::shared_ptr<Reading>> readings;
     for (;;) {
-      bool gives_up = false;
+      std::optional<int> gives_up_on;
       {
         const std::lock_guard lock(mutex_);
         if (ending_) {
           return;
         }
-        gives_up = gives_up_;
+        gives_up_on = gives_up_on_;
         for (auto& reading : new_) {
           start(*reading);
           readings.push_back(std::move(reading));
         }
         new_.clear();
       }
-      if (gives_up) {
-        end_in_failure(readings, "a read was given up");
+      if (gives_up_on) {
+        end_in_failure(readings,
+                       {CommError::Reason::kTimeout,
+                        *gives_up_on,
+                        concat("a read of rank ", *gives_up_on, " had no answer by its deadline")});
         return;
       }
       bool moved = transport_->progress();
@@ -217,7 +224,10 @@ class RemoteWindow final : public Window {
       moved |= finish(readings);
       for (const auto& reading : readings) {
         if (const auto why = transport_->lost(reading->rank)) {
-          end_in_failure(readings, concat("rank ", reading->rank, " is gone (", *why, ")"));
+          const int gone = reading->rank;
+          end_in_failure(
+              readings,
+              {CommError::Reason::kPeerDied, gone, concat("rank ", gone, " is gone (", *why, ")")});
           return;
         }
       }
@@ -286,8 +296,8 @@ class RemoteWindow final : public Window {
   // Guarded by mutex_:
   std::vector<std::shared_ptr<Reading>> new_;
   bool ending_ = false;
-  bool gives_up_ = false;              // a reader has waited too long
-  std::optional<std::string> broken_;  // why nothing can be read any more
+  std::optional<int> gives_up_on_;  // a rank that a reader has waited for too long
+  std::optional<Break> broken_;
   std::thread thread_;
 };
 
