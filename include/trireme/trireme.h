@@ -17,11 +17,11 @@
 #include "trireme/parallel/data_parallel.h"  // DDP beside your own torch::optim
 #include "trireme/parallel/engine.h"         // DDP and ZeRO
 #include "trireme/parallel/running_statistics.h"
-#include "trireme/parallel/sharded_model.h"  // models larger than one rank has room for
+#include "trireme/parallel/sharded_model.h"  // models too large for one rank
 #include "trireme/parallel/sync_batch_norm.h"
 #include "trireme/settings/train_settings.h"
 #include "trireme/shard/range.h"           // how elements are divided among ranks
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
 #include "trireme/tensor/span.h"           // lets collectives take tensors
-#include "trireme/train/checkpoints.h"     // saving, and going on
+#include "trireme/train/checkpoints.h"     // saving and resuming
 #include "trireme/train/trainer.h"         // the training loop

@@ -23,13 +23,13 @@ class CheckpointFolder {
 
   const std::string& path() const { return path_; }
   std::string path_of(std::int64_t step) const;
-  // By step; one that is damaged is among them. Empty where the folder is missing.
+  // By step, damaged ones included. Empty if the folder is missing.
   std::vector<std::int64_t> steps() const;
-  // The one written last, or the one that training was last resumed from, where nothing was written
+  // The one written last, or the one that training was last resumed from, if nothing was written
   // since.
   std::optional<std::int64_t> newest() const;
   bool contains(std::int64_t step) const;
-  // The largest sequence number of all of them; 0 where there are none.
+  // The largest sequence number of all of them; 0 if there are none.
   std::int64_t last_sequence() const;
 
   // Makes `latest` name this one, in one move.
@@ -43,7 +43,7 @@ class CheckpointFolder {
   void remove(std::int64_t step) const;
   // The names of what is being written, or was left behind by runs that were killed.
   std::vector<std::string> unfinished() const;
-  // Removes what runs that were killed have left behind. Only under the lock of the folder.
+  // Removes what killed runs left behind. Only while holding the lock of the folder.
   void remove_unfinished() const;
 
   static std::string name_of(std::int64_t step);
@@ -66,7 +66,7 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock();
 
-  // Throws the same where somebody holds it now, and changes nothing in the folder.
+  // Throws the same if another job holds it now, and changes nothing in the folder.
   static void check_free(const std::string& folder);
 
  private:

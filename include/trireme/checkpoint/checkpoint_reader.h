@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-// How what a checkpoint holds differs from what is to be loaded. All of it, not the first.
+// All differences between what a checkpoint holds and what is to be loaded, not just the first.
 struct LoadDifferences {
   std::vector<std::string> missing;      // wanted, and not in the checkpoint
   std::vector<std::string> unexpected;   // in the checkpoint, and not wanted
@@ -28,7 +28,7 @@ struct LoadSelection {
 };
 
 // A complete checkpoint, open for reading. Each rank reads the blocks that its own ranges are in,
-// wherever they were saved, and checks what it reads. Not a communication of ranks.
+// whichever rank saved them, and checks what it reads. Not collective.
 class CheckpointReader {
  public:
   // `checkpoint`: the folder of one (".../step-00000100"). Throws CheckpointError.

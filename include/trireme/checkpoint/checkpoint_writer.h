@@ -14,8 +14,8 @@ namespace trireme {
 
 struct CheckpointOptions {
   Retention retention{};
-  // Of memory for the copy that is written while training goes on. 0: as much as this rank saves.
-  // Where it is less, save() waits for the disk, and says so.
+  // Memory for the copy that is written while training continues. 0: as much as this rank saves.
+  // If it is less, save() waits for the disk, and says so.
   std::size_t snapshot_bytes = 0;
   // save() returns when the checkpoint is complete on disk.
   bool wait = false;
@@ -41,8 +41,8 @@ struct SaveReport {
 // of save() or finish() on all; what was complete before stays complete.
 class CheckpointWriter {
  public:
-  // Takes the folder's lock, makes it where it is missing and clears away what killed runs have
-  // left. Collective. Throws ConfigError, on every rank, where another job writes there.
+  // Takes the folder's lock, creates the folder if it is missing and removes what killed runs left
+  // behind. Collective. Throws ConfigError, on every rank, if another job writes there.
   CheckpointWriter(const std::string& folder,
                    std::shared_ptr<Communicator> ranks,
                    const CheckpointOptions& options = {});
@@ -51,10 +51,10 @@ class CheckpointWriter {
   ~CheckpointWriter();  // gives up what is not finished
 
   // Copies the slices, each element of which exactly one rank has, and writes them while training
-  // goes on. Collective.
+  // continues. Collective.
   SaveReport save(std::int64_t step, const StateView& state, const Notes& notes);
 
-  // Throws where a save has failed. Costs next to nothing: call it in every step.
+  // Throws if a save has failed. Costs next to nothing: call it in every step.
   void check() const;
   // The reason of the failure that check() would throw; empty: none.
   std::string failure() const;

@@ -19,7 +19,7 @@ void export_safetensors(const TensorSource& source,
                         const std::map<std::string, std::string>& metadata = {});
 
 // Makes a checkpoint of step `step` that holds these weights and nothing else, and returns its
-// path. Throws ConfigError where the folder has one of this step, or another job writes there.
+// path. Throws ConfigError if the folder already has one of this step, or another job writes there.
 std::string import_weights(const TensorSource& source,
                            const std::string& folder,
                            std::int64_t step = 0,

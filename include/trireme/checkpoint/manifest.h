@@ -39,7 +39,7 @@ struct Manifest {
   static constexpr const char* kFileName = "manifest.json";
 
   std::int64_t step = 0;
-  std::int64_t sequence = 0;  // the how many-th of its folder it is
+  std::int64_t sequence = 0;  // its number among all saved into its folder, from 1
   std::int64_t saved_at = 0;  // seconds since 1970, UTC
   int ranks = 1;              // that wrote it
   std::size_t block_bytes = 1 << 20;

@@ -57,7 +57,7 @@ class SafetensorsFile {
 
   const std::vector<TensorEntry>& entries() const;  // in the order of their bytes
   const std::map<std::string, std::string>& metadata() const;
-  // The values of a tensor, valid as long as this lives; throws ConfigError where there is none of
+  // The values of a tensor, valid as long as this lives; throws ConfigError if there is none of
   // this name.
   ConstSpan tensor(const std::string& name) const;
 

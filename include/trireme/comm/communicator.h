@@ -22,7 +22,7 @@ using Counts = std::vector<std::int64_t>;
 struct CommUse {
   std::int64_t operations = 0;  // issued
   std::int64_t bytes = 0;       // of their data, as the caller sees it (the larger of in and out)
-  // Spent inside of calls: moving and adding up data, and waiting for peers.
+  // Spent inside calls: moving and summing data, and waiting for peers.
   double seconds = 0;
   // Of messages that this rank has sent to other machines, announcements included.
   std::int64_t network_bytes = 0;
@@ -30,9 +30,9 @@ struct CommUse {
 
 // A fixed group of ranks that can exchange data.
 //
-// Every operation is issued by the call, never blocks for a peer (except where 32 are already in
-// flight) and is finished when its Work says so; until then its spans are its own. All ranks make
-// the same calls in the same order; where they do not, every rank gets a CommError that names both.
+// A call issues its operation, never blocks for a peer (unless 32 are already in flight), and the
+// operation is finished when its Work says so; until then it owns its spans. All ranks make the
+// same calls in the same order; if they do not, every rank gets a CommError that names both calls.
 // Spans are contiguous host memory: std::vector, SharedBuffer::span, or a CPU tensor
 // (tensor/span.h), of any length. Input and output of a call must not overlap unless it says so.
 //
@@ -88,12 +88,12 @@ class Communicator {
   Work barrier();
 
   // Memory that collectives use in place: `bytes` for every rank. Collective and blocking; all
-  // ranks ask for the same size. Throws MemoryError on every rank where one cannot have it, and
+  // ranks ask for the same size. Throws MemoryError on every rank if one cannot have it, and
   // leaves the communicator usable. Only the parts of ranks on this machine can be read.
   virtual SharedBuffer allocate(std::size_t bytes) = 0;
 
   // The ranks that share this rank's machine and its memory, as a communicator of their own: itself
-  // where all do.
+  // if all do.
   virtual Communicator& machine() { return *this; }
   // All ranks are on one machine: each can read the SharedBuffers of every other.
   virtual bool one_machine() const { return true; }

@@ -16,11 +16,11 @@ struct RankFailure {
 };
 
 // Lets all ranks know of a failure that only some have seen, so that all throw and none waits for
-// one that has. `mine` is empty where this rank has not failed. Collective.
+// one that has. `mine` is empty if this rank has not failed. Collective.
 std::optional<RankFailure> first_failure(Communicator& ranks, const std::string& mine);
 
-// Does what may fail on some ranks only, a look at files for one, and throws on all of them where
-// it does: what it threw where it failed, a CheckpointError that names the rank elsewhere.
+// Does something that may fail on some ranks only, such as reading files, and throws on all of them
+// if it does: the original error where it failed, a CheckpointError that names the rank elsewhere.
 // Collective.
 template <class Action>
 void on_all_ranks(Communicator& ranks, const Action& action) {

@@ -19,7 +19,7 @@ inline constexpr char kEnvJob[] = "TRIREME_JOB";  // names the job; not a secret
 inline constexpr char kEnvEpoch[] = "TRIREME_EPOCH";
 inline constexpr std::int64_t kMostEpoch = std::int64_t{1} << 62;
 inline constexpr char kEnvToken[] = "TRIREME_TOKEN";  // proves membership; a secret
-// As the token: there is no secret, and whoever reaches the port may join. A user must say so.
+// As the token: there is no secret, and anyone who can reach the port may join. Only on request.
 inline constexpr char kNoToken[] = "none";
 inline constexpr char kEnvTimeout[] = "TRIREME_TIMEOUT";  // seconds, of every wait
 inline constexpr char kEnvLogDir[] = "TRIREME_LOG_DIR";
@@ -47,14 +47,14 @@ struct ForeignRank {
   int size = 1;
 };
 
-// What this process is to another launcher than Trireme's; nothing where it was started alone, or
-// by Trireme's. Throws ConfigError for variables that make no sense.
+// What this process is to a launcher other than Trireme's; nothing if it was started alone or by
+// Trireme's. Throws ConfigError for variables that make no sense.
 std::optional<ForeignRank> foreign_rank();
 
 // Why a rank failed, in its own words.
 struct FailureReport {
   int rank = -1;
-  int blamed = -1;  // the rank it fails because of; -1 where it is not another rank
+  int blamed = -1;  // the rank that caused the failure; -1 if it is not another rank
   bool rendezvous_timed_out = false;
 
   std::string to_line() const;  // ends with a newline, shorter than a pipe's atomic write

@@ -48,9 +48,9 @@ inline constexpr std::size_t kMaxAbsentRanges = 1000;
 // What besides the ranks' inputs decides the chain of a sum. Ranges are elements of the whole
 // input, ascending and disjoint.
 struct SumTerms {
-  // What this rank leaves out: the chain goes on with the next rank, nothing is added in its place
-  // (+0.0 would change the sign of a -0.0). Where every rank leaves an element out and nothing was
-  // accumulated, reduce_scatter keeps what the output had, and all_reduce leaves anything there.
+  // What this rank leaves out: the chain continues with the next rank, nothing is added in its
+  // place (+0.0 would change the sign of a -0.0). If every rank leaves an element out and nothing
+  // was accumulated, reduce_scatter keeps what the output had; all_reduce leaves it undefined.
   std::vector<Range> absent{};
   // reduce_scatter: the output's old value is the first term of the chain ...
   bool accumulate = false;

@@ -43,7 +43,7 @@ class SharedBuffer {
   std::size_t size_bytes() const { return impl_ ? impl_->size_bytes() : 0; }
   bool valid() const { return impl_ != nullptr; }
 
-  // `numel` elements of this rank's part from byte `offset` on; throws ConfigError where they do
+  // `numel` elements of this rank's part from byte `offset` on; throws ConfigError if they do
   // not fit. The span keeps the buffer alive.
   Span span(Dtype dtype, std::int64_t numel, std::size_t offset = 0) const;
 

@@ -14,7 +14,7 @@ class WorkState {
   virtual ~WorkState() = default;
   // Blocks until the operation is finished on this rank; `timeout` zero means the communicator's.
   virtual void wait(Milliseconds timeout) = 0;
-  // Makes what progress it can without blocking; true when finished.
+  // Makes whatever progress it can without blocking; true when finished.
   virtual bool poll() = 0;
   // The ranks it waits for, as far as is known.
   virtual std::vector<int> missing() { return {}; }
@@ -25,7 +25,7 @@ class WorkState {
 // and must not be touched before `wait` returns.
 //
 // Operations of one communicator run in the order they were issued. Progress is made by whoever
-// calls into the communicator (`wait`, `done`, or the next operation), or by a helper thread where
+// calls into the communicator (`wait`, `done`, or the next operation), or by a helper thread if
 // `InitOptions::progress_thread` asks for one.
 class [[nodiscard]] Work {
  public:
@@ -33,7 +33,7 @@ class [[nodiscard]] Work {
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
   Work(Work&&) = default;
   Work& operator=(Work&&) = default;
-  ~Work();  // an unfinished operation goes on; that nobody waited for it is logged
+  ~Work();  // an unfinished operation continues; that nobody waited for it is logged
 
   // Returns when the result is in place and the inputs may be reused. Throws CommError when a peer
   // dies (within a second), calls something else, or when `timeout` (default: the communicator's
@@ -41,7 +41,7 @@ class [[nodiscard]] Work {
   void wait();
   void wait(Milliseconds timeout);
 
-  // Nobody will wait: the operation goes on, and that is no mistake.
+  // Nobody will wait, on purpose: the operation continues, and nothing is logged.
   void forget() { state_.reset(); }
 
   // True when finished; never blocks. Throws like wait.

@@ -14,37 +14,36 @@ namespace trireme {
 
 // How a process joins its job. Everything has a default: under a launcher `init()` is enough.
 struct InitOptions {
-  // This process's place, for programs that start their own ranks. Both or none; none means that
-  // the launcher's variables say it.
+  // This process's place, for programs that start their own ranks. Both or neither; neither means
+  // that the launcher's variables say it.
   std::optional<int> rank;
   std::optional<int> size;
   // The job's name and secret. Empty: TRIREME_JOB and TRIREME_TOKEN, or what the launcher implies.
-  // Ranks that meet at a TCP port must have a token; "none" lets anyone join who reaches the port.
+  // Ranks that meet at a TCP port need a token; "none" lets anyone join who can reach the port.
   std::string job;
   std::string token;
-  // Which attempt at the job this is, from 0. Ranks of different ones refuse each other, so that
-  // one that was left over cannot join those that were started in its place; worlds are counted
-  // anew in each. None: TRIREME_EPOCH, else what the launcher says (torchrun and Slurm count
-  // restarts).
+  // Which attempt at the job this is, from 0. Ranks of different attempts refuse each other, so
+  // that one left over cannot join those started in its place; worlds are counted afresh in each.
+  // Not set: TRIREME_EPOCH, else what the launcher says (torchrun and Slurm count restarts).
   std::optional<std::int64_t> epoch;
-  // Of every wait, the rendezvous included. Zero: TRIREME_TIMEOUT, else kDefaultTimeout.
+  // The limit of every wait, the rendezvous included. Zero: TRIREME_TIMEOUT, else kDefaultTimeout.
   Milliseconds timeout{0};
   // Processes of different versions refuse each other. Empty: TRIREME_PROGRAM_VERSION, else the
   // build ID of the executable.
   std::string program_version;
-  // A thread that makes progress while this rank computes. Worth it only where the rank has a
+  // A thread that makes progress while this rank computes. Worth it only if the rank has a
   // processor to spare.
   bool progress_thread = false;
   // Half of the staging area of each rank, through which memory that is not in a SharedBuffer
-  // passes. Rank 0's value counts.
+  // passes. Rank 0's value applies.
   std::size_t stage_bytes = 512 << 10;
   // Ordinary memory, which is in no SharedBuffer, can be read by the other ranks of the machine
-  // through the kernel (process_vm_readv): one copy instead of two. "auto": where every rank can
-  // read every other's, else none does; "off": not at all. Empty: TRIREME_KERNEL_COPY, else "auto".
+  // through the kernel (process_vm_readv): one copy instead of two. "auto": if every rank can read
+  // every other's, else none does; "off": never. Empty: TRIREME_KERNEL_COPY, else "auto".
   std::string kernel_copy;
   // How ranks reach each other: "auto", "shm" (shared memory, one machine), "ucx" or "mpi". Empty:
-  // TRIREME_BACKEND, else "auto": shared memory inside a machine, UCX between machines, MPI where
-  // mpirun has started ranks on several machines and nothing says where they can meet.
+  // TRIREME_BACKEND, else "auto": shared memory inside a machine, UCX between machines, MPI if
+  // mpirun started ranks on several machines and nothing says where they can meet.
   std::string backend;
   // Between machines: "auto", "direct", "ring", "tree", "doubling" or "aggregator". Empty:
   // TRIREME_ALGORITHM, else "auto". Ring sums have an order of their own.

@@ -40,7 +40,7 @@ class CommError : public Error {
     kAborted
   };
 
-  // `peer` is the rank to blame, -1 where it is not one rank.
+  // `peer` is the rank to blame, -1 if it is not a single rank.
   CommError(Reason reason, int peer, const std::string& message)
       : Error(message), reason_(reason), peer_(peer) {}
 
@@ -52,7 +52,7 @@ class CommError : public Error {
   int peer_;
 };
 
-// Memory that was asked for is not to be had: free some, or ask for less. Nothing has changed.
+// The requested memory is not available: free some, or ask for less. Nothing has changed.
 class MemoryError : public Error {
  public:
   using Error::Error;
@@ -83,7 +83,7 @@ class StepGivenUp : public Error {
 // A file of data is not what it should be.
 class DataError : public Error {
  public:
-  // `offset` is in bytes from the start of the file, of what is wrong; -1 where it is the file.
+  // `offset` is where the problem is, in bytes from the start; -1 if it is the file as a whole.
   DataError(std::string file, std::int64_t offset, const std::string& message)
       : Error(message), file_(std::move(file)), offset_(offset) {}
   const std::string& file() const { return file_; }

@@ -6,7 +6,7 @@
 
 namespace trireme::detail {
 
-// Text that came from somebody else, as it may be shown on a terminal or put into a message:
+// Text from an untrusted source, made safe to show on a terminal or put into a message:
 // control characters and bytes that are not UTF-8 are written as \x1b, and what is longer than
 // `longest` bytes is cut, with "..." at its end. A terminal obeys control characters, and a line
 // break would begin a line that looks like ours.

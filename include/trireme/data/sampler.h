@@ -36,7 +36,7 @@ struct SamplerOptions {
 };
 
 // Where a run is in its data: how many samples all its steps together have taken. The whole state
-// of a sampler; save it and go on from it, in mid-epoch too, also with another batch size.
+// of a sampler; save it and resume from it, even in mid-epoch and with another batch size.
 using DataPosition = std::int64_t;
 
 // Which samples each micro-batch of each step holds: a pure function of the options and the

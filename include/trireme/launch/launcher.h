@@ -10,14 +10,14 @@ namespace trireme {
 struct LaunchOptions {
   std::vector<std::string> command;  // the program and its arguments
   int ranks = 1;                     // on this machine; machines may differ
-  // Threads of each rank (OMP_NUM_THREADS and its like). Not set: the processors that fall to a
-  // rank, or what the environment already says.
+  // Threads per rank (OMP_NUM_THREADS and the like). Not set: a rank's share of the processors, or
+  // what the environment already says.
   std::optional<int> threads;
   // A folder for rank-R.log files and flight records; created. Empty: none.
   std::string log_dir;
   // The deadline of every wait inside the job, the rendezvous included. Not set: the library's.
   std::optional<double> timeout_seconds;
-  // Give each rank processors of its own where there are enough.
+  // Give each rank processors of its own if there are enough.
   bool bind = true;
   // Additional variables for every rank, NAME=VALUE.
   std::vector<std::string> environment;
@@ -26,8 +26,8 @@ struct LaunchOptions {
   bool rank0_speaks = false;
   // Time to end in good order after a signal, before the ranks are killed.
   double end_seconds = 3;
-  bool append_logs = false;          // what the files in log_dir hold already stays
-  std::string name = "trireme run";  // of who speaks, in messages
+  bool append_logs = false;          // keep what the files in log_dir already hold
+  std::string name = "trireme run";  // how messages name the launcher
 
   // A job over several machines: `launch` is called once on each, with the same `nodes`.
   int nodes = 1;

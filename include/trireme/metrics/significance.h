@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-// How sure a difference is.
+// How certain a difference is.
 
 namespace trireme {
 
@@ -32,7 +32,7 @@ struct Difference {
   const char* test = "";
 };
 
-// All tests throw ConfigError where there are no values, or no pairs. A single pair has no spread:
+// All tests throw ConfigError if there are no values, or no pairs. A single pair has no spread:
 // its interval is infinite and its p-value 1. Values that are not finite give NaN.
 
 // From a mean difference with its standard error, which has so many degrees of freedom; not above 0

@@ -14,7 +14,7 @@ namespace trireme {
 class EventFile {
  public:
   explicit EventFile(const std::string& folder);
-  // For a run that goes on with `first_step`: TensorBoard drops what the folder's older files have
+  // For a run that resumes with `first_step`: TensorBoard drops what the folder's older files have
   // of this step and of later ones.
   EventFile(const std::string& folder, std::int64_t first_step);
   EventFile(const EventFile&) = delete;

@@ -15,8 +15,8 @@ namespace trireme {
 class LineFile {
  public:
   explicit LineFile(const std::string& path);  // begins a new file
-  // Goes on with one, after so many bytes of it; what comes behind them is cut off. It is made
-  // where there is none.
+  // Continues an existing file after its first so many bytes; the rest is cut off. Creates the file
+  // if there is none.
   LineFile(const std::string& path, std::uint64_t kept_bytes);
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;

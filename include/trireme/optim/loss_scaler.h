@@ -26,9 +26,9 @@ class LossScaler {
 
   explicit LossScaler(const LossScalerOptions& options = {});
 
-  // What the loss is multiplied with.
+  // What the loss is multiplied by.
   double scale() const { return state_.scale; }
-  // What gradients are multiplied with; exact.
+  // What gradients are multiplied by; exact.
   double unscale() const { return 1 / state_.scale; }
 
   // It cannot become smaller.
@@ -40,7 +40,7 @@ class LossScaler {
 
   const State& state() const { return state_; }
   void restore(const State& state);
-  // Throws ConfigError where no scaler can be in this state.
+  // Throws ConfigError if no scaler can be in this state.
   static void check(const State& state);
 
  private:

@@ -15,7 +15,7 @@ class Schedule {
   static Schedule constant();
   // times `gamma` every `every` steps
   static Schedule step(std::int64_t every, double gamma = 0.1);
-  // times `gamma` at each of the milestones, which rise
+  // times `gamma` at each of the milestones, which increase
   static Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);
   // from 1 to `final_factor` over `total` steps along half a cosine, constant after that
   static Schedule cosine(std::int64_t total, double final_factor = 0);

@@ -16,7 +16,7 @@ void note_half_autocast();
 //
 //   auto loss = [&] { trireme::Autocast scope; return loss_of(engine.forward(x), y); }();
 //
-// Around a whole training loop it gives the same: engines forget casts of weights that they change.
+// It works the same around a whole training loop: engines drop casts of weights that they change.
 // The casts of weights live until backward: with stage 3 and little memory, use Precision instead.
 class Autocast {
  public:

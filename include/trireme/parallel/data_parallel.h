@@ -45,8 +45,8 @@ class DataParallelBase {
   ~DataParallelBase();
 
   // Computes gradients; afterwards every parameter's .grad is the average over the ranks (the sum
-  // divided by their number). A parameter that no rank used keeps an undefined one. Gradients of
-  // an earlier backward that somebody has kept stay what they were. Collective.
+  // divided by their number). A parameter that no rank used keeps an undefined one. Gradients kept
+  // from an earlier backward are not touched. Collective.
   void backward(const at::Tensor& loss);
   NoSync no_sync();
 

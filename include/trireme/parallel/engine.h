@@ -31,7 +31,7 @@ struct MemoryReport {
   std::string to_string() const;  // a table
 };
 
-// What a training goes on with, as named ranges; see EngineBase::state.
+// The state that training resumes from, as named ranges; see EngineBase::state.
 struct EngineState {
   StateView view;
   std::shared_ptr<const void> owner;  // of copies that the view points to
@@ -67,31 +67,31 @@ class EngineBase {
   // machines, where ranks read each other's parts.
   ~EngineBase();
 
-  // Computes the gradients of one micro-batch; they are summed over the ranks on the way. The loss
-  // is the user's own, not divided by anything: the engine divides by the number of micro-batches.
+  // Computes the gradients of one micro-batch and sums them across the ranks as it runs. Pass the
+  // loss itself, not divided by anything: the engine divides by the number of micro-batches.
   void backward(const at::Tensor& loss);
 
   // Ends a micro-batch. When it was the step's last one, updates the parameters and returns true.
-  // (With float16, an overflow on any rank skips the update; skipped_steps() counts them. Where no
-  // rank had a micro-batch, because those that would have joined, it changes nothing and returns
-  // false.) Throws GradientError on every rank, changing nothing, when a gradient is not finite.
-  // After an error out of the update itself, parameters are half updated: the engine is only good
-  // to be unwrapped.
+  // (With float16, an overflow on any rank skips the update; skipped_steps() counts them. If no
+  // rank had a micro-batch, because those that would have had one joined, it changes nothing and
+  // returns false.) Throws GradientError on every rank, changing nothing, if a gradient is not
+  // finite. After an error in the update itself, parameters are half updated: the engine can only
+  // be unwrapped.
   bool step();
 
-  // Ends a step before all of its micro-batches are there, as where the data of an epoch is not a
-  // multiple of them: updates with those that the ranks have (EngineOptions::divisor) and returns
-  // true; false where there are none. After step(), on every rank.
+  // Ends a step before all of its micro-batches are done, for example because an epoch's data is
+  // not a multiple of them: updates with those that the ranks have (EngineOptions::divisor) and
+  // returns true; false if there are none. After step(), on every rank.
   bool flush();
 
-  // For a rank whose forward or backward failed (out of memory) and who wants to try again: tells
+  // For a rank whose forward or backward failed (out of memory) and that wants to try again: tells
   // the others, drops the step's gradients and throws StepGivenUp; they throw it at the step's end,
   // or where they ask for its sums before (clip_grad_norm, grad). One that has joined joins again.
   [[noreturn]] void give_up(const std::string& reason);
 
   // How many of a step's micro-batches each rank computes, from the next step on; between steps.
-  // Slower ranks can so be given fewer, or all of them more and smaller ones. The sums stay one
-  // chain over the micro-batches: who computes them changes no bit. The same numbers on every rank.
+  // So slower ranks can be given fewer, or all of them more and smaller ones. The sums stay one
+  // chain over the micro-batches, so who computes them changes no bit. Same numbers on every rank.
   void deal(const std::vector<std::int64_t>& micro_batches);
 
   // For a rank that has no more data while others have: takes part in their steps, with nothing of
@@ -100,19 +100,19 @@ class EngineBase {
 
   // After the last backward of a step, before step(): bounds the norm of the averaged gradient and
   // returns what it was. Returns 0 and does nothing before the step's other micro-batches. The same
-  // bound on every rank; where it is not, all throw ConfigError and the step's gradients are
+  // bound on every rank; if it is not, all throw ConfigError and the step's gradients are
   // dropped. With check_gradients = false, a norm that is not finite does what it does in
   // torch.nn.utils.clip_grad_norm_: an infinite one makes the finite gradients 0.
   double clip_grad_norm(double max_norm);
 
   // The averaged gradient of a parameter, whole, at any stage; between the last backward of a step
-  // and step(). Undefined where no rank had one.
+  // and step(). Undefined if no rank had one.
   at::Tensor grad(const std::string& parameter);
 
   // The moving average of a parameter, whole (EngineOptions::ema_decay).
   at::Tensor average(const std::string& parameter);
 
-  // Parameters, whole and writable, for as long as the result lives; all of them where no name is
+  // Parameters, whole and writable, for as long as the result lives; all of them if no name is
   // given. Elsewhere parameters can be read, and a write is refused by name.
   Gathered gathered(const std::vector<std::string>& parameters = {});
 
@@ -122,12 +122,12 @@ class EngineBase {
   EngineState state();
   // Step counts, learning rate and loss scale, as a text for restore().
   std::string progress() const;
-  // Puts a state back. `fill` is given what this rank holds, which at a low stage is more than it
-  // saves, and writes what it has of it; what it leaves alone keeps its value. An empty `progress`:
-  // only values change, and the averages start anew. The same text on every rank. Where it fails on
-  // one rank, all throw: what `fill` threw. By throwing a ConfigError, `fill` promises that it has
-  // written nothing, as after a look at shapes alone: the engine goes on as it was. After another
-  // error it is only good to be unwrapped. Collective, between steps.
+  // Restores a state. `fill` is given what this rank holds, which at a low stage is more than it
+  // saves, and writes what it has of it; the rest keeps its value. An empty `progress`: only values
+  // change, and the averages start afresh. The same text on every rank. If it fails on one rank,
+  // all throw what `fill` threw. By throwing a ConfigError, `fill` promises that it has written
+  // nothing (it only looked at shapes, say), and the engine remains usable. After any other error
+  // it can only be unwrapped. Collective, between steps.
   void restore(const std::function<void(const StateView& into)>& fill,
                const std::string& progress = {});
 
@@ -142,7 +142,7 @@ class EngineBase {
   std::int64_t micro_batches() const;
   std::int64_t steps() const;  // updates so far
   double learning_rate() const;
-  // The schedule's factor applies to it. The same on every rank, from 0 on. Not between the last
+  // The schedule's factor applies to it. The same on every rank, 0 or more. Not between the last
   // backward of a step and step().
   void set_learning_rate(double base);
   // Of the averaged gradient, before clipping, in the last step that was clipped; NaN before it.
@@ -156,23 +156,23 @@ class EngineBase {
   const EngineOptions& options() const;
 
  protected:
-  // Throws ConfigError where this engine was moved from.
+  // Throws ConfigError if this engine was moved from.
   detail::EngineCore& core() const;
 
  private:
   std::unique_ptr<detail::EngineCore> core_;
 };
 
-// Trains any module on all ranks: DistributedDataParallel and ZeRO stages 1 to 3, told apart by
-// EngineOptions::zero and by nothing in the result.
+// Trains any module on all ranks: DistributedDataParallel and ZeRO stages 1 to 3, chosen by
+// EngineOptions::zero, with the same result.
 //
 //   trireme::Engine engine(model, trireme::AdamW({.lr = 3e-4}), {.zero = 3}, world);
 //   auto loss = loss_of(engine.forward(batch));
 //   engine.backward(loss);
 //   engine.step();
 //
-// Rank 0's parameters and buffers become everyone's. The model's parameters are the engine's from
-// then on: they may be read anywhere and written inside gathered().
+// Rank 0's parameters and buffers become everyone's. From then on the engine owns the model's
+// parameters: they may be read anywhere and written inside gathered().
 template <class Model>
 class Engine : public EngineBase {
  public:

@@ -17,7 +17,7 @@ namespace trireme {
 
 // Where the parameters of stage 3 live.
 enum class Placement {
-  kAutomatic,  // mapped where all ranks share a machine
+  kAutomatic,  // mapped if all ranks share a machine
   kMapped,     // one physical copy that every rank of the machine reads; nothing is gathered
   kCopied,     // each rank holds its part; units are put together for use and released after it
 };
@@ -49,7 +49,7 @@ enum class Divisor {
 
 // Placement::kCopied: whether a thread puts the next unit together while this one is used.
 enum class Prefetch {
-  kAutomatic,  // where the rank has a second processor
+  kAutomatic,  // if the rank has a second processor
   kOn,
   kOff,
 };
@@ -97,7 +97,7 @@ struct EngineOptions {
   bool check_gradients = true;
 
   Precision precision = Precision::kAsModel;
-  // Scale the loss also where no parameter is float16: for Autocast(at::kHalf).
+  // Scale the loss even if no parameter is float16: for Autocast(at::kHalf).
   bool scale_loss = false;
   LossScalerOptions loss_scale{};
 
@@ -110,7 +110,7 @@ struct EngineOptions {
 
   std::size_t bucket_bytes = 1 << 20;
   int bucket_count = 8;  // buckets that may be on their way at a time
-  // Of units put together at a time (kCopied); 0: the largest two.
+  // Of units assembled at a time (kCopied); 0: the largest two.
   std::size_t gather_bytes = 0;
   Prefetch prefetch = Prefetch::kAutomatic;
 

@@ -10,9 +10,9 @@
 
 namespace trireme {
 
-// Running statistics of batch norms as one process would have them that walks through a step's
-// micro-batches in order, for any number of ranks. (Else each rank's follow its own micro-batches,
-// and evaluation depends on the number of ranks.)
+// Running statistics of batch norms as a single process would have them that goes through a step's
+// micro-batches in order, for any number of ranks. (Otherwise each rank's follow its own
+// micro-batches, and evaluation depends on the number of ranks.)
 //
 // A batch norm sets running = (1 - momentum) * running + momentum * batch. Here each micro-batch
 // starts from 0, which leaves momentum * batch; at the end of a step the ranks exchange these, and
@@ -25,7 +25,7 @@ namespace trireme {
 //   ...
 //   statistics.finish_step(engine.micro_batches());
 //
-// Looks after torch::nn::BatchNorm1d, 2d and 3d that track statistics with a fixed momentum.
+// Handles torch::nn::BatchNorm1d, 2d and 3d that track statistics with a fixed momentum.
 class RunningStatistics {
  public:
   // Rank 0's statistics become everyone's. Collective.
@@ -43,7 +43,7 @@ class RunningStatistics {
   void finish_step(std::int64_t micro_batches);
   // Drops those of a step that is not taken.
   void forget_step();
-  // The model's buffers have been set, between two steps, alike on all ranks: goes on from them.
+  // The model's buffers were set, between two steps and alike on all ranks: continues from them.
   void buffers_changed();
 
  private:

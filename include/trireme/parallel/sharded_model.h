@@ -31,15 +31,14 @@ class Construction {
 }  // namespace detail
 
 // Builds a model of which no rank ever holds more than one large parameter whole, so that it may be
-// larger than what one rank has room for; give it to an Engine with stage 3. Every rank runs the
-// constructor, with the same random seed, and gets the initial values that it would get without
-// this.
+// too large for one rank; give it to an Engine with stage 3. Every rank runs the constructor, with
+// the same random seed, and gets the initial values that it would get without this.
 //
 //   auto model = trireme::build_sharded(*world, [] { return std::make_shared<Net>(); });
 //
 // Collective. Until an engine takes it, the model can be read; constructors must not take pointers
-// to the memory of tensors. Tensors that were there before stay as they are, on each rank its own.
-// Parameters on one memory, and views of them that somebody keeps, are refused as an engine does.
+// to the memory of tensors. Tensors that already existed stay as they are, separate on each rank.
+// Parameters that share memory, and kept views of them, are refused, as an engine does.
 template <class Factory>
 auto build_sharded(Communicator& ranks, Factory&& factory) {
   detail::Construction construction(ranks);

@@ -27,9 +27,9 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
 std::string to_string(const std::vector<SettingDifference>& differences,
                       const std::string& saved_in = "the checkpoint");
 
-// For going on from a checkpoint of `step`, which was saved with other settings. Throws ConfigError
-// with all differences of the result and what can be done, unless given.allow_changes; returns them
-// then.
+// For resuming from a checkpoint of `step` that was saved with other settings. Throws ConfigError
+// with all differences that change the result and what can be done, unless given.allow_changes;
+// returns them then.
 std::vector<SettingDifference> check_same_result(const std::string& saved,
                                                  const TrainSettings& given,
                                                  std::int64_t step);

@@ -17,7 +17,7 @@ struct SpanOf<at::Tensor> {
   static ConstSpan of_read(const at::Tensor& tensor);
 };
 
-// The dtype of the same name. Throws ConfigError where there is none.
+// The dtype of the same name. Throws ConfigError if there is none.
 Dtype dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(Dtype dtype);
 

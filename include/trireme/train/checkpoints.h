@@ -16,7 +16,7 @@ struct Resumed {
   std::int64_t step = 0;  // that the checkpoint was saved after
   std::string path;
   Notes notes;
-  int ranks = 1;  // that had saved it
+  int ranks = 1;  // that saved it
 };
 
 // An engine's checkpoints: saved in the background by all ranks, each its own part; loaded at any
@@ -37,8 +37,8 @@ class Checkpoints {
               const CheckpointOptions& options = {});
 
   // Weights, optimizer states, averages, buffers, generators, step counts, schedule and loss scale,
-  // between two steps. Training may go on at once. The checkpoint is called after `step`; nothing:
-  // the engine's updates so far (which do not count what float16 has skipped).
+  // between two steps. Training may continue at once. The checkpoint is named after `step`; not
+  // given: the engine's updates so far (which do not count steps that float16 skipped).
   SaveReport save(EngineBase& engine,
                   const Notes& notes = {},
                   std::optional<std::int64_t> step = std::nullopt);
@@ -47,8 +47,8 @@ class Checkpoints {
   std::string failure() const { return writer_.failure(); }
   void finish() { writer_.finish(); }
 
-  // The newest checkpoint, or the one of `step`, into the engine; nothing where there is none. With
-  // the number of ranks that saved it, the generators go on where they were.
+  // Loads the newest checkpoint, or the one of `step`, into the engine; returns nothing if there is
+  // none. On the number of ranks that saved it, the generators continue where they were.
   std::optional<Resumed> resume(EngineBase& engine,
                                 std::optional<std::int64_t> step = std::nullopt);
 
@@ -59,9 +59,9 @@ class Checkpoints {
   CheckpointWriter writer_;
 };
 
-// All of one checkpoint (".../step-00000100") into an engine, exactly. Collective; where it throws,
-// it does so on every rank, and the engine is only good to be unwrapped. Throws ConfigError with
-// every difference, CheckpointError.
+// Loads all of one checkpoint (".../step-00000100") into an engine, exactly. Collective; if it
+// throws, it does so on every rank, and the engine can then only be unwrapped. Throws ConfigError
+// with every difference, CheckpointError.
 Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine);
 
 // Only the weights and buffers of one. `partial`: what fits, the rest is returned.

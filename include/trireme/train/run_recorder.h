@@ -34,8 +34,8 @@ inline constexpr const char* kCheckpointsFolder = "checkpoints";
 // Numbers are written with all their digits. Throws Error with file and reason when a file cannot
 // be written.
 //
-// A run that goes on from a checkpoint goes on in its files: what they have of later steps is cut
-// off, so that there is neither a gap nor anything twice.
+// A run that resumes from a checkpoint continues its files: what they have of later steps is cut
+// off, so that there are no gaps and no duplicates.
 class RunRecorder final : public TrainObserver {
  public:
   // `folder` exists; nothing in it is changed before training begins. `out`: where progress is

@@ -17,8 +17,8 @@ namespace trireme {
 // to know them (ModelNotes). Unlike other exports, it holds all tensors at a time.
 void export_torch_archive(const TensorSource& source, const std::string& path);
 
-// The tensors of an archive, in memory. Throws DataError for a file that is none, is cut short or
-// damaged, and ConfigError for one that holds tensors of types Trireme has not.
+// The tensors of an archive, in memory. Throws DataError for a file that is not one, is cut short
+// or damaged, and ConfigError for one that holds tensors of types Trireme does not have.
 std::unique_ptr<TensorSource> open_torch_archive(const std::string& path);
 
 // The ModelNotes of a module, to be kept with its weights.

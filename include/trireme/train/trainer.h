@@ -41,8 +41,8 @@ struct TrainBeginning {
   std::int64_t step = 0;        // that was the last one taken; 0: from the start
   bool evaluated = false;       // whether the evaluation after that step is known already
   std::int64_t best_step = 0;   // of the best evaluation up to then; 0: there was none
-  std::string checkpoint;       // that it goes on from; empty: from the start
-  int ranks = 0;                // that had saved it
+  std::string checkpoint;       // that it resumes from; empty: from the start
+  int ranks = 0;                // that saved it
   const Parts* data = nullptr;  // what is trained and evaluated on, as the model sees it
 };
 
@@ -85,7 +85,7 @@ struct TrainResult {
   double communication_share = 0;      // of the steps' time, mean of the ranks
   double data_share = 0;               // waited for data
   double record_share = 0;             // spent on reporting, on the rank that does
-  double save_share = 0;               // stood still for checkpoints
+  double save_share = 0;               // paused for checkpoints
   std::int64_t micro_batch = 0;
   MemoryReport memory;
   std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
@@ -94,20 +94,20 @@ struct TrainResult {
   std::int64_t sum_group = 0;  // Communicator::sum_group, of which the last bits depend; 0: unknown
 };
 
-// Where a training is kept, so that it can go on after it was ended, however it was ended.
+// Where a run is kept, so that it can be resumed, however it ended.
 struct TrainCheckpoints {
   // Checkpoints are saved there (settings.save_every, keep_last, keep_every, snapshot_limit). Held
   // against other jobs for as long as training lasts. Empty: nothing is saved.
   std::string folder{};
-  // Go on from the newest one there, where there is one. Else a folder that holds some is refused.
+  // Resume from the newest one there, if there is one. Else a folder that holds some is refused.
   bool resume = true;
-  // Go on from this one, which has to be there.
+  // Resume from this one, which has to be there.
   std::optional<std::int64_t> step{};
 };
 
 // The training loop: any model, any dataset, any stage; a step's data and random numbers follow the
 // micro-batch and not the rank, so that losses are the same to the last bit for any number of ranks
-// and any stage, where the batch and the micro-batch are.
+// and any stage, as long as the batch and the micro-batch are the same.
 //
 //   auto world = trireme::init();
 //   auto data = trireme::open_data({.path = "fashion-mnist"});
@@ -121,8 +121,8 @@ struct TrainCheckpoints {
 // step that is not finite, with step, rank and parameter), MemoryError (not even one sample fits),
 // ConfigError, CheckpointError (one that cannot be read, or could not be written).
 //
-// With a folder for checkpoints, the same call goes on where the last one that was saved ended, for
-// any number of ranks and any stage, and ends with the same bits as one that never was interrupted:
+// With a folder for checkpoints, the same call resumes from the last one that was saved, on any
+// number of ranks and at any stage, and is bit-identical to an uninterrupted run:
 //
 //   trireme::train(settings, model, data, world, nullptr, {}, {.folder = "run/checkpoints"});
 //

@@ -15,8 +15,8 @@ void save_weights(const std::string& path,
                   const torch::nn::Module& module,
                   const std::map<std::string, std::string>& metadata = {});
 
-// Sets parameters and buffers from such a file. Throws ConfigError where a name or a shape is
-// missing, left over or another one; nothing has changed then.
+// Sets parameters and buffers from such a file. Throws ConfigError, changing nothing, if a name is
+// missing or left over, or a shape differs.
 void load_weights(const std::string& path, torch::nn::Module& module);
 // The same from any source, a checkpoint for instance.
 void load_weights(const TensorSource& source, torch::nn::Module& module);
