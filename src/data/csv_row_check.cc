@@ -69,7 +69,7 @@ class RowIndexer {
       row.dropped = true;  // before its words count as classes and categories
       return row;
     }
-    DataFaults found;
+    DataFaults found(piece.faults.room());
     CsvCells cells(line, layout_.separator);
     std::int64_t column = 0;
     try {
@@ -85,7 +85,7 @@ class RowIndexer {
       return row;
     }
     if (column != layout_.size()) {
-      found = {};
+      found = DataFaults(piece.faults.room());
       found.add([&] {
         return DataFault{
             file_.offset_of(line.data()),

@@ -27,7 +27,7 @@ std::string advice_of(const std::vector<DataFault>& faults, const char* before) 
 }  // namespace
 
 void DataFaults::add(const std::function<DataFault()>& fault) {
-  if (shown_.size() < kMostShown) {
+  if (room() > 0) {
     shown_.push_back(fault());
   }
   ++count_;
@@ -35,7 +35,7 @@ void DataFaults::add(const std::function<DataFault()>& fault) {
 
 void DataFaults::append(const DataFaults& later) {
   for (const DataFault& fault : later.shown_) {
-    if (shown_.size() < kMostShown) {
+    if (room() > 0) {
       shown_.push_back(fault);
     }
   }

@@ -21,6 +21,10 @@ class DataFaults {
  public:
   static constexpr std::size_t kMostShown = 20;
 
+  explicit DataFaults(std::size_t most_shown = kMostShown) : most_shown_(most_shown) {}
+  // How many more would be shown.
+  std::size_t room() const { return most_shown_ - shown_.size(); }
+
   // `fault` is asked for only where it is shown: there may be one in every cell of a large file.
   void add(const std::function<DataFault()>& fault);
   // Those of a part that comes later in the file.
@@ -35,6 +39,7 @@ class DataFaults {
   [[noreturn]] void throw_error(const MappedFile& file) const;
 
  private:
+  std::size_t most_shown_;
   std::int64_t count_ = 0;
   std::vector<DataFault> shown_;
 };
