@@ -202,6 +202,30 @@ class Writer {
   std::size_t passed_ = 0;
 };
 
+NewData open_file(const Preprocessing& preprocessing, const PredictOptions& options) {
+  NewDataOptions how;
+  how.targets = options.targets == "yes"  ? Targets::kYes
+                : options.targets == "no" ? Targets::kNo
+                                          : Targets::kAutomatic;
+  how.header = options.header == "yes"  ? Header::kYes
+               : options.header == "no" ? Header::kNo
+                                        : Header::kAutomatic;
+  try {
+    return open_new_data(preprocessing, options.data, how);
+  } catch (const DataError& error) {
+    const std::string text = error.what();
+    const bool chosen =
+        text.find("--missing") != std::string::npos || text.find("--unseen") != std::string::npos;
+    throw DataError(
+        error.file(),
+        error.offset(),
+        text + (chosen
+                    ? "\n(--missing and --unseen are settings of trireme train: the run keeps to "
+                      "what it was trained with; --targets no leaves targets out)"
+                    : ""));
+  }
+}
+
 int run_prediction(const PredictOptions& options) {
   const TrainSettings settings = settings_in(options.run);
   const Preprocessing preprocessing = preprocessing_in(options.run);
@@ -211,14 +235,7 @@ int run_prediction(const PredictOptions& options) {
   facts.weights = load(options.run, options.weights, *model.module);
   facts.data = options.data;
   facts.classes = class_names(preprocessing);
-  const NewData opened = open_new_data(preprocessing,
-                                       options.data,
-                                       {options.targets == "yes"  ? Targets::kYes
-                                        : options.targets == "no" ? Targets::kNo
-                                                                  : Targets::kAutomatic,
-                                        options.header == "yes"  ? Header::kYes
-                                        : options.header == "no" ? Header::kNo
-                                                                 : Header::kAutomatic});
+  const NewData opened = open_file(preprocessing, options);
   facts.has_targets = opened.has_targets;
   for (const std::string& note : opened.notes) {
     say(note);

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -62,6 +61,11 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// JSON has no numbers that are not finite.
+std::string json_number(const std::string& text) {
+  return text.find_first_of("nN") == std::string::npos ? text : "null";
+}
+
 // One object, written as it comes: a line for each sample.
 class JsonFormat final : public PredictionFormat {
  public:
@@ -86,7 +90,7 @@ class JsonFormat final : public PredictionFormat {
     if (!sample.probabilities.empty()) {
       text += ",\"probabilities\":[";
       for (std::size_t i = 0; i < sample.probabilities.size(); ++i) {
-        text += (i == 0 ? "" : ",") + number_text(sample.probabilities[i]);
+        text += (i == 0 ? "" : ",") + json_number(number_text(sample.probabilities[i]));
       }
       text += ']';
     }
@@ -99,7 +103,7 @@ class JsonFormat final : public PredictionFormat {
  private:
   // A class by its name, or a number as it is.
   std::string value(const std::string& text) const {
-    return facts_.classes.empty() ? text : dump(Json(text));
+    return facts_.classes.empty() ? json_number(text) : dump(Json(text));
   }
 
   PredictionFacts facts_;
@@ -165,9 +169,6 @@ std::unique_ptr<PredictionFormat> prediction_format(const std::string& name,
 }
 
 std::string number_text(float value) {
-  if (!std::isfinite(value)) {
-    return "null";  // what JSON has for it
-  }
   char text[32];
   return {text, std::to_chars(text, text + sizeof(text), value).ptr};
 }
