@@ -3,6 +3,10 @@
 #include <cmath>
 #include <map>
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tools/train_runs.h"
 #include "trireme/checkpoint/safetensors.h"
 
@@ -369,6 +373,81 @@ TEST_F(PredictCommand, RefusesWhatItCannotPredict) {
                  "--data " + data_.write("new.csv", "age,town,income\n30,Oslo,20000\n"),
                  {"\"city\"", "\"town\""});
   expect_refusal("run", "--format xml --data " + file, {"--format"});
+}
+
+// --- where it is written
+
+TEST_F(PredictCommand, WritesThroughLinksAndPipes) {
+  data_.write("people.csv", csv_of(people(60, 1)));
+  const std::string file = data_.write("test.csv", csv_of(people(20, 3)));
+  train_well("run", people_settings() + " --epochs 1");
+  const std::string wanted = predict("run", "--data " + file).out;
+  ASSERT_NE(wanted, "");
+  const auto write_to = [&](const std::string& output) {
+    const Finished finished = predict("run", "--data " + file + " --output " + output);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return finished.out;
+  };
+  // A link stays one, whether what it leads to is there or not.
+  fs::create_directory(path("folder"));
+  data_.write("folder/old.csv", "old");
+  for (const std::string name : {"old.csv", "new.csv"}) {
+    const std::string link = path("link-" + name);
+    fs::create_symlink("folder/" + name, link);
+    write_to(link);
+    EXPECT_TRUE(fs::is_symlink(link));
+    EXPECT_EQ(read_file(path("folder/" + name)), wanted);
+  }
+  // So does a pipe.
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_to(pipe);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  std::string found(1 << 16, ' ');  // what a pipe holds without a reader
+  const ssize_t bytes = ::read(reader, found.data(), found.size());
+  ::close(reader);
+  ASSERT_GE(bytes, 0);
+  EXPECT_EQ(found.substr(0, static_cast<std::size_t>(bytes)), wanted);
+  // What /dev/stdout leads to. (The link itself is not risked here.)
+  EXPECT_EQ(write_to("/proc/self/fd/1"), wanted);
+}
+
+TEST_F(PredictCommand, FindsOutFirstWhetherItCanWrite) {
+  data_.write("people.csv", csv_of(people(60, 1)));
+  train_well("run", people_settings() + " --epochs 1");
+  // The data is not there, either.
+  const std::string options = "--data " + path("none.csv") + " --output ";
+  expect_refusal("run", options + path("none/out.csv"), {"--output", "none/out.csv"});
+  expect_refusal("run", options + data_.path(), {"--output", data_.path(), "directory"});
+}
+
+TEST_F(PredictCommand, KeepsNamesThatAreNotUtf8Apart) {
+  std::string rows = "x,kind\n";
+  for (int i = 0; i < 40; ++i) {
+    rows += std::to_string(i) + (i % 2 == 0 ? ",caf\xe8" : ",caf\xe9") + "\n";
+  }
+  const std::string file = data_.write("rows.csv", rows);
+  train_well("run", "--model mlp --epochs 1 --batch 10 -n 1 --eval-fraction 0 --data " + file);
+  const Finished finished = predict("run", "--format json --data " + file);
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Json out = Json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_FALSE(out.is_discarded()) << finished.out;
+  const Json first = Json::array({99, 97, 102, 0xe8});
+  const Json second = Json::array({99, 97, 102, 0xe9});
+  EXPECT_EQ(out.at("classes"), Json::array({first, second}));
+  EXPECT_EQ(out.at("predictions").at(0).at("target"), first);
+  EXPECT_EQ(out.at("predictions").at(1).at("target"), second);
+}
+
+TEST_F(PredictCommand, SaysThatTheRunHadAnotherPrecision) {
+  data_.write("people.csv", csv_of(people(60, 1)));
+  const std::string file = data_.write("test.csv", csv_of(people(20, 3)));
+  train_well("run", people_settings() + " --epochs 1 --precision bfloat16");
+  const Finished finished = predict("run", "--data " + file);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  testing::expect_parts(finished.err, {"trained in bfloat16", "computed in float32"});
 }
 
 // --- bad files, found by all ranks together before anything is trained

@@ -126,11 +126,11 @@ std::vector<std::string> class_names(const Preprocessing& preprocessing) {
 // Writes samples as their scores come, which is in their order.
 class Writer {
  public:
-  Writer(const PredictionFacts& facts, const NewData& opened, const PredictOptions& options)
-      : facts_(facts),
-        opened_(opened),
-        output_(options.output),
-        format_(prediction_format(options.format, facts)) {
+  Writer(const PredictionFacts& facts,
+         const NewData& opened,
+         const std::string& format,
+         Output& output)
+      : facts_(facts), opened_(opened), output_(output), format_(prediction_format(format, facts)) {
     output_.write(format_->begin());
   }
 
@@ -196,7 +196,7 @@ class Writer {
 
   PredictionFacts facts_;
   const NewData& opened_;
-  Output output_;
+  Output& output_;
   std::unique_ptr<PredictionFormat> format_;
   Batch batch_;
   std::size_t passed_ = 0;
@@ -229,6 +229,7 @@ NewData open_file(const Preprocessing& preprocessing, const PredictOptions& opti
 int run_prediction(const PredictOptions& options) {
   const TrainSettings settings = settings_in(options.run);
   const Preprocessing preprocessing = preprocessing_in(options.run);
+  Output output(options.output);  // before anything takes time
   const Trainable model = make_model(settings, preprocessing.shape);
   PredictionFacts facts;
   facts.run = options.run;
@@ -247,10 +248,16 @@ int run_prediction(const PredictOptions& options) {
                    : " rows in which something is missing are left out (their",
                " number is not in the output)"));
   }
+  if (settings.precision != "float32") {
+    say(concat("the run was trained in ",
+               settings.precision,
+               ", and this is computed in float32: results may differ a little from the run's "
+               "own evaluation"));
+  }
   // As many as in training: then these are the bits of the run's own evaluation.
   at::set_num_threads(static_cast<int>(settings.threads));
   const auto alone = init();
-  Writer writer(facts, opened, options);
+  Writer writer(facts, opened, options.format, output);
   const Evaluation evaluation = evaluate(
       model,
       Task(preprocessing.shape),
@@ -286,9 +293,11 @@ int predict(const std::vector<std::string>& arguments) {
   app.add_option("--format", options.format, "csv or json (default: csv)")
       ->check(CLI::IsMember({"csv", "json"}))
       ->type_name("FORMAT");
-  app.add_option("--output",
-                 options.output,
-                 "A file, there whole or not at all, instead of standard output")
+  app.add_option(
+         "--output",
+         options.output,
+         "A file, there whole or not at all, instead of standard output; a pipe or a device "
+         "is written to as it is")
       ->type_name("FILE");
   app.add_option("--weights",
                  options.weights,

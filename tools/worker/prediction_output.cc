@@ -2,8 +2,12 @@
 
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
+#include <utility>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "trireme/core/error.h"
@@ -11,8 +15,34 @@
 namespace trireme::worker {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using detail::concat;
+
+// The links there are files that are open (/dev/stdout leads there), which have no other name that
+// could be trusted.
+bool in_proc(const std::string& path) {
+  return path.starts_with("/proc/");
+}
+
+// What a path is once links are followed, also where the last one leads to nothing yet.
+std::string followed(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the system's
+  fs::path at = path;
+  for (int links = 0; links < kMostLinks; ++links) {
+    std::error_code error;
+    const fs::path folder = fs::canonical(at.has_parent_path() ? at.parent_path() : ".", error);
+    if (!error) {
+      at = folder / at.filename();
+    }
+    const fs::path next = in_proc(at.string()) ? fs::path() : fs::read_symlink(at, error);
+    if (next.empty()) {
+      break;
+    }
+    at = at.parent_path() / next;  // `next` alone where it is absolute
+  }
+  return at.string();
+}
 
 std::string cell(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos && !text.starts_with(' ') &&
@@ -56,9 +86,20 @@ class CsvFormat final : public PredictionFormat {
   PredictionFacts facts_;
 };
 
-// A name may be any bytes of a file; JSON has characters only.
+// A path may be any bytes; JSON has characters only.
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// The same of names, which have to stay different: one that is not UTF-8 is the list of its bytes,
+// as in preprocessing.json.
+Json name_json(const std::string& name) {
+  try {
+    Json(name).dump();
+    return name;
+  } catch (const Json::type_error&) {
+    return Json(std::vector<unsigned char>(name.begin(), name.end()));
+  }
 }
 
 // JSON has no numbers that are not finite.
@@ -73,8 +114,8 @@ class JsonFormat final : public PredictionFormat {
 
   std::string begin() override {
     Json head = {{"run", facts_.run}, {"weights", facts_.weights}, {"data", facts_.data}};
-    if (!facts_.classes.empty()) {
-      head["classes"] = facts_.classes;
+    for (const std::string& name : facts_.classes) {
+      head["classes"].push_back(name_json(name));
     }
     std::string text = dump(head);
     text.pop_back();
@@ -103,7 +144,7 @@ class JsonFormat final : public PredictionFormat {
  private:
   // A class by its name, or a number as it is.
   std::string value(const std::string& text) const {
-    return facts_.classes.empty() ? json_number(text) : dump(Json(text));
+    return facts_.classes.empty() ? json_number(text) : dump(name_json(text));
   }
 
   PredictionFacts facts_;
@@ -113,28 +154,61 @@ class JsonFormat final : public PredictionFormat {
 }  // namespace
 
 Output::Output(const std::string& path) : path_(path), file_(stdout) {
-  if (!path.empty()) {
-    partial_ = concat(path, ".partial-", getpid());
-    file_ = std::fopen(partial_.c_str(), "wb");
-    TRIREME_CHECK(file_ != nullptr,
-                  "--output: \"",
-                  path,
-                  "\" could not be created: ",
-                  detail::errno_text(errno));
+  if (path.empty()) {
+    return;
+  }
+  struct stat there {};
+  const bool exists = stat(path.c_str(), &there) == 0;
+  if (!exists && errno != ENOENT) {
+    refuse();
+  }
+  target_ = followed(path);
+  if (exists && (!S_ISREG(there.st_mode) || in_proc(target_))) {
+    target_.clear();
+    open_in_place();
+    return;
+  }
+  partial_ = concat(target_, ".partial-", getpid());
+  file_ = std::fopen(partial_.c_str(), "wb");
+  if (file_ == nullptr) {
+    refuse();
+  }
+  if (exists) {
+    fchmod(fileno(file_), there.st_mode & 07777U);  // who may read it stays; no harm where it fails
   }
 }
 
 Output::~Output() {
-  if (!partial_.empty() && file_ != nullptr) {
+  if (!path_.empty() && file_ != nullptr) {
     std::fclose(file_);
-    unlink(partial_.c_str());
+    if (!partial_.empty()) {
+      unlink(partial_.c_str());
+    }
   }
 }
 
+// Appended: what the shell has put into a file behind /dev/stdout stays.
+void Output::open_in_place() {
+  const int opened = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  file_ = opened < 0 ? nullptr : fdopen(opened, "ab");
+  if (file_ == nullptr) {
+    refuse();
+  }
+}
+
+void Output::refuse() const {
+  const int error = errno;
+  throw Error(concat("--output: expected a file that can be written, found \"",
+                     path_,
+                     "\", which could not be opened: ",
+                     detail::errno_text(error)));
+}
+
 void Output::fail() const {
+  const int error = errno;
   throw Error(concat(path_.empty() ? "standard output" : '"' + path_ + '"',
                      " could not be written: ",
-                     detail::errno_text(errno)));
+                     detail::errno_text(error)));
 }
 
 void Output::write(const std::string& text) {
@@ -147,17 +221,20 @@ void Output::finish() {
   if (std::fflush(file_) != 0) {
     fail();
   }
-  if (partial_.empty()) {
+  if (path_.empty()) {
     return;
   }
-  const bool closed = fsync(fileno(file_)) == 0 && std::fclose(file_) == 0;
-  file_ = nullptr;
-  if (!closed || std::rename(partial_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    unlink(partial_.c_str());
-    errno = error;
-    fail();
+  const bool kept = partial_.empty() || fsync(fileno(file_)) == 0;
+  const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
+  if (kept && closed && (partial_.empty() || std::rename(partial_.c_str(), target_.c_str()) == 0)) {
+    return;
   }
+  const int error = errno;
+  if (!partial_.empty()) {
+    unlink(partial_.c_str());
+  }
+  errno = error;
+  fail();
 }
 
 std::unique_ptr<PredictionFormat> prediction_format(const std::string& name,

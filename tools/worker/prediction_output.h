@@ -13,7 +13,9 @@
 
 namespace trireme::worker {
 
-// Standard output, or a file that is there whole or not at all.
+// Standard output, or a file that is there whole or not at all: a link to one stays a link, and
+// what is no plain file (a pipe, a device) is written in place. Throws at once where that cannot
+// be.
 class Output {
  public:
   explicit Output(const std::string& path);  // empty: standard output
@@ -25,10 +27,13 @@ class Output {
   void finish();
 
  private:
+  void open_in_place();
+  [[noreturn]] void refuse() const;
   [[noreturn]] void fail() const;
 
   std::string path_;
-  std::string partial_;
+  std::string target_;   // what becomes of
+  std::string partial_;  // this; both empty where nothing is replaced
   std::FILE* file_ = nullptr;
 };
 
