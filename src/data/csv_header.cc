@@ -30,23 +30,24 @@ bool is_word(const std::string& cell) {
 bool looks_like_names(const std::vector<std::string>& first_line,
                       std::int64_t target,
                       bool regression,
+                      const MissingValues& missing,
                       const std::vector<std::int64_t>& categorical) {
   const bool words_only = std::none_of(first_line.begin(), first_line.end(), [](const auto& cell) {
     return parse_number(cell).has_value();
   });
-  if (target < 0 || (words_only && categorical.empty())) {
-    return true;
-  }
+  bool some_there = false;  // a row that misses all its values has no number in it, either
+  bool word_for_value = false;
   for (std::size_t i = 0; i < first_line.size(); ++i) {
     const auto column = static_cast<std::int64_t>(i);
-    const bool word_or_number =
-        (column == target && !regression) ||
-        std::find(categorical.begin(), categorical.end(), column) != categorical.end();
-    if (!word_or_number && is_word(first_line[i])) {
-      return true;
+    if ((column == target && !regression) || missing.contain(first_line[i])) {
+      continue;
     }
+    some_there = true;
+    const bool word_or_number =
+        std::find(categorical.begin(), categorical.end(), column) != categorical.end();
+    word_for_value = word_for_value || (!word_or_number && is_word(first_line[i]));
   }
-  return false;
+  return target < 0 || word_for_value || (words_only && some_there && categorical.empty());
 }
 
 bool may_be_names(const std::vector<std::int32_t>& labels) {

@@ -6,6 +6,7 @@
 #include "data/csv_cells.h"
 #include "data/csv_header.h"
 #include "data/gzip.h"
+#include "data/missing_values.h"
 #include "data/text_lines.h"
 
 namespace trireme::detail {
@@ -25,6 +26,14 @@ std::vector<std::string> first_line(const MappedFile& file, char separator, cons
   const auto line = next_line(file, from);
   if (!line) {
     throw_text_error(file, begin, "expected lines of cells, found only blanks");
+  }
+  const std::size_t bare = line->find('\r');
+  if (from == file.end() && bare != std::string_view::npos) {
+    throw_text_error(
+        file,
+        line->data() + bare,
+        "expected lines that end with \\n or \\r\\n, found a file with \\r alone, as old "
+        "Macintosh programs write it: convert it (tr '\\r' '\\n' < OLD > NEW)");
   }
   std::vector<std::string> words;
   try {
@@ -54,6 +63,18 @@ std::int64_t find_column(const MappedFile& file,
                          const char* what) {
   const auto named = std::find(layout.names.begin(), layout.names.end(), wanted);
   if (named != layout.names.end()) {
+    const auto times = std::count(named, layout.names.end(), wanted);
+    if (times > 1) {
+      throw_text_error(file,
+                       text_begin(file),
+                       concat("expected one column that is called ",
+                              shown(wanted),
+                              " (the ",
+                              what,
+                              "), found ",
+                              times,
+                              ": ask for it by its number, counting from 0"));
+    }
     return named - layout.names.begin();
   }
   if (const auto number = numbered(wanted, layout.size()); number >= 0 && number < layout.size()) {
@@ -96,7 +117,8 @@ bool begins_with_names(const MappedFile& file,
   if (target >= 0 && !categorical.empty() && told <= (options.regression ? 0 : 1)) {
     refuse_words_only(file);
   }
-  return looks_like_names(words, target, options.regression, categorical);
+  return looks_like_names(
+      words, target, options.regression, MissingValues(options.missing_values), categorical);
 }
 
 void set_titles(CsvLayout& layout) {
@@ -176,6 +198,14 @@ bool has_names(const Preprocessing& training) {
   });
 }
 
+// Whether words are names of columns, each at most as often as there, in any order: names may be
+// numbers, which look like values.
+bool are_known_names(std::vector<std::string> words, std::vector<std::string> names) {
+  std::sort(words.begin(), words.end());
+  std::sort(names.begin(), names.end());
+  return std::includes(names.begin(), names.end(), words.begin(), words.end());
+}
+
 // Whether the first line has names; `with_target`: the file has a cell for the target.
 bool begins_with_names(const MappedFile& file,
                        const std::vector<std::string>& words,
@@ -185,8 +215,7 @@ bool begins_with_names(const MappedFile& file,
   if (options.header != Header::kAutomatic) {
     return options.header == Header::kYes;
   }
-  if (has_names(training) &&
-      (words == names_of(training, true) || words == names_of(training, false))) {
+  if (has_names(training) && are_known_names(words, names_of(training, true))) {
     return true;
   }
   const bool regression = training.shape.classes == 0;
@@ -204,7 +233,8 @@ bool begins_with_names(const MappedFile& file,
   if (!categorical.empty() && told <= 0) {
     refuse_words_only(file);
   }
-  return looks_like_names(words, target, regression, categorical);
+  return looks_like_names(
+      words, target, regression, MissingValues(training.missing_values), categorical);
 }
 
 void refuse_columns(const MappedFile& file, const Preprocessing& training, std::size_t found) {
@@ -226,6 +256,9 @@ void compare_names(const MappedFile& file,
       continue;
     }
     const bool elsewhere = std::find(found.begin(), found.end(), wanted[i]) != found.end();
+    const bool may_be_sample = std::any_of(found.begin(), found.end(), [](const auto& word) {
+      return parse_number(word).has_value();
+    });
     throw_text_error(
         file,
         text_begin(file),
@@ -238,7 +271,9 @@ void compare_names(const MappedFile& file,
                shown(found[i]),
                elsewhere     ? ", and the one that was expected elsewhere"
                : with_target ? ""
-                             : "; only the target may be missing"));
+                             : "; only the target may be missing",
+               may_be_sample ? "; if this line is a sample and holds no names, say so: --header no"
+                             : ""));
   }
 }
 

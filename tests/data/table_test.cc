@@ -422,6 +422,45 @@ TEST_F(NewFile, IsTreatedAsTheTrainingFileWas) {
   EXPECT_EQ(fewer.data->size(), 2);
 }
 
+TEST(NewTable, KnowsNamesThatAreNumbers) {
+  const DataFolder folder;
+  const Preprocessing training =
+      open_csv(folder.write("train.csv", "0,1,2,label\n5,6,7,a\n8,9,9,b\n5,6,8,a\n"),
+               {.header = CsvOptions::Header::kYes})
+          ->preprocessing();
+  const auto opened = [&](const std::string& text, const NewDataOptions& how = {}) {
+    return open_new_data(training, folder.write("new.csv", text), how).data;
+  };
+  EXPECT_EQ(opened("0,1,2\n3,4,5\n")->size(), 1);
+  EXPECT_EQ(opened("3,4,5\n0,1,2\n")->size(), 2);
+  EXPECT_EQ(opened("0,0,1\n3,4,5\n")->size(), 2);  // no names: one of them twice
+  for (const std::string text : {"2,1,0\n3,4,5\n", "2,1,0,label\n3,4,5,a\n"}) {
+    const std::string message = message_of([&] { opened(text); });
+    for (const char* part : {"other names", "expected \"0\"", "found \"2\"", "--header no"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+    }
+  }
+  const auto samples = opened("2,1,0\n3,4,5\n", {.header = CsvOptions::Header::kNo});
+  EXPECT_EQ(read_all(*samples).dense, (std::vector<float>{2, 1, 0, 3, 4, 5}));
+}
+
+TEST(NewTable, DoesNotTakeARowOfMissingValuesForNames) {
+  const DataFolder folder;
+  CsvOptions options{.missing = Missing::kZero};
+  const auto data = open_csv(folder.write("train.csv", "NA,?,a\n1,2,b\n3,4,a\n4,5,b\n"), options);
+  EXPECT_EQ(data->size(), 4);
+  const auto opened = [&](const std::string& text) {
+    return read_all(*open_new_data(data->preprocessing(), folder.write("new.csv", text)).data).dense;
+  };
+  EXPECT_EQ(opened("NA,?\n1,2\n"), (std::vector<float>{0, 0, 1, 2}));
+  EXPECT_EQ(opened(",\n1,2\n"), (std::vector<float>{0, 0, 1, 2}));
+  EXPECT_EQ(opened("x,?\n1,2\n"), (std::vector<float>{1, 2}));
+  // Words of one's own.
+  options.missing_values = {"absent"};
+  EXPECT_EQ(open_csv(folder.write("own.csv", "absent,2,a\n1,2,b\n3,4,a\n4,5,b\n"), options)->size(),
+            4);
+}
+
 TEST(NewRows, OfSparseFeaturesMayLackTheirLabels) {
   const DataFolder folder;
   const Preprocessing training =
