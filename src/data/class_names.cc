@@ -41,16 +41,20 @@ std::int32_t ClassNames::add(std::string_view word) {
     return known->second;
   }
   const auto number = static_cast<std::int32_t>(words_.size());
-  words_.emplace_back(spelling);
-  numbers_.emplace(words_.back(), number);
+  words_.emplace_back(word);
+  numbers_.emplace(spelling, number);
   return number;
 }
 
 std::vector<std::int32_t> ClassNames::classes_in_order() {
   std::vector<std::optional<double>> values;
+  std::vector<std::string> spellings;  // numbers among words: however the file writes them
   values.reserve(words_.size());
+  spellings.reserve(words_.size());
   for (const std::string& word : words_) {
+    NumberText buffer;
     values.push_back(parse_number(word));
+    spellings.emplace_back(one_spelling(word, buffer));
   }
   const bool numeric = std::all_of(
       values.begin(), values.end(), [](const auto& value) { return value.has_value(); });
@@ -60,7 +64,7 @@ std::vector<std::int32_t> ClassNames::classes_in_order() {
     if (numeric && *values[a] != *values[b]) {
       return *values[a] < *values[b];
     }
-    return words_[a] < words_[b];
+    return spellings[a] < spellings[b];
   });
   std::vector<std::int32_t> classes(words_.size());
   std::vector<std::string> sorted;

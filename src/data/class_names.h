@@ -12,7 +12,7 @@ namespace trireme::detail {
 
 // The words that stand for classes in a file, and their numbers: in rising order where all are
 // numbers, else in the order of the words. Ways to write one number ("1", "+1", "1.0") are one
-// word.
+// word, which is kept as it is written first.
 class ClassNames {
  public:
   ClassNames() = default;
@@ -38,6 +38,7 @@ class ClassNames {
     }
   };
   std::vector<std::string> words_;  // by number
+  // By the one spelling of what means the same.
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> numbers_;
 };
 

@@ -364,6 +364,21 @@ TEST(Csv, NumbersClassesInOrder) {
   EXPECT_EQ(read_all(*open_csv(words)).labels, (std::vector<std::int64_t>{0, 1, 3, 2}));
 }
 
+// As the file writes them first, in the order that their values, or one spelling, give.
+TEST(Csv, KeepsTheSpellingOfNamesThatAreNumbers) {
+  const DataFolder folder;
+  const auto names_in = [&](const std::string& rows) {
+    return open_csv(folder.write("n.csv", rows), {.header = CsvOptions::Header::kNo})->class_names();
+  };
+  const std::string numbers = "0,100000\n0,007\n0,+3.50\n0,7\n0,1e5\n";
+  EXPECT_EQ(names_in(numbers), (std::vector<std::string>{"+3.50", "007", "100000"}));
+  EXPECT_EQ(read_all(*open_csv(folder.write("n.csv", numbers))).labels,
+            (std::vector<std::int64_t>{2, 1, 0, 1, 2}));
+  EXPECT_EQ(names_in("0,7\n0,007\n0,0123\n"), (std::vector<std::string>{"7", "0123"}));
+  // Among words in the order of words, a number as if it were written the shortest way: 7 after 123.
+  EXPECT_EQ(names_in("0,007\n0,0123\n0,a\n"), (std::vector<std::string>{"0123", "007", "a"}));
+}
+
 TEST(Csv, TakesTheFirstLineForNamesWhenNoneIsANumber) {
   const DataFolder folder;
   const std::string path = folder.write("a.csv", "a,b\n1,2\n3,4\n");
