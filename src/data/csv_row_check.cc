@@ -37,6 +37,7 @@ class RowIndexer {
 
   void index(CsvPiece& piece) const {
     piece.categories.resize(layout_.columns.size());
+    piece.rounding.resize(layout_.columns.size());
     const char* from = piece.begin;
     while (const auto line = next_line(file_, from)) {
       if (line->data() >= piece.end) {
@@ -140,7 +141,9 @@ class RowIndexer {
       row.label = label_of(text, column, piece, refuse);
     } else if (column.kind == Kind::kCategory) {
       take_category(text, column, piece.categories[static_cast<std::size_t>(number)], refuse);
-    } else if (!csv_number(text)) {
+    } else if (const auto value = csv_number_written(text)) {
+      piece.rounding[static_cast<std::size_t>(number)].add(*value, cells.place());
+    } else {
       refuse(
           [&] {
             return concat("expected a finite number in ", column.title, ", found ", shown(text));
@@ -262,12 +265,17 @@ class RowIndexer {
 
 }  // namespace
 
-std::optional<float> csv_number(std::string_view cell) {
+std::optional<double> csv_number_written(std::string_view cell) {
   const auto value = parse_number(cell);
   if (!value || std::abs(*value) > std::numeric_limits<float>::max()) {
     return std::nullopt;
   }
-  return static_cast<float>(*value);
+  return value;
+}
+
+std::optional<float> csv_number(std::string_view cell) {
+  const auto value = csv_number_written(cell);
+  return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
 }
 
 void refuse_so_many(const MappedFile& file, const char* place, const CsvColumn& column) {

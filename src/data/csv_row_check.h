@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/csv_layout.h"
+#include "data/csv_rounding.h"
 #include "data/data_faults.h"
 #include "data/missing_values.h"
 
@@ -46,6 +47,7 @@ struct CsvPiece {
   CsvRows rows;        // labels are numbers of `classes`; dropped count from the piece's first row
   ClassNames classes;  // in the order of their appearance, where they are not known before
   std::vector<ClassNames> categories;  // the same, by column
+  std::vector<CsvRounding> rounding;   // by column, of the rows that were looked at
   std::int64_t count = 0;              // of rows, those dropped too
   DataFaults faults;
 };
@@ -60,7 +62,8 @@ void index_piece(const MappedFile& file,
                  const CsvStretch& checked,
                  CsvPiece& piece);
 
-// What a cell of numbers that is there has to be.
+// What a cell of numbers that is there has to be: as it is written, and as samples have it.
+std::optional<double> csv_number_written(std::string_view cell);
 std::optional<float> csv_number(std::string_view cell);
 
 // Too many classes or categories.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "data/text_lines.h"
+#include "trireme/core/log.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::detail {
@@ -103,6 +104,20 @@ void report(const MappedFile& file, const std::vector<CsvPiece>& pieces, const S
   }
 }
 
+void warn_of_rounding(const MappedFile& file,
+                      const CsvLayout& layout,
+                      const std::vector<CsvPiece>& pieces) {
+  for (std::size_t column = 0; column < layout.columns.size(); ++column) {
+    CsvRounding all;
+    for (const CsvPiece& piece : pieces) {
+      all.append(piece.rounding[column]);
+    }
+    if (all.loses()) {
+      log(LogLevel::kWarning, all.warning(file, layout.columns[column]));
+    }
+  }
+}
+
 }  // namespace
 
 CsvRows index_csv(const MappedFile& file,
@@ -121,6 +136,9 @@ CsvRows index_csv(const MappedFile& file,
     index_piece(file, layout, rules, classes.get(), checked, piece);
   });
   report(file, pieces, check);
+  if (check.part == 0) {  // one rank speaks, of its part: as a rule the others are like it
+    warn_of_rounding(file, layout, pieces);
+  }
 
   CsvRows rows;
   std::vector<std::vector<std::int32_t>> numbers;

@@ -368,14 +368,15 @@ TEST(Csv, NumbersClassesInOrder) {
 TEST(Csv, KeepsTheSpellingOfNamesThatAreNumbers) {
   const DataFolder folder;
   const auto names_in = [&](const std::string& rows) {
-    return open_csv(folder.write("n.csv", rows), {.header = CsvOptions::Header::kNo})->class_names();
+    return open_csv(folder.write("n.csv", rows), {.header = CsvOptions::Header::kNo})
+        ->class_names();
   };
   const std::string numbers = "0,100000\n0,007\n0,+3.50\n0,7\n0,1e5\n";
   EXPECT_EQ(names_in(numbers), (std::vector<std::string>{"+3.50", "007", "100000"}));
   EXPECT_EQ(read_all(*open_csv(folder.write("n.csv", numbers))).labels,
             (std::vector<std::int64_t>{2, 1, 0, 1, 2}));
   EXPECT_EQ(names_in("0,7\n0,007\n0,0123\n"), (std::vector<std::string>{"7", "0123"}));
-  // Among words in the order of words, a number as if it were written the shortest way: 7 after 123.
+  // Among words in the order of words, a number as if written the shortest way: 7 after 123.
   EXPECT_EQ(names_in("0,007\n0,0123\n0,a\n"), (std::vector<std::string>{"0123", "007", "a"}));
 }
 
@@ -505,7 +506,10 @@ TEST(Csv, ThatIsNotWhatItShouldBeSaysWhere) {
   refused("a;b\n1;2\n", 0, {"separator"});
   refused("\n  \n", 0, {"only blanks"});
   refused("a,b\r1,2\r3,4\r", 3, {"line 1, column 4", "\\r alone", "tr '\\r' '\\n'"});
-  refused("a,b,a\n1,2,3\n", 0, {"one column", "target column", "\"a\"", "found 2"}, {.target = "a"});
+  refused("a,b,a\n1,2,3\n",
+          0,
+          {"one column", "target column", "\"a\"", "found 2"},
+          {.target = "a"});
   refused("a,a,b\n1,2,3\n", 0, {"one column", "categorical column"}, {.categorical = {"a"}});
   refused("a,b\n1,\n", 6, {"empty cell"}, {.regression = true});
 }

@@ -210,6 +210,33 @@ TEST(Table, IsNotCheckedAgainUntilItChanges) {
   expect_data_error([&] { open_csv(other, options); }, other, 15, {"\"!\""});
 }
 
+// float32 has 24 bits: at 1.7e9, which has 31, it holds every 128th number.
+TEST(Table, WarnsOfNumbersThatFloatDoesNotTellApart) {
+  const DataFolder folder;
+  const auto warned = [&](const std::function<std::string(std::int64_t)>& cells) {
+    std::string text = "t,u,kind\n";
+    for (std::int64_t i = 0; i < 40; ++i) {
+      text += cells(i) + (i % 2 == 0 ? ",a\n" : ",b\n");
+    }
+    const std::string path = folder.write("a.csv", text);
+    ::testing::internal::CaptureStderr();
+    open_csv(path);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string text = warned([](std::int64_t i) {
+    return std::to_string(1'700'000'000 + i) + "," + std::to_string(1'700'000'000 + i * 1'000'000);
+  });
+  // The first one, 13281250 * 128, is held.
+  for (const char* part :
+       {"a.csv:3:1: column \"t\" has 39 numbers", "1700000000 to 1700000039", "steps of 128."}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+  }
+  EXPECT_EQ(text.find("column \"u\""), std::string::npos) << "far from each other: " << text;
+  // Held as they are, or all the same.
+  EXPECT_EQ(warned([](std::int64_t i) { return std::to_string(16'777'216 + 2 * i) + ",16777217"; }),
+            "");
+}
+
 // --- categories
 
 TEST(Table, MakesAFeatureOfEachCategory) {
@@ -450,7 +477,8 @@ TEST(NewTable, DoesNotTakeARowOfMissingValuesForNames) {
   const auto data = open_csv(folder.write("train.csv", "NA,?,a\n1,2,b\n3,4,a\n4,5,b\n"), options);
   EXPECT_EQ(data->size(), 4);
   const auto opened = [&](const std::string& text) {
-    return read_all(*open_new_data(data->preprocessing(), folder.write("new.csv", text)).data).dense;
+    return read_all(*open_new_data(data->preprocessing(), folder.write("new.csv", text)).data)
+        .dense;
   };
   EXPECT_EQ(opened("NA,?\n1,2\n"), (std::vector<float>{0, 0, 1, 2}));
   EXPECT_EQ(opened(",\n1,2\n"), (std::vector<float>{0, 0, 1, 2}));
