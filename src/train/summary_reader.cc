@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::uint64_t fingerprint_in(const Json& json) {
-  const std::string digits = json.value("evaluation_fingerprint", "");
+std::uint64_t fingerprint_in(const Json& json, const char* name) {
+  const std::string digits = json.value(name, "");
   std::uint64_t value = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
   return value;
@@ -56,7 +56,8 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     const Json& loss = json.at("training_loss");
     result.loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
     result.evaluation.metrics = numbers_in(json.at("metrics"));
-    result.evaluation.fingerprint = fingerprint_in(json);
+    result.evaluation.fingerprint = fingerprint_in(json, "evaluation_fingerprint");
+    result.data_fingerprint = fingerprint_in(json, "data_fingerprint");
     const Json& throughput = json.at("throughput");
     result.counts_tokens = throughput.at("unit") == "tokens";
     result.per_second = throughput.at("per_second").get<double>();

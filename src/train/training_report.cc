@@ -37,6 +37,12 @@ std::string format(const char* pattern, double value) {
   return text;
 }
 
+std::string digits_of(std::uint64_t fingerprint) {
+  char digits[24];
+  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(fingerprint));
+  return digits;
+}
+
 std::string metric_text(const std::string& name, double value) {
   const bool share = name != "loss" && name != "perplexity";
   return share ? format("%.2f %%", 100 * value) : format("%.4f", value);
@@ -153,12 +159,10 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
   json["training_loss"] = result.loss;
   json["metrics"] = result.evaluation.metrics;
   if (!result.evaluation.samples.empty()) {
-    char digits[24];
-    std::snprintf(digits,
-                  sizeof(digits),
-                  "%016llx",
-                  static_cast<unsigned long long>(result.evaluation.fingerprint));
-    json["evaluation_fingerprint"] = digits;
+    json["evaluation_fingerprint"] = digits_of(result.evaluation.fingerprint);
+  }
+  if (result.data_fingerprint != 0) {
+    json["data_fingerprint"] = digits_of(result.data_fingerprint);
   }
   if (!result.best.empty()) {
     json["best"] = {{"step", result.best_step}, {"metrics", result.best}};

@@ -116,9 +116,23 @@ TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
   EXPECT_EQ(number.code, 2);
   expect_parts(number.err, {"cross-validation", "found 2"});
   EXPECT_EQ(train("run", settings + "--resume never").code, 2);
-  // Other data of the same size.
+  // A sample that is different now, whichever fold holds it out: the others are trained on it.
   const std::string labels = path("train-labels-idx1-ubyte");
   std::string bytes = read_file(labels);
+  fs::remove(path("run") + "/fold-2/summary.json");
+  for (const std::size_t sample : {0u, 1u, 2u, 3u, 4u, 5u}) {
+    std::string changed = bytes;
+    changed.at(8 + sample) = changed.at(8 + sample) == 0 ? '\1' : '\0';
+    data_.write("train-labels-idx1-ubyte", changed);
+    const Finished one = resume("run", {"-n", sample % 2 == 0 ? "1" : "2"});
+    EXPECT_EQ(one.code, 2) << sample << one.out;
+    expect_parts(one.err, {"data: fold 1", "other samples", data_.path(), "--run"});
+  }
+  // Other data of the same size. Where a fold is from before all samples were looked at, those that
+  // it was evaluated on tell.
+  Json older = Json::parse(read_file(path("run") + "/fold-1/summary.json"));
+  ASSERT_EQ(older.erase("data_fingerprint"), 1u) << older;
+  data_.write("run/fold-1/summary.json", older.dump());
   std::rotate(bytes.begin() + 8, bytes.begin() + 9, bytes.end());
   data_.write("train-labels-idx1-ubyte", bytes);
   const Finished data = resume("run");

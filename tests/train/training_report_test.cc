@@ -63,6 +63,7 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   result.memory.ranks[1].now = {1, 2, 3, 4, 5, 6, 7, 8};
   result.machines = 2;
   result.sum_group = 3;
+  result.data_fingerprint = 0xba9876543210;
   const std::string text = summary_json({}, result);
   const auto read = result_in_summary(text);
   ASSERT_TRUE(read) << text;
@@ -82,6 +83,7 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   EXPECT_EQ(read->memory.ranks.at(0).now, result.memory.ranks[1].now) << "the rank with most";
   EXPECT_EQ(read->machines, 2);
   EXPECT_EQ(read->sum_group, 3);
+  EXPECT_EQ(read->data_fingerprint, 0xba9876543210u);
 }
 
 // Such a fold is trained again.

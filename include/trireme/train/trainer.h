@@ -92,6 +92,7 @@ struct TrainResult {
   std::vector<std::int64_t> stragglers;
   int machines = 1;
   std::int64_t sum_group = 0;  // Communicator::sum_group, of which the last bits depend; 0: unknown
+  std::uint64_t data_fingerprint = 0;  // of every sample of a cross-validation; 0: unknown
 };
 
 // Where a run is kept, so that it can be resumed, however it ended.
@@ -150,8 +151,8 @@ struct EarlierFolds {
 // k-fold cross-validation: trains settings.folds times, each time with another fold held out. The
 // observer for each fold (null on ranks that do not report) comes from `observer_of`; `done` is
 // told the result of each when it has ended. With `earlier`, the results are those of one that
-// never was interrupted, to the last bit; folds that had ended and were evaluated on other data
-// than that of `all` are refused (ConfigError). Collective.
+// never was interrupted, to the last bit; folds that had ended with other data than `all`, in
+// whatever sample, are refused (ConfigError). Collective.
 std::vector<TrainResult> cross_validate(
     const TrainSettings& settings,
     const std::shared_ptr<const Dataset>& all,
