@@ -211,6 +211,34 @@ Difference paired_bootstrap(
   return result;
 }
 
+double paired_permutation_p(
+    std::int64_t samples,
+    const std::function<double(std::span<const std::uint8_t> swapped)>& difference,
+    int rounds,
+    std::uint64_t seed) {
+  TRIREME_CHECK(samples > 0 && rounds > 0,
+                "a permutation test needs samples and rounds, found ",
+                samples,
+                " and ",
+                rounds);
+  std::vector<std::uint8_t> swapped(static_cast<std::size_t>(samples), 0);
+  const double found = std::fabs(difference(swapped));
+  if (!std::isfinite(found)) {
+    return 1;
+  }
+  // All pairs swapped give the same difference, up to the rounding of sums in another order.
+  const double as_large = found * (1 - 1e-9);
+  int reached = 1;  // by the pairs as they are, which are one of the markings
+  for (int round = 0; round < rounds; ++round) {
+    RandomStream random(mix(seed, round));
+    for (std::uint8_t& mark : swapped) {
+      mark = static_cast<std::uint8_t>(random.below(2));
+    }
+    reached += std::fabs(difference(swapped)) < as_large ? 0 : 1;  // NaN is no smaller one
+  }
+  return static_cast<double>(reached) / static_cast<double>(rounds + 1);
+}
+
 std::vector<double> holm_adjusted(std::span<const double> p_values) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < p_values.size(); ++i) {

@@ -385,6 +385,77 @@ TEST(PairedBootstrap, NeverSaysThatChanceCannotDoIt) {
   EXPECT_EQ(paired_bootstrap(10, nothing, 100).p_value, 1);
 }
 
+// The mean difference of pairs, some of them the other way round.
+double mean_swapped(const std::vector<double>& differences, std::span<const std::uint8_t> swapped) {
+  double sum = 0;
+  for (std::size_t i = 0; i < differences.size(); ++i) {
+    sum += swapped[i] != 0 ? -differences[i] : differences[i];
+  }
+  return sum / static_cast<double>(differences.size());
+}
+
+// Of seven pairs all 128 ways can be counted.
+TEST(PairedPermutation, AgreesWithAllWaysToSwap) {
+  const std::vector<double> differences = {0.3, -0.1, 0.7, 0.2, 0.9, -0.4, 0.5};
+  const std::vector<std::uint8_t> none(7, 0);
+  const double found = std::fabs(mean_swapped(differences, none));
+  int reached = 0;
+  for (unsigned way = 0; way < 128; ++way) {
+    std::vector<std::uint8_t> swapped(7);
+    for (unsigned i = 0; i < 7; ++i) {
+      swapped[i] = static_cast<std::uint8_t>(way >> i & 1U);
+    }
+    reached += std::fabs(mean_swapped(differences, swapped)) > found - 1e-12 ? 1 : 0;
+  }
+  const double exact = reached / 128.0;
+  const double p_value = paired_permutation_p(
+      7,
+      [&](std::span<const std::uint8_t> swapped) { return mean_swapped(differences, swapped); },
+      20000);
+  // Five standard deviations of a share of 20000.
+  EXPECT_NEAR(p_value, exact, 5 * std::sqrt(exact * (1 - exact) / 20000));
+}
+
+// Where there is no difference, p-values are at most 0.05 in at most 5 % of the cases, however few
+// the samples are. Five standard deviations of a count of 2000 with chance 0.05 are 49.
+TEST(PairedPermutation, IsValidForFewSamples) {
+  RandomStream random(12);
+  for (const std::size_t samples : {1u, 2u, 6u, 10u}) {
+    int alarms = 0;
+    for (int trial = 0; trial < 2000; ++trial) {
+      std::vector<double> differences(samples);
+      for (double& difference : differences) {
+        difference = normal(random);
+      }
+      const double p_value = paired_permutation_p(
+          static_cast<std::int64_t>(samples),
+          [&](std::span<const std::uint8_t> swapped) { return mean_swapped(differences, swapped); },
+          199,
+          static_cast<std::uint64_t>(trial));
+      alarms += p_value <= 0.05 ? 1 : 0;
+    }
+    EXPECT_LE(alarms, 100 + 49) << samples;
+    EXPECT_TRUE(samples > 2 || alarms == 0) << samples;  // two ways of two or four are alike
+    EXPECT_TRUE(samples < 10 || alarms >= 100 - 49) << "it never says anything: " << alarms;
+  }
+}
+
+TEST(PairedPermutation, NeverSaysThatChanceCannotDoIt) {
+  const auto one_way = [](std::span<const std::uint8_t> swapped) {
+    for (const std::uint8_t each : swapped) {
+      if (each != 0) {
+        return 0.0;
+      }
+    }
+    return 1.0;
+  };
+  EXPECT_DOUBLE_EQ(paired_permutation_p(100, one_way, 99), 0.01);
+  const auto same = [](std::span<const std::uint8_t>) { return 0.0; };
+  EXPECT_EQ(paired_permutation_p(10, same, 100), 1);
+  const auto nothing = [](std::span<const std::uint8_t>) { return std::nan(""); };
+  EXPECT_EQ(paired_permutation_p(10, nothing, 100), 1);
+}
+
 // Holm's method is the closed test of Bonferroni's: a hypothesis is rejected where every set that
 // it belongs to is, by its smallest p-value times its size.
 double by_all_sets(const std::vector<double>& p_values, std::size_t which) {

@@ -106,7 +106,7 @@ TEST_F(CompareCommand, TellsTheBetterOfTwoClassifiersAndHowSureItIs) {
   EXPECT_NEAR(metric("f1").at("b"), matrix.macro().f1, 1e-12);
   EXPECT_NEAR(metric("recall").at("b"), matrix.macro().recall, 1e-12);
   EXPECT_NEAR(metric("precision").at("b"), matrix.macro().precision, 1e-12);
-  EXPECT_EQ(metric("f1").at("test"), "paired bootstrap");
+  EXPECT_EQ(metric("f1").at("test"), "paired permutation test");
   EXPECT_EQ(metric("f1").at("better"), "b");
 
   EXPECT_TRUE(has(done.out, "1000 evaluated samples, the same in both")) << done.out;
@@ -162,6 +162,35 @@ TEST_F(CompareCommand, TheOtherWayRoundSaysTheSame) {
   EXPECT_EQ(metric("loss").at("better"), "a");
   EXPECT_TRUE(has(done.out, "A is better: accuracy is ")) << done.out;
   EXPECT_TRUE(has(done.out, "Settings: the same in both")) << done.out;
+}
+
+// Whatever is resampled of one sample is that sample, which looks like certainty.
+TEST_F(CompareCommand, FewSamplesTellNothing) {
+  const std::string metrics = std::string(kClassMetrics) + R"(,"f1_micro":0.8)";
+  write_run(a(), metrics);
+  write_run(b(), metrics);
+  for (const std::size_t samples : {1u, 2u, 5u, 29u}) {
+    // A is wrong about the first four only, which no exact test would hold against it.
+    std::vector<SampleRow> rows_a;
+    std::vector<SampleRow> rows_b;
+    for (std::size_t i = 0; i < samples; ++i) {
+      const int target = static_cast<int>(i % 2);
+      rows_a.push_back({target, i < 4 ? 1 - target : target, 0.5});
+      rows_b.push_back({target, target, 0.5});
+    }
+    write_evaluation(a(), rows_a);
+    write_evaluation(b(), rows_b);
+    const Finished done = compare();
+    ASSERT_EQ(done.code, 0) << done.err;
+    EXPECT_EQ(json_.at("basis"), "samples");
+    for (const char* name : {"accuracy", "f1_micro", "f1", "precision", "recall"}) {
+      EXPECT_TRUE(metric(name).at("better").is_null()) << samples << " " << name;
+    }
+    EXPECT_EQ(metric("f1").at("p_value"), 1) << samples;
+    EXPECT_NEAR(metric("f1").at("b"), 1, 1e-12);
+    EXPECT_TRUE(has(done.out, "too few samples or folds to say whether a difference in f1 is chance"))
+        << done.out;
+  }
 }
 
 TEST_F(CompareCommand, DoesNotFindADifferenceThatIsNotThere) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -13,7 +14,10 @@ namespace trireme::tools {
 namespace {
 
 using Order = std::span<const std::int64_t>;
-using Statistic = std::function<double(const Evaluation& run, Order order)>;
+using Swapped = std::span<const std::uint8_t>;
+// Of run 0 (A) or 1 (B) on the samples in `order`; of a sample that is marked as swapped, what the
+// other run made of it counts.
+using Statistic = std::function<double(int which, Order order, Swapped swapped)>;
 
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -63,15 +67,35 @@ std::vector<double> errors(const Evaluation& run, const std::function<double(dou
   return result;
 }
 
-MeasuredDifference by_bootstrap(const Evaluation& a,
-                                const Evaluation& b,
-                                const Statistic& statistic) {
-  std::vector<std::int64_t> all(a.samples.size());
+// The run whose row of a sample counts.
+std::size_t run_of(int which, std::uint8_t swapped) {
+  return static_cast<std::size_t>(which ^ swapped);
+}
+
+// A permutation test tells whether there is a difference, and a bootstrap how large it may be. Of
+// fewer samples than kFewest the ends of a bootstrap lie too close together (in a simulation of F1,
+// 95 % intervals from 20 samples held the truth in 90 % of the cases, those from 30 in 95 %): then
+// nothing is said, as of a single value.
+MeasuredDifference by_resampling(std::size_t samples, const Statistic& statistic) {
+  constexpr std::size_t kFewest = 30;
+  const auto count = static_cast<std::int64_t>(samples);
+  std::vector<std::int64_t> all(samples);
   std::iota(all.begin(), all.end(), std::int64_t{0});
-  const Difference difference = paired_bootstrap(
-      static_cast<std::int64_t>(all.size()),
-      [&](int which, Order order) { return statistic(which == 0 ? a : b, order); });
-  return {statistic(a, all), statistic(b, all), difference};
+  const std::vector<std::uint8_t> none(samples, 0);
+  const double of_a = statistic(0, all, none);
+  const double of_b = statistic(1, all, none);
+  constexpr const char* kTest = "paired permutation test";
+  if (samples < kFewest) {
+    constexpr double kAnything = std::numeric_limits<double>::infinity();
+    return {of_a, of_b, {of_b - of_a, {-kAnything, kAnything}, 1, kTest}};
+  }
+  Difference difference = paired_bootstrap(
+      count, [&](int which, Order order) { return statistic(which, order, none); });
+  difference.test = kTest;
+  difference.p_value = paired_permutation_p(count, [&](Swapped swapped) {
+    return statistic(1, all, swapped) - statistic(0, all, swapped);
+  });
+  return {of_a, of_b, difference};
 }
 
 // Precision, recall or F1, averaged over the classes. Classes are numbered by what occurs in either
@@ -104,24 +128,30 @@ MeasuredDifference by_classes(const Evaluation& a,
     }
   }
   ConfusionMatrix matrix(classes);
-  return by_bootstrap(a, b, [&](const Evaluation& run, Order order) {
-    const std::vector<Pair>& of_run = pairs[&run == &a ? 0 : 1];
+  const auto statistic = [&](int which, Order order, Swapped swapped) {
     std::fill(matrix.counts().begin(), matrix.counts().end(), 0);
     for (const std::int64_t i : order) {
-      const Pair& pair = of_run[static_cast<std::size_t>(i)];
+      const auto at = static_cast<std::size_t>(i);
+      const Pair& pair = pairs[run_of(which, swapped[at])][at];
       matrix.add(pair.target, pair.prediction);
     }
     return matrix.macro().*score;
-  });
+  };
+  return by_resampling(a.samples.size(), statistic);
 }
 
-double root_mean_square(const Evaluation& run, Order order) {
-  double sum = 0;
-  for (const std::int64_t i : order) {
-    const auto at = static_cast<std::size_t>(i);
-    sum += std::pow(run.predictions[at] - run.targets[at], 2);
-  }
-  return std::sqrt(sum / static_cast<double>(order.size()));
+MeasuredDifference by_root_mean_square(const Evaluation& a, const Evaluation& b) {
+  const auto square = [](double error) { return error * error; };
+  const std::array<std::vector<double>, 2> squares = {errors(a, square), errors(b, square)};
+  const auto statistic = [&](int which, Order order, Swapped swapped) {
+    double sum = 0;
+    for (const std::int64_t i : order) {
+      const auto at = static_cast<std::size_t>(i);
+      sum += squares[run_of(which, swapped[at])][at];
+    }
+    return std::sqrt(sum / static_cast<double>(order.size()));
+  };
+  return by_resampling(a.samples.size(), statistic);
 }
 
 // Perplexity is exp(loss), so that an interval of the loss is one of the perplexity.
@@ -190,7 +220,7 @@ std::optional<MeasuredDifference> compare_samples(const std::string& metric,
     };
     return by_paired_t(errors(a, of), errors(b, of));
   }
-  return metric == "rmse" ? std::optional(by_bootstrap(a, b, root_mean_square)) : std::nullopt;
+  return metric == "rmse" ? std::optional(by_root_mean_square(a, b)) : std::nullopt;
 }
 
 }  // namespace trireme::tools

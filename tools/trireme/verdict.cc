@@ -92,8 +92,8 @@ Verdict verdict_on(const std::string& metric,
   }
   if (!std::isfinite(difference.interval95.low)) {
     return {Better::kNeither,
-            "no difference can be told: there is one pair of values of " + metric +
-                ", and a single difference shows nothing of its own chance"};
+            "no difference can be told: too few samples or folds to say whether a difference in " +
+                metric + " is chance"};
   }
   const std::string chance =
       detail::concat("chance alone would give a difference this large in ",

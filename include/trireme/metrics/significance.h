@@ -53,6 +53,16 @@ Difference paired_bootstrap(
     const std::function<double(int which, std::span<const std::int64_t> order)>& statistic,
     int rounds = 1000,
     std::uint64_t seed = 1);
+// The p-value of a difference of any such statistic, by a permutation test: where the runs are
+// alike, each pair may as well be the other way round, so that this is valid for any number of
+// samples, of which a bootstrap needs dozens. `difference(swapped)` computes b - a with the pairs
+// swapped of the samples that are marked by 1; of `rounds` random markings, those that give one at
+// least as large are counted. Never below 1 / (rounds + 1); 1 for a difference that is not finite.
+double paired_permutation_p(
+    std::int64_t samples,
+    const std::function<double(std::span<const std::uint8_t> swapped)>& difference,
+    int rounds = 1000,
+    std::uint64_t seed = 1);
 
 // The p-values of several tests made at once, by Holm's method: where those that are returned are
 // compared with a level, the chance of even one false alarm among them is below it, however the
