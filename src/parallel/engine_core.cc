@@ -282,9 +282,17 @@ void EngineCore::check_alive() const {
 void EngineCore::check_between_steps(const char* what) const {
   check_alive();
   check_no_scope(what);
-  TRIREME_CHECK(round_ == 0 && !backward_done_,
-                what,
-                " was called in the middle of a step: call it before backward() or after step()");
+  TRIREME_CHECK(round_ == 0 && !backward_done_, what, in_the_middle());
+}
+
+std::string EngineCore::in_the_middle() const {
+  return concat(" was called in the middle of a step, after ",
+                round_,
+                " of this rank's ",
+                local_micro_batches(),
+                local_micro_batches() == 1 ? " micro-batch" : " micro-batches",
+                ": call it before backward() or after the step() that ends the step; where no more "
+                "micro-batches will come, end it with Engine::flush() on every rank");
 }
 
 void EngineCore::check_no_scope(const char* what) const {
@@ -368,9 +376,7 @@ std::int64_t EngineCore::micro_batch(std::int64_t k) const {
 
 void EngineCore::deal(const std::vector<std::int64_t>& micro_batches) {
   check_alive();
-  TRIREME_CHECK(round_ == 0 && !backward_done_ && !completed_,
-                "deal() was called in the middle of a step: call it before backward() or after "
-                "step()");
+  TRIREME_CHECK(round_ == 0 && !backward_done_ && !completed_, "deal()", in_the_middle());
   check_same_on_all_ranks(
       "what deal() was given",
       {listed(micro_batches, [](std::int64_t count) { return concat(count); })},
@@ -562,7 +568,8 @@ void EngineCore::announce(Act act, double value) {
 bool EngineCore::step() {
   check_alive();
   TRIREME_CHECK(backward_done_ || local_micro_batches() == 0,
-                "step() was called without backward(): call backward(loss) for every micro-batch");
+                "step() was called without backward(): call backward(loss) for every micro-batch; "
+                "where no more will come, end the step with Engine::flush() on every rank");
   backward_done_ = false;
   if (!complete_here()) {
     return false;
@@ -641,12 +648,7 @@ void EngineCore::refuse_given_up() {
 
 void EngineCore::join() {
   check_alive();
-  TRIREME_CHECK(!backward_done_ && round_ == 0,
-                "join() was called in the middle of a step, after ",
-                round_,
-                " of ",
-                local_micro_batches(),
-                " micro-batches: finish the step first");
+  TRIREME_CHECK(!backward_done_ && round_ == 0, "join()", in_the_middle());
   check_no_scope("join()");
   while (true) {
     complete(true);
@@ -879,9 +881,7 @@ at::Tensor EngineCore::average(const std::string& name) {
 
 std::unique_ptr<GatherScope> EngineCore::gathered(const std::vector<std::string>& names) {
   check_alive();
-  TRIREME_CHECK(round_ == 0 && !backward_done_,
-                "gathered() was called in the middle of a step: call it before backward() or after "
-                "step()");
+  TRIREME_CHECK(round_ == 0 && !backward_done_, "gathered()", in_the_middle());
   std::vector<std::size_t> wanted;
   for (const std::string& name : names) {
     wanted.push_back(parameter_named(name));
@@ -902,8 +902,8 @@ void EngineCore::unwrap() {
   TRIREME_CHECK(!unwrapped_, "this engine has given its model back already");
   check_no_scope("unwrap()");
   TRIREME_CHECK(failed_ || update_failed_ || (round_ == 0 && !backward_done_),
-                "unwrap() was called in the middle of a step: call it before backward() or after "
-                "step()");
+                "unwrap()",
+                in_the_middle());
   if (update_failed_) {
     // Units that were updated before may still be on their way between the ranks.
     try {

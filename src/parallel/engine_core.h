@@ -84,6 +84,9 @@ class EngineCore {
   void broadcast_buffers(int root);
   void check_no_scope(const char* what) const;
   void check_between_steps(const char* what) const;
+  // The rest of a refusal that begins with a function's name. It names what ends a step whose data
+  // has ended before.
+  std::string in_the_middle() const;
   // `saved`: each element once over all ranks; otherwise all that this rank holds.
   EngineState view(bool saved);
   void finish_restore(const EngineState& state, const std::string& progress);

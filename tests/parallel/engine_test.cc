@@ -283,8 +283,19 @@ TEST(Engine, SaysWhatWasForgotten) {
         "twice without step()"));
     EXPECT_EQ(engine.clip_grad_norm(1), 0);  // not the step's last micro-batch
     EXPECT_FALSE(engine.step());
-    EXPECT_TRUE(
-        contains(message_of<ConfigError>([&] { (void)engine.gathered(); }), "middle of a step"));
+    // Where the data has ended in the middle of a step, there is a way out, which is named.
+    const std::function<void()> kCalls[] = {[&] { (void)engine.gathered(); },
+                                            [&] { (void)engine.state(); },
+                                            [&] { engine.join(); },
+                                            [&] { engine.deal({2, 2}); },
+                                            [&] { engine.unwrap(); }};
+    for (const auto& call : kCalls) {
+      const std::string message = message_of<ConfigError>(call);
+      EXPECT_TRUE(contains(message, "middle of a step, after 1 of this rank's 2 micro-batches") &&
+                  contains(message, "Engine::flush()"))
+          << message;
+    }
+    EXPECT_TRUE(contains(message_of<ConfigError>([&] { engine.step(); }), "Engine::flush()"));
     engine.backward(loss_of(engine.forward(input_of(0, 1))));
     EXPECT_TRUE(engine.step());
     EXPECT_TRUE(contains(message_of<ConfigError>([&] { engine.backward(torch::ones({2})); }),
