@@ -188,7 +188,7 @@ TEST_F(CompareCommand, FewSamplesTellNothing) {
     }
     EXPECT_EQ(metric("f1").at("p_value"), 1) << samples;
     EXPECT_NEAR(metric("f1").at("b"), 1, 1e-12);
-    EXPECT_TRUE(has(done.out, "too few samples or folds to say whether a difference in f1 is chance"))
+    EXPECT_TRUE(has(done.out, "too few samples or folds to say whether a difference in f1 is"))
         << done.out;
   }
 }
@@ -409,6 +409,31 @@ TEST_F(CompareCommand, SaysWhenNothingCanBeSaid) {
   EXPECT_EQ(json_.at("metrics").size(), 2u);
   EXPECT_TRUE(has(done.out, "there is only one number per run")) << done.out;
   EXPECT_TRUE(has(done.out, "--folds")) << done.out;
+}
+
+// The mean of folds is over all samples, and that of another run over those that it held out.
+TEST_F(CompareCommand, FoldsAreNotComparedWithASingleTraining) {
+  const char* folds = R"(,"folds":[{"accuracy":0.7},{"accuracy":0.9}])";
+  write_run(a(), R"("accuracy":0.6)", R"("data":"digits","folds":0)");
+  write_run(b(), R"("accuracy":0.8)", R"("data":"digits","folds":2)", folds);
+  write_evaluation(a(), rows_with(0.60, 2));
+  Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(json_.at("basis"), "nothing");
+  EXPECT_TRUE(metric("accuracy").at("difference").is_null());
+  EXPECT_EQ(metric("accuracy").at("a"), 0.6);
+  EXPECT_TRUE(has(done.out,
+                  "Not compared: results (different samples: one model on the part held out in A "
+                  "and 2 models, each on its own fold in B; to compare them, train both with the "
+                  "same --folds)\n"))
+      << done.out;
+  EXPECT_FALSE(has(done.out, "20.00 points")) << done.out;
+  // The other way round, and with other data, too.
+  write_run(a(), R"("accuracy":0.6)", R"("data":"digits","folds":2)", folds);
+  write_run(b(), R"("accuracy":0.8)", R"("data":"letters","folds":0)");
+  done = compare();
+  EXPECT_EQ(json_.at("basis"), "nothing");
+  EXPECT_TRUE(has(done.out, "(different data: digits and letters; samples: 2 models")) << done.out;
 }
 
 // The loss of digits and that of poems are numbers of different things.

@@ -177,11 +177,31 @@ const char* what_differs(const Evaluation& a, const Evaluation& b) {
                                  : " windows of another text";
 }
 
+// Of runs of which one is cross-validated. The mean over folds is that of several models, over all
+// the data: no number of the other run is of the same.
+std::string what_was_evaluated(const Run& a, const Run& b) {
+  const auto text = [](const Run& run) {
+    return run.folds.empty() ? std::string("one model on the part held out")
+                             : detail::concat(run.folds.size(), " models, each on its own fold");
+  };
+  return detail::concat("samples: ",
+                        text(a),
+                        " in A and ",
+                        text(b),
+                        " in B; to compare them, train both with the same --folds");
+}
+
 void compare_metrics(Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
   if (!a.folds.empty() && a.folds.size() == b.folds.size()) {
     compare_folds(comparison);
+    return;
+  }
+  if (a.folds.empty() != b.folds.empty()) {
+    Reasons reasons = other_question(comparison.settings);
+    reasons.push_back(what_was_evaluated(a, b));
+    compare_nothing(comparison, reasons);
     return;
   }
   if (a.folds.size() != b.folds.size()) {
