@@ -42,10 +42,14 @@ std::string find_worker_trouble(Versions& versions) {
   if (access(path.c_str(), X_OK) != 0) {
     return concat(path.string(), " is not there");
   }
-  const Answer answer = ask_program({path.string(), "precisions"}, Milliseconds(8000));
+  constexpr Milliseconds kTimeToAnswer{60'000};  // also where many other programs run
+  const Answer answer = ask_program({path.string(), "precisions"}, kTimeToAnswer);
   if (answer.code == 0) {
     parse_precisions(answer.text, versions);
     return {};
+  }
+  if (answer.code == -1 && answer.text.empty()) {
+    return concat(path.string(), " has crashed, or did not answer within a minute");
   }
   return concat(path.string(),
                 " does not start: ",

@@ -901,9 +901,8 @@ std::unique_ptr<GatherScope> EngineCore::gathered(const std::vector<std::string>
 void EngineCore::unwrap() {
   TRIREME_CHECK(!unwrapped_, "this engine has given its model back already");
   check_no_scope("unwrap()");
-  TRIREME_CHECK(failed_ || update_failed_ || (round_ == 0 && !backward_done_),
-                "unwrap()",
-                in_the_middle());
+  TRIREME_CHECK(
+      failed_ || update_failed_ || (round_ == 0 && !backward_done_), "unwrap()", in_the_middle());
   if (update_failed_) {
     // Units that were updated before may still be on their way between the ranks.
     try {

@@ -506,10 +506,8 @@ TEST(Csv, ThatIsNotWhatItShouldBeSaysWhere) {
   refused("a;b\n1;2\n", 0, {"separator"});
   refused("\n  \n", 0, {"only blanks"});
   refused("a,b\r1,2\r3,4\r", 3, {"line 1, column 4", "\\r alone", "tr '\\r' '\\n'"});
-  refused("a,b,a\n1,2,3\n",
-          0,
-          {"one column", "target column", "\"a\"", "found 2"},
-          {.target = "a"});
+  refused(
+      "a,b,a\n1,2,3\n", 0, {"one column", "target column", "\"a\"", "found 2"}, {.target = "a"});
   refused("a,a,b\n1,2,3\n", 0, {"one column", "categorical column"}, {.categorical = {"a"}});
   refused("a,b\n1,\n", 6, {"empty cell"}, {.regression = true});
 }

@@ -287,7 +287,9 @@ TEST(Engine, SaysWhatWasForgotten) {
     const std::function<void()> kCalls[] = {[&] { (void)engine.gathered(); },
                                             [&] { (void)engine.state(); },
                                             [&] { engine.join(); },
-                                            [&] { engine.deal({2, 2}); },
+                                            [&] {
+                                              engine.deal({2, 2});
+                                            },
                                             [&] { engine.unwrap(); }};
     for (const auto& call : kCalls) {
       const std::string message = message_of<ConfigError>(call);

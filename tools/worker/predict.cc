@@ -283,7 +283,7 @@ int predict(const std::vector<std::string>& arguments) {
       "normalisation are those of the run. Where the data has targets, metrics are printed to "
       "standard error (and are in the JSON).",
       "trireme predict");
-  app.add_option("run,--run", options.run, "The folder of the run")->required()->type_name("RUN");
+  app.add_option("RUN", options.run, "The folder of the run")->required()->type_name("RUN");
   app.add_option("--data",
                  options.data,
                  "A file like the one that was trained on, with or without targets; of images also "
