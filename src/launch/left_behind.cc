@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <locale>
 #include <sstream>
+#include <thread>
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -40,12 +42,21 @@ pid_t wait_for(pid_t pid, int options) {
 
 // Whether a process, or one above it, was started as a rank of this job.
 bool is_of_job(pid_t pid, const std::string& job) {
-  std::ifstream file(concat("/proc/", pid, "/environ"), std::ios::binary);
   const std::string entry = concat(kEnvJob, "=", job);
-  for (std::string text; std::getline(file, text, '\0');) {
-    if (text == entry) {
-      return true;
+  // While a process begins another program, it seems to have no environment.
+  constexpr int kMostLooks = 50;
+  for (int look = 0; look < kMostLooks; ++look) {
+    std::ifstream file(concat("/proc/", pid, "/environ"), std::ios::binary);
+    bool any = false;
+    for (std::string text; std::getline(file, text, '\0'); any = true) {
+      if (text == entry) {
+        return true;
+      }
     }
+    if (any) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
 }

@@ -101,7 +101,7 @@ class MachineJob {
     return *programs_[static_cast<std::size_t>(machine)];
   }
   Finished wait(int machine) {
-    return programs_[static_cast<std::size_t>(machine)]->wait(std::chrono::seconds(30));
+    return programs_[static_cast<std::size_t>(machine)]->wait(std::chrono::seconds(120));
   }
 
   void expect_nothing_left() const {
