@@ -91,12 +91,18 @@ class ReplicatedMemory final : public ParameterMemory {
   }
 
   void read(std::size_t unit, Range range, std::byte* to) override {
+    if (range.empty()) {
+      return;  // of which there may be no memory
+    }
     std::memcpy(to,
                 places_[unit].data + static_cast<std::size_t>(range.begin) * element(unit),
                 static_cast<std::size_t>(range.size()) * element(unit));
   }
 
   void write(std::size_t unit, Range range, const std::byte* from) override {
+    if (range.empty()) {
+      return;
+    }
     std::memcpy(places_[unit].data + static_cast<std::size_t>(range.begin) * element(unit),
                 from,
                 static_cast<std::size_t>(range.size()) * element(unit));

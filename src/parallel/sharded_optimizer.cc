@@ -127,7 +127,9 @@ void ShardedOptimizer::take_masters(std::size_t u) {
   }
   if (!divided_) {
     ranks.broadcast({whole.data(), numel, dtype}, 0).wait();
-    std::memcpy(units_[u].masters.data(), whole.data(), whole.size_bytes());
+    if (numel > 0) {
+      std::memcpy(units_[u].masters.data(), whole.data(), whole.size_bytes());
+    }
     return;
   }
   Counts counts;

@@ -49,6 +49,9 @@ class SharedUnits : public ParameterMemory {
   void finish_update() override { context_.ranks.barrier().wait(); }
 
   void read(std::size_t unit, Range range, std::byte* to) override {
+    if (range.empty()) {
+      return;  // of which there may be no memory
+    }
     std::memcpy(to,
                 runs_[unit].shared.whole() + offset(unit, range.begin),
                 static_cast<std::size_t>(range.size()) * element(unit));
