@@ -254,7 +254,7 @@ TEST_F(FaultsTest, RanksThatWouldAddUpDifferentlyRefuseEachOther) {
     EXPECT_EQ(result.code, 3);
     expect_parts(result.err,
                  {"refused rank 1 of 2",
-                  "it was told to add up groups of 2 ranks first",
+                  "it was told to sum groups of 2 ranks first",
                   "rank 0 groups of 1",
                   "give the same --sum-group (TRIREME_SUM_GROUP)"});
   }
