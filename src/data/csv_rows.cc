@@ -145,6 +145,7 @@ CsvRows index_csv(const MappedFile& file,
   if (!rules.regression && classes == nullptr) {
     auto names = std::make_shared<ClassNames>();
     std::vector<const ClassNames*> parts;
+    parts.reserve(pieces.size());
     for (const CsvPiece& piece : pieces) {
       parts.push_back(&piece.classes);
     }
@@ -174,6 +175,7 @@ CsvRows index_csv(const MappedFile& file,
     }
     auto names = std::make_shared<ClassNames>();
     std::vector<const ClassNames*> parts;
+    parts.reserve(pieces.size());
     for (const CsvPiece& piece : pieces) {
       parts.push_back(&piece.categories[column]);
     }

@@ -16,7 +16,7 @@ std::string inherited_text(const std::string& text) {
     throw Error(detail::concat("memory for the ranks' settings could not be made: ",
                                detail::errno_text(errno)));
   }
-  const std::string path = detail::concat("/proc/self/fd/", file);
+  std::string path = detail::concat("/proc/self/fd/", file);
   write_all(file, path, text.data(), text.size());
   return path;
 }
