@@ -125,7 +125,8 @@ TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
     changed.at(8 + sample) = changed.at(8 + sample) == 0 ? '\1' : '\0';
     data_.write("train-labels-idx1-ubyte", changed);
     const Finished one = resume("run", {"-n", sample % 2 == 0 ? "1" : "2"});
-    EXPECT_EQ(one.code, 2) << sample << one.out;
+    // 3 where the launcher hears first of a rank that missed the one that refused.
+    EXPECT_TRUE(one.code == 2 || one.code == 3) << sample << one.out;
     expect_parts(one.err, {"data: fold 1", "other samples", data_.path(), "--run"});
   }
   // Other data of the same size. Where a fold is from before all samples were looked at, those that
@@ -136,7 +137,7 @@ TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
   std::rotate(bytes.begin() + 8, bytes.begin() + 9, bytes.end());
   data_.write("train-labels-idx1-ubyte", bytes);
   const Finished data = resume("run");
-  EXPECT_EQ(data.code, 2) << data.out;
+  EXPECT_TRUE(data.code == 2 || data.code == 3) << data.out;
   expect_parts(data.err, {"fold 1", "other samples", data_.path()});
 }
 
