@@ -79,14 +79,15 @@ void Assembly::deliver(SavedFile file) {
     parts.push_back({part.tensor, part.range.begin, part.range.end, part.offset});
   }
   json["parts"] = std::move(parts);
-  write_durably(path_of(rank_, ".part"), json.dump());
+  // Rank 0 may give the folder its name as soon as it sees this; the names in it are its to sync.
+  write_whole(path_of(rank_, ".part"), json.dump());
 }
 
 void Assembly::report_failure(const std::string& reason) const noexcept {
   try {
     unlink(own_path().c_str());  // of no use now, and the reason may need its room
     if (rank_ != 0) {
-      write_durably(path_of(rank_, ".failed"), reason);
+      write_whole(path_of(rank_, ".failed"), reason);
     }
   } catch (const std::exception&) {
     // No room even for this: the others hear of it when they next wait for each other.

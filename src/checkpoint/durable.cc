@@ -56,7 +56,7 @@ void sync_folders_above(const std::string& folder) {
   }
 }
 
-void write_durably(const std::string& path, const std::string& text) {
+void write_whole(const std::string& path, const std::string& text) {
   const std::filesystem::path target(path);
   const std::string partial =
       (target.parent_path() / concat(".", target.filename().string(), "-", getpid())).string();
@@ -80,7 +80,11 @@ void write_durably(const std::string& path, const std::string& text) {
     unlink(partial.c_str());
     throw CheckpointError(path, -1, error.what());
   }
-  sync_folder(target.parent_path().string());
+}
+
+void write_durably(const std::string& path, const std::string& text) {
+  write_whole(path, text);
+  sync_folder(std::filesystem::path(path).parent_path().string());
 }
 
 }  // namespace trireme::detail

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "checkpoint/assembly.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/split_state.h"
 #include "support/processes.h"
@@ -353,6 +354,32 @@ TEST(CheckpointWriter, RanksThatSaveDifferentThingsAreRefused) {
     writer.finish();
   });
   EXPECT_EQ(CheckpointFolder(folder.path()).steps(), std::vector<std::int64_t>{9});
+}
+
+// Rank 0 renames the folder the moment it sees the last rank's word, which may be before that rank
+// has returned from writing it.
+TEST(Assembly, TheFolderMayGetItsNameWhileTheLastRankStillDelivers) {
+  const TemporaryFolder folder;
+  fork_world(2, [&](World& world) {
+    for (int turn = 0; turn < 2000; ++turn) {
+      const std::string unnamed = folder.path() + "/.new-" + std::to_string(turn);
+      const std::string part = unnamed + "/rank-00001.part";
+      if (world.rank() == 0) {
+        std::filesystem::create_directory(unnamed);
+      }
+      world.barrier().wait();
+      if (world.rank() == 0) {
+        const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (access(part.c_str(), F_OK) != 0) {
+          ASSERT_LT(std::chrono::steady_clock::now(), late) << "nothing came in turn " << turn;
+        }
+        std::filesystem::rename(unnamed, folder.path() + "/step-" + std::to_string(turn));
+      } else {
+        detail::Assembly assembly(CheckpointFolder(folder.path()), unnamed, world, {});
+        EXPECT_NO_THROW(assembly.deliver({"rank-00001.safetensors", 0, {}})) << "turn " << turn;
+      }
+    }
+  });
 }
 
 // Elements that nobody has, or that two ranks have: found before the checkpoint appears.
