@@ -23,7 +23,7 @@ using testing::TemporaryFolder;
 using torch::Tensor;
 
 constexpr std::int64_t kBefore = 3;
-constexpr std::int64_t kAfter = 20;
+constexpr std::int64_t kAfter = 6;
 
 struct Mode {
   const char* name;
