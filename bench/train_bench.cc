@@ -47,6 +47,10 @@ Trained train_ours(const std::string& model, double epochs, const std::string& r
                                             model,
                                             "--epochs",
                                             std::to_string(epochs),
+                                            "--ranks",  // as the peer: one process,
+                                            "1",
+                                            "--micro-batch",  // a batch in one piece
+                                            "share",
                                             "--threads",
                                             "1",
                                             "--data-threads",  // as the peer: one thread does all

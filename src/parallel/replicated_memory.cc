@@ -30,11 +30,19 @@ class ReplicatedMemory final : public ParameterMemory {
       : context_(context),
         divided_(divided && context.ranks.size() > 1),
         places_(context.units.size()) {}
+  ReplicatedMemory(const ReplicatedMemory&) = delete;
+  ReplicatedMemory& operator=(const ReplicatedMemory&) = delete;
+  // After an update that failed, what the ranks have begun goes on, and keeps the memory it uses.
+  ~ReplicatedMemory() override {
+    for (Work& work : on_their_way_) {
+      work.forget();
+    }
+  }
 
   void adopt(std::size_t unit_index) override {
     const Unit& unit = context_.units[unit_index];
     UnitMemory& memory = places_[unit_index];
-    std::shared_ptr<const void> owner;
+    std::shared_ptr<const void>& owner = memory.owner;
     if (divided_) {
       memory.shared = context_.ranks.allocate(unit.bytes());
       memory.data = memory.shared.data();
@@ -49,11 +57,10 @@ class ReplicatedMemory final : public ParameterMemory {
       flatten(unit, context_.parameters, memory.data);
     }
     context_.ranks.broadcast({memory.data, unit.layout.total_numel(), unit.dtype}, 0).wait();
-    memory.storage =
-        UnitStorage(memory.data,
-                    unit.bytes(),
-                    std::make_shared<AlwaysPresent>(
-                        UnitNames(unit, context_.parameters), std::move(owner), context_.engine));
+    memory.storage = UnitStorage(memory.data,
+                                 unit.bytes(),
+                                 std::make_shared<AlwaysPresent>(
+                                     UnitNames(unit, context_.parameters), owner, context_.engine));
     for (const std::size_t parameter : unit.parameters) {
       attach(parameter);
     }
@@ -76,8 +83,12 @@ class ReplicatedMemory final : public ParameterMemory {
       counts.push_back(range.size());
     }
     on_their_way_.push_back(context_.ranks.all_gather(
-        ConstSpan(owned(unit_index), mine(unit_index).size(), unit.dtype),
-        Span(places_[unit_index].data, unit.layout.total_numel(), unit.dtype),
+        ConstSpan(
+            owned(unit_index), mine(unit_index).size(), unit.dtype, places_[unit_index].owner),
+        Span(places_[unit_index].data,
+             unit.layout.total_numel(),
+             unit.dtype,
+             places_[unit_index].owner),
         std::move(counts)));
     while (!on_their_way_.empty() && on_their_way_.front().done()) {
       on_their_way_.pop_front();
@@ -118,6 +129,7 @@ class ReplicatedMemory final : public ParameterMemory {
   struct UnitMemory {
     std::byte* data = nullptr;
     SharedBuffer shared;
+    std::shared_ptr<const void> owner;  // of `data`: operations may outlive this
     UnitStorage storage;
     MemoryLedger::Charge charge;
   };

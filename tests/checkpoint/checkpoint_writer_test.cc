@@ -90,7 +90,7 @@ TEST(Snapshot, FillingWaitsForEmptying) {
   EXPECT_EQ(waited, 0.0) << "two pieces are there at once";
   std::atomic<bool> emptied{false};
   std::thread other([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
     const auto piece = snapshot.take_full();
     emptied = true;
     snapshot.put_empty(piece->data);
@@ -325,12 +325,12 @@ TEST(CheckpointWriter, ASlowDiskOutlastsTheDeadlineOfCollectives) {
       [&](World& world) {
         const SplitState state(tensors, even_split, 2, world.rank());
         CheckpointOptions options;
-        options.before_publish = [] { std::this_thread::sleep_for(std::chrono::seconds(2)); };
+        options.before_publish = [] { std::this_thread::sleep_for(std::chrono::seconds(6)); };
         CheckpointWriter writer(folder.path(), borrowed(world), options);
         writer.save(1, state.view(), {});
         writer.finish();
       },
-      [](InitOptions& options) { options.timeout = std::chrono::seconds(1); });
+      [](InitOptions& options) { options.timeout = std::chrono::seconds(4); });
   EXPECT_TRUE(CheckpointFolder(folder.path()).contains(1));
 }
 

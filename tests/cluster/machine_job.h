@@ -105,10 +105,7 @@ class MachineJob {
   }
 
   void expect_nothing_left() const {
-    for (int i = 0; i < 200 && !processes_with(mark_).empty(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    EXPECT_TRUE(processes_with(mark_).empty());
+    EXPECT_TRUE(comes_true([&] { return processes_with(mark_).empty(); }));
   }
 
  private:

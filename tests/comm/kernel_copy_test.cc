@@ -361,8 +361,8 @@ void expect_death_named(const std::function<void(World&)>& operation) {
 
 TEST_F(KernelCopy, ARankThatDiesWhileItIsReadIsNamed) {
   expect_death_named([](World& world) {
-    std::vector<std::uint8_t> data(1'000'000, 1);
-    world.broadcast(data, 0).wait();
+    std::vector<std::uint8_t> mine(1'000'000);
+    world.scatter(std::vector<std::uint8_t>(3'000'000, 1), mine, 0).wait();
   });
   expect_death_named([](World& world) {
     std::vector<std::uint8_t> all(3'000'000);
@@ -378,15 +378,19 @@ TEST_F(KernelCopy, ARankThatDiesWhileItIsReadIsNamed) {
 // included.
 TEST_F(KernelCopy, MemoryThatCannotBeReadIsNamed) {
   fork_world(3, [](World& world) {
-    constexpr std::size_t kBytes = 256 << 10;
+    constexpr std::int64_t kBytes = 256 << 10;
     auto* memory = static_cast<std::byte*>(
-        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        mmap(nullptr, 3 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(memory, MAP_FAILED);
+    std::byte* const mine = memory + kBytes * world.rank();
     if (world.rank() == 2) {
-      ASSERT_EQ(mprotect(memory + kBytes / 2, kBytes / 2, PROT_NONE), 0);
+      ASSERT_EQ(mprotect(mine + kBytes / 2, kBytes / 2, PROT_NONE), 0);
     }
     try {
-      world.broadcast({memory, kBytes, Dtype::kUint8}, 2).wait();
+      world
+          .all_gather(ConstSpan(mine, kBytes, Dtype::kUint8),
+                      Span(memory, 3 * kBytes, Dtype::kUint8))
+          .wait();
       ADD_FAILURE() << "rank " << world.rank() << " has not noticed";
     } catch (const CommError& error) {
       EXPECT_EQ(error.peer(), 2);

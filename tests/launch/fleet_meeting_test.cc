@@ -91,7 +91,7 @@ TEST(FleetMeeting, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
 
 TEST(FleetMeeting, RefusesAMachineWhosePlaceIsTaken) {
   const Launchers machines(3);
-  const auto first = machines.start({0, 1, "echo ran", {"--timeout", "2"}});
+  const auto first = machines.start({0, 1, "echo ran", {"--timeout", "10"}});
   const auto second = machines.start({1, 1, "echo ran"});
   const auto twice = machines.start({1, 1, "echo ran"});
   const Finished results[] = {second->wait(milliseconds(30'000)),
@@ -166,7 +166,7 @@ TEST(FleetMeeting, ACrowdOfSilentStrangersDoesNotKeepAMachineOut) {
 
 TEST(FleetMeeting, RefusesAnotherVersionAndAPlaceOutside) {
   const Launchers machines(2);
-  const auto first = machines.start({0, 1, "echo never", {"--timeout", "2"}});
+  const auto first = machines.start({0, 1, "echo never", {"--timeout", "10"}});
   detail::MachineHello hello = detail::make_machine_hello(1, 2, 1, true);
   hello.library = "9.8.7";
   expect_parts(answer_to(machines, hello),
@@ -249,7 +249,7 @@ TEST(FleetMeeting, NoneIsNoToken) {
 // What a stranger says is shown without what a terminal would obey.
 TEST(FleetMeeting, AStrangersWordsAreShownHarmless) {
   const Launchers machines(2);
-  const auto first = machines.start({0, 1, "echo never", {"--timeout", "1.5"}});
+  const auto first = machines.start({0, 1, "echo never", {"--timeout", "10"}});
   detail::MachineHello hello = detail::make_machine_hello(1, 2, 1, true);
   hello.host = "\x1b]0;owned\x07\nforged: a line";
   hello.library = "9.8.7";
@@ -281,13 +281,13 @@ TEST(FleetMeeting, TakesTheTokenFromAFileThatOthersCannotRead) {
 
 TEST(FleetMeeting, NamesTheMachinesThatDidNotCome) {
   const Launchers machines(3);
-  const auto first = machines.start({0, 1, "echo never", {"--timeout", "1.5"}});
-  const auto second = machines.start({1, 1, "echo never", {"--timeout", "5"}});
+  const auto first = machines.start({0, 1, "echo never", {"--timeout", "8.5"}});
+  const auto second = machines.start({1, 1, "echo never", {"--timeout", "20"}});
   for (Program* program : {first.get(), second.get()}) {
     const Finished result = program->wait(milliseconds(30'000));
     EXPECT_EQ(result.code, 4);
     EXPECT_EQ(result.out, "");
-    expect_parts(result.err, {"in 1.5 s", "2 of 3 reached " + machines.place(), "missing: 2"});
+    expect_parts(result.err, {"in 8.5 s", "2 of 3 reached " + machines.place(), "missing: 2"});
   }
 }
 

@@ -152,7 +152,7 @@ TEST(Fleet, NamesTheCauseAndNotARankThatBlamesIt) {
   const auto results = machines.run({1, 1},
                                     "if [ $TRIREME_RANK = 0 ]; then "
                                     "echo 0 1 0 > /proc/self/fd/${TRIREME_REPORT%%:*}; exit 5; fi; "
-                                    "sleep 0.3; exit 6");
+                                    "trap '' TERM; sleep 0.3; exit 6");
   for (const Finished& result : results) {
     EXPECT_EQ(result.code, 3);
     expect_parts(result.err, {"trireme run: machine 1 (", "rank 1 of 2", "exit code 6"});
@@ -221,8 +221,9 @@ TEST(Fleet, AStoppedLauncherIsSilentAndThenEndsTheJob) {
     EXPECT_EQ(result.code, 3);
     expect_parts(result.err,
                  {"warning: machine 1 (",
-                  ") has not been heard from for 3 s",
-                  ") has not been heard from for 8 s"});
+                  ") has not been heard from for ",
+                  "trireme run: machine 1 (",  // without a warning: it is given up
+                  "its launcher is stopped, or the network in between is cut"});
   }
   // When it goes on, it learns that the job is over.
   kill(programs[1]->pid(), SIGCONT);
@@ -260,7 +261,7 @@ TEST(Fleet, ALauncherThatGoesOnInTimeIsHeardOfAgain) {
   kill(second->pid(), SIGCONT);
   const Finished result = first->wait(milliseconds(30'000));
   EXPECT_EQ(result.code, 0) << result.err;
-  expect_parts(result.err, {"has not been heard from for 3 s", "was heard from again"});
+  expect_parts(result.err, {"has not been heard from for ", "was heard from again"});
   // The one that was stopped has heard of the other all the time.
   const Finished resumed = second->wait(milliseconds(30'000));
   EXPECT_EQ(resumed.code, 0);

@@ -107,10 +107,7 @@ class Launchers {
 
   // Ranks that are killed with their launcher may take a moment to vanish.
   void expect_nothing_left() const {
-    for (int i = 0; i < 200 && !processes_with(mark_).empty(); ++i) {
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    EXPECT_TRUE(processes_with(mark_).empty());
+    EXPECT_TRUE(comes_true([&] { return processes_with(mark_).empty(); }));
   }
 
  private:

@@ -343,7 +343,8 @@ TEST(RunCommand, EndsARankThatHasMovedToAnotherProcessGroup) {
        "python3",
        "-c",
        "import os, time\npid = os.fork()\nif pid == 0:\n  os.setpgid(0, 0); time.sleep(100)\n"
-       "time.sleep(0.2); os.setpgid(0, pid); print('moved', flush=True); time.sleep(100)"},
+       "while os.getpgid(pid) != pid: time.sleep(0.01)\n"
+       "os.setpgid(0, pid); print('moved', flush=True); time.sleep(100)"},
       {mark});
   ASSERT_TRUE(program.wait_for_output("moved"));
   kill(program.pid(), SIGTERM);

@@ -91,7 +91,8 @@ bool Program::wait_for_children(const std::string& name, std::size_t count) cons
 }
 
 bool Program::wait_for_output(const std::string& text, int count) const {
-  for (int i = 0; i < 1000; ++i) {
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (;;) {
     const std::string all = read_file(folder_ + "/out");
     int found = 0;
     for (std::size_t at = all.find(text); at != std::string::npos; at = all.find(text, at + 1)) {
@@ -100,9 +101,11 @@ bool Program::wait_for_output(const std::string& text, int count) const {
     if (found >= count) {
       return true;
     }
+    if (std::chrono::steady_clock::now() >= late) {
+      return false;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return false;
 }
 
 Finished Program::wait() {

@@ -31,7 +31,7 @@ class Program {
   std::vector<pid_t> children() const;
   // Waits until it has started `count` programs of this name; false after thirty seconds.
   bool wait_for_children(const std::string& name, std::size_t count) const;
-  // Waits until standard output holds `text` `count` times; false after ten seconds.
+  // Waits until standard output holds `text` `count` times; false after a minute.
   bool wait_for_output(const std::string& text, int count = 1) const;
   // What it has written to standard output so far.
   std::string output() const;

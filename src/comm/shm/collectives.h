@@ -58,7 +58,7 @@ class Collectives {
 
   Station& station_;
   std::uint32_t phase_;
-  // Windows staged so far. Halves of the staging area alternate by it; see Note [stage halves].
+  // Halves of the staging area alternate by it; see Note [stage windows].
   std::uint32_t turn_;
   std::vector<std::byte> pieces_;  // of reduce_through_kernel; kept, as it is the same every time
 };

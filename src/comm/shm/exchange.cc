@@ -8,6 +8,17 @@
 namespace trireme::detail {
 namespace {
 
+constexpr std::size_t kWindows = 8;  // at least 3: note [stage windows]
+constexpr std::size_t kLeastWindow = 16 << 10;
+constexpr std::size_t kWindowAlignment = 64;  // bytes: cache lines
+
+// A short input has several windows as well: else one rank would wait while the other copies.
+std::size_t window_bytes(std::size_t input_bytes, std::size_t stage_bytes) {
+  const std::size_t most = stage_bytes / kWindows;
+  return std::min(most, std::max(kLeastWindow, input_bytes / 4)) / kWindowAlignment *
+         kWindowAlignment;
+}
+
 // Elements [source, source + count) of the input of `from` go to [target, ...) of the output.
 struct Pull {
   int from;
@@ -109,24 +120,49 @@ Steps Collectives::exchange(const Call& call) {
     co_await Undisturbed(station_, std::move(lenders));
   }
 
-  // Note [stage halves]
-  // Window w of the input is bytes [w, w + 1) * stage_bytes. A rank writes a window into one half
-  // of its staging area, passes a phase, and reads the peers' windows once all have passed it.
+  // Note [stage windows]
+  // An operation goes through one half of the staging areas, in windows of an eighth of it that are
+  // used round and round, so that those who fill and those who empty them work at the same time, in
+  // memory that stays in their caches. A rank passes the phase of window w once it has filled that,
+  // and emptied all up to w - 2. Whoever fills window w, where w - kWindows was, first awaits the
+  // phase of w - kWindows + 2.
+  //
   // Halves alternate by `turn_`, which goes on counting from operation to operation. The half of
-  // turn t was last used in turn t - 2; peers finished reading that before they passed the phase
-  // of turn t - 1, which this rank has awaited: so it is free to be written without asking.
-  const std::size_t window = station_.control().stage_bytes();
+  // turn t was last used in turn t - 2; peers finished reading that before they passed the first
+  // phase of turn t - 1, which this rank has awaited: so it is free to be written without asking.
+  const Control& control = station_.control();
+  const std::size_t window = window_bytes(longest_staged, control.stage_bytes());
+  const std::size_t windows = (longest_staged + window - 1) / window;
   const Source mine = slot(call, station_.rank()).source;
-  const bool mine_staged = mine == Source::kStaged;
-  for (std::size_t begin = 0; begin < longest_staged; begin += window, ++turn_) {
-    const std::size_t own_bytes = call.operation.input.size_bytes();
-    if (mine_staged && begin < own_bytes) {
-      copy_bytes(station_.control().stage(station_.rank(), turn_),
-                 call.operation.input.bytes() + begin,
-                 std::min(window, own_bytes - begin));
+  const std::size_t own_bytes =
+      mine == Source::kStaged ? call.operation.input.size_bytes() : std::size_t{0};
+  const bool empties = std::any_of(pulls.begin(), pulls.end(), [&](const Pull& pull) {
+    return pull.from != station_.rank() && slot(call, pull.from).source == Source::kStaged;
+  });
+  const std::uint32_t first_phase = phase_ + 1;
+  const auto phase_of = [&](std::size_t w) { return first_phase + static_cast<std::uint32_t>(w); };
+  const auto place_of = [&](int peer, std::size_t w) {
+    return control.stage(peer, turn_) + w % kWindows * window;
+  };
+  std::size_t filled = 0;
+  for (std::size_t w = 0; w < windows; ++w) {
+    for (; filled < std::min(w + 2, windows); ++filled) {
+      const std::size_t begin = filled * window;
+      if (begin < own_bytes) {
+        if (filled >= kWindows) {
+          co_await AllAtPhase(station_, phase_of(filled - kWindows + 2));
+        }
+        copy_bytes(place_of(station_.rank(), filled),
+                   call.operation.input.bytes() + begin,
+                   std::min(window, own_bytes - begin));
+      }
+      pass_phase();
     }
-    pass_phase();
-    co_await AllAtPhase(station_, phase_);
+    if (!empties) {
+      continue;
+    }
+    co_await AllAtPhase(station_, phase_of(w));
+    const std::size_t begin = w * window;
     for (const Pull& pull : pulls) {
       if (pull.from == station_.rank() || slot(call, pull.from).source != Source::kStaged) {
         continue;
@@ -137,10 +173,14 @@ Steps Collectives::exchange(const Call& call) {
       const std::size_t to = std::min(last, begin + window);
       if (from < to) {
         copy_bytes(output + static_cast<std::size_t>(pull.target) * element + (from - first),
-                   station_.control().stage(pull.from, turn_) + (from - begin),
+                   place_of(pull.from, w) + (from - begin),
                    to - from);
       }
     }
+  }
+  if (windows > 0) {
+    co_await AllAtPhase(station_, first_phase);
+    ++turn_;
   }
   // Inputs that are read where they are stay until all have read them.
   if (any_shared || any_kernel) {

@@ -13,6 +13,7 @@ namespace {
 // cache, but a piece must be worth a call.
 constexpr std::size_t kPiecesBytes = 256 << 10;
 constexpr std::size_t kLeastPieceBytes = 16 << 10;
+constexpr std::size_t kPipelinedBytes = 32 << 10;
 constexpr std::size_t kPieceAlignment = 64;  // elements: vectors and cache lines
 
 }  // namespace
@@ -23,6 +24,11 @@ bool Collectives::is_worth_the_kernel(const Operation& op) const {
   }
   if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter) {
     return op.input.size_bytes() / index(station_.size()) >= kLeastPieceBytes;
+  }
+  // Here one rank would do nothing while others read its memory, or would have to read that of all
+  // others: what is filled and emptied at the same time (note [stage windows]) takes less time.
+  if (op.kind == OpKind::kBroadcast || op.kind == OpKind::kGather) {
+    return op.input.size_bytes() < kPipelinedBytes;
   }
   return !reduces(op.kind);  // reduce: the sums have no place outside of the root
 }

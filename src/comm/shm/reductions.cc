@@ -18,7 +18,7 @@ constexpr std::size_t kWindowAlignment = 64;
 // all_reduce, reduce_scatter, reduce. The elements are cut into one chunk per rank (counts), and
 // each rank reduces its own chunk, for itself or for everyone.
 //
-// Through the stage this goes in windows, one per turn (Note [stage halves]); window w is the w-th
+// Through the stage this goes in windows, one per turn (Note [stage windows]); window w is the w-th
 // piece of every chunk. The stage of a rank holds, for each chunk c, its own contribution to that
 // piece; where c is its own chunk, that place takes the result, which is what the peers come for.
 // One phase per turn does for both directions: passing it says "I have reduced window w, and
