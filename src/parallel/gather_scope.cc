@@ -5,6 +5,7 @@
 #include "parallel/engine_core.h"
 #include "parallel/half_autocast.h"
 #include "parallel/operator_watch.h"
+#include "trireme/comm/first_failure.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
 
@@ -15,19 +16,22 @@ GatherScope::GatherScope(EngineCore& core, const std::vector<std::size_t>& param
   const Unwatched guard;
   const at::NoGradGuard no_grad;
   std::size_t bytes = 0;
+  std::vector<at::Tensor> wholes;  // of all, before any changes: there may not be room for them
   for (const std::size_t i : parameters_) {
-    Parameter& parameter = core_.parameters_[i];
+    const Parameter& parameter = core_.parameters_[i];
     const Place& place = core_.places_[i];
     const Unit& unit = core_.units_[place.unit];
-    at::Tensor whole = at::empty_strided(
-        parameter.sizes, parameter.strides, at::TensorOptions().dtype(scalar_type_of(unit.dtype)));
+    const at::Tensor& whole = wholes.emplace_back(at::empty_strided(
+        parameter.sizes, parameter.strides, at::TensorOptions().dtype(scalar_type_of(unit.dtype))));
     const std::int64_t offset = unit.layout.offset(place.index);
     core_.memory_->read(
         place.unit, {offset, offset + parameter.numel}, static_cast<std::byte*>(whole.data_ptr()));
     bytes += whole.nbytes();
-    parameter.tensor.set_data(whole);
   }
   charge_ = core_.ledger_->charge(MemoryCategory::kGather, bytes);
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    core_.parameters_[parameters_[k]].tensor.set_data(wholes[k]);
+  }
   ++core_.open_scopes_;
 }
 
@@ -42,15 +46,32 @@ void GatherScope::close() {
   const Unwatched guard;
   const at::NoGradGuard no_grad;
   Communicator& ranks = *core_.ranks_;
+  // All of them or none are taken, on all ranks: else one would wait for what another refuses.
+  std::string problem;
+  for (const std::size_t i : parameters_) {
+    const Parameter& parameter = core_.parameters_[i];
+    const Unit& unit = core_.units_[core_.places_[i].unit];
+    if (parameter.tensor.sizes() != at::IntArrayRef(parameter.sizes) ||
+        parameter.tensor.scalar_type() != scalar_type_of(unit.dtype)) {
+      problem = concat("parameter ",
+                       parameter.name,
+                       " has another shape or dtype at the end of gathered(): write to it with "
+                       "copy_()");
+      break;
+    }
+  }
+  if (const auto failure = first_failure(ranks, problem)) {
+    for (const std::size_t i : parameters_) {
+      core_.memory_->attach(i);
+    }
+    forget_casts();
+    charge_ = {};
+    throw ConfigError(!problem.empty() ? problem
+                                       : concat("rank ", failure->rank, ": ", failure->reason));
+  }
   std::vector<at::Tensor> values;
   for (const std::size_t i : parameters_) {
-    Parameter& parameter = core_.parameters_[i];
-    const Unit& unit = core_.units_[core_.places_[i].unit];
-    TRIREME_CHECK(parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes) &&
-                      parameter.tensor.scalar_type() == scalar_type_of(unit.dtype),
-                  "parameter ",
-                  parameter.name,
-                  " has another shape or dtype at the end of gathered(): write to it with copy_()");
+    const Parameter& parameter = core_.parameters_[i];
     at::Tensor whole = parameter.tensor.detach();
     if (whole.strides() != at::IntArrayRef(parameter.strides)) {
       at::Tensor ordered = at::empty_strided(parameter.sizes, parameter.strides, whole.options());

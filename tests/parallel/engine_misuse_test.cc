@@ -3,9 +3,11 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -312,6 +314,64 @@ TEST(Misuse, OfAnUpdateThatThrowsCanBeUnwrapped) {
       next.backward(next.forward(torch::ones({1, width})).sum());
       EXPECT_TRUE(next.step());
     }
+  });
+}
+
+// Engine and model go with the failure; what the units before it have sent is still on its way.
+TEST(Misuse, OfAnUpdateThatThrowsMayEndItsEngine) {
+  in_every_mode([](std::shared_ptr<World> world, EngineOptions options) {
+    options.unit_bytes = 64;
+    const auto attempt = [&] {
+      nn::Sequential model;
+      for (int layer = 0; layer < 3; ++layer) {
+        model->push_back(nn::Linear(nn::LinearOptions(256, 256).bias(false)));
+      }
+      const auto seen = std::make_shared<std::atomic<int>>(0);
+      const bool slow = world->rank() == 1;
+      Engine engine(model,
+                    Rule(0,
+                         {},
+                         [seen, slow](const ParameterSlice&, const GradientTransform&, double) {
+                           if ((*seen)++ >= 2) {
+                             throw std::runtime_error("the rule says no");
+                           }
+                           std::this_thread::sleep_for(std::chrono::milliseconds(slow ? 50 : 0));
+                         }),
+                    options,
+                    world);
+      engine.backward(engine.forward(torch::ones({1, 256})).sum());
+      engine.step();
+    };
+    EXPECT_TRUE(contains(message_of<std::runtime_error>(attempt), "says no"));
+    std::vector<float> ones(10, 1);
+    world->all_reduce(ones).wait();
+    EXPECT_EQ(ones, std::vector<float>(10, static_cast<float>(world->size())));
+  });
+}
+
+// One rank breaks a parameter inside the scope: all hear of it, nothing is taken, training goes on.
+TEST(Misuse, OfAScopeIsRefusedOnEveryRank) {
+  in_every_mode([](std::shared_ptr<World> world, const EngineOptions& options) {
+    Net model;
+    Engine engine(model, Sgd({.lr = 0.5}), options, world);
+    const int last = world->size() - 1;
+    const std::string message = message_of<ConfigError>([&] {
+      auto scope = engine.gathered();
+      const torch::NoGradGuard no_grad;
+      model->first->weight.fill_(7);
+      if (world->rank() == last) {
+        model->second->bias.set_data(torch::zeros({5}));
+      }
+      scope.close();
+    });
+    EXPECT_TRUE(contains(message, "second.bias") && contains(message, "copy_()")) << message;
+    EXPECT_EQ(contains(message, detail::concat("rank ", last, ":")), world->rank() != last);
+    {
+      const auto scope = engine.gathered();
+      EXPECT_FALSE((model->first->weight == 7).any().item<bool>());
+    }
+    engine.backward(engine.forward(torch::ones({1, 6})).sum());
+    EXPECT_TRUE(engine.step());
   });
 }
 
