@@ -13,6 +13,7 @@ namespace {
 // cache, but a piece must be worth a call.
 constexpr std::size_t kPiecesBytes = 256 << 10;
 constexpr std::size_t kLeastPieceBytes = 16 << 10;
+constexpr std::size_t kLeastGatheredBytes = 48 << 10;  // below, a call takes longer than a copy
 constexpr std::size_t kPipelinedBytes = 32 << 10;
 constexpr std::size_t kPieceAlignment = 64;  // elements: vectors and cache lines
 
@@ -29,6 +30,9 @@ bool Collectives::is_worth_the_kernel(const Operation& op) const {
   // others: what is filled and emptied at the same time (note [stage windows]) takes less time.
   if (op.kind == OpKind::kBroadcast || op.kind == OpKind::kGather) {
     return op.input.size_bytes() < kPipelinedBytes;
+  }
+  if (op.kind == OpKind::kAllGather) {
+    return op.input.size_bytes() >= kLeastGatheredBytes;
   }
   return !reduces(op.kind);  // reduce: the sums have no place outside of the root
 }
