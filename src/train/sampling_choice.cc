@@ -93,6 +93,25 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
   }
 }
 
+void check_micro_batch(const TrainSettings& s) {
+  const std::int64_t micro_batch = first_micro_batch(s);
+  TRIREME_CHECK(
+      micro_batch >= 1, "micro_batch: expected a number of 1 or more, found ", s.micro_batch);
+  const auto check = [&](const char* name, std::int64_t batch) {
+    TRIREME_CHECK(batch >= 1 && batch % micro_batch == 0,
+                  name,
+                  ": expected a multiple of micro_batch = ",
+                  micro_batch,
+                  ", found ",
+                  batch,
+                  ": choose another one; resolve() checks settings that are changed in a program");
+  };
+  check("batch", s.batch);
+  for (const BatchChange& change : batch_changes(s)) {
+    check("batch_schedule", change.batch);
+  }
+}
+
 LoaderOptions loader_options(const TrainSettings& s) {
   return {.augmentation = {.shift = static_cast<int>(s.shift), .flip = s.flip, .noise = s.noise},
           .seed = mix(s.seed, 0x6175676d656e74u),  // "augment"

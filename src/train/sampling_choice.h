@@ -20,6 +20,10 @@ LoaderOptions loader_options(const TrainSettings& settings);
 // them twice. Samples that are drawn by their class may be drawn again at any time.
 void check_batch(const TrainSettings& settings, const Dataset& training_data);
 
+// Throws ConfigError for settings that resolve() has not seen, or that were changed since: batches
+// that are no multiple of the micro-batch, the rest of which nobody would train on.
+void check_micro_batch(const TrainSettings& settings);
+
 // The micro-batch that is set; 1 where it is to be found by trying ("auto").
 std::int64_t first_micro_batch(const TrainSettings& settings);
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <exception>
 
 #include <sys/resource.h>
 
@@ -9,6 +10,7 @@
 
 #include "train/averaged_weights.h"
 #include "train/run_checkpoints.h"
+#include "train/same_data.h"
 #include "train/sampling_choice.h"
 #include "train/starting_weights.h"
 #include "train/step_runner.h"
@@ -46,6 +48,7 @@ class Training {
   Training(const TrainSettings& settings,
            const Trainable& model,
            const Parts& data,
+           std::int64_t data_fingerprint,
            const std::shared_ptr<World>& world,
            TrainObserver* observer,
            const std::function<bool()>& stop,
@@ -84,13 +87,13 @@ class Training {
     progress_.held_out_samples = data.held_out ? data.held_out->size() : 0;
     progress_.threads = at::get_num_threads();
     progress_.sum_group = world_->sum_group();
-    if (checkpoints_.saves() || checkpoints_.resumed_step()) {
-      progress_.data_fingerprint = detail::fingerprint_of(data);
-    }
+    progress_.data_fingerprint = data_fingerprint;
   }
 
   TrainResult run() {
-    judged_.module->train();
+    if (!judged_.module->is_training()) {
+      judged_.module->train();  // else parts that a user has frozen by hand stay so
+    }
     begin();
     while (runner_.next_step() < runner_.steps()) {
       if (has_stalled()) {
@@ -368,7 +371,6 @@ class Training {
                                  .keep_samples = keep,
                                  .stop = [this] { return stop_ && stop_(); }},
                                 *world_);
-    judged_.module->train();
     if (found.interrupted) {
       return false;
     }
@@ -401,9 +403,8 @@ class Training {
         !evaluate_now(/*last=*/true)) {
       result_.status = TrainResult::Status::kInterrupted;
     }
-    if (checkpoints_.saves()) {
-      save();
-    }
+    // Before the weights: where those cannot be written, the run can still be resumed from here.
+    const std::exception_ptr unsaved = save_last();
     if (settings_.save_weights) {
       keep_weights("model");
       if (settings_.ema_decay > 0) {
@@ -411,12 +412,27 @@ class Training {
             runner_.engine(), *judged_.module, [this] { keep_weights("average"); });
       }
     }
-    if (checkpoints_.saves()) {
+    if (unsaved) {
+      std::rethrow_exception(unsaved);
+    }
+    summarise();
+  }
+
+  // Why the last checkpoint could not be written, which all ranks know then: the weights, which are
+  // smaller, may still find room.
+  std::exception_ptr save_last() {
+    if (!checkpoints_.saves()) {
+      return nullptr;
+    }
+    try {
+      save();
       const auto waits = Time::now();
       checkpoints_.finish();
       progress_.save_seconds += std::chrono::duration<double>(Time::now() - waits).count();
+    } catch (const CheckpointError&) {
+      return std::current_exception();
     }
-    summarise();
+    return nullptr;
   }
 
   void summarise() {
@@ -465,6 +481,10 @@ TrainResult train(const TrainSettings& settings,
                   const std::function<bool()>& stop,
                   const TrainCheckpoints& checkpoints) {
   TRIREME_CHECK(model.module && model.scores && data.train, "train: expected a model and data");
+  detail::check_micro_batch(settings);
+  const bool looks_at_data = world->size() > 1 || !checkpoints.folder.empty();
+  const std::int64_t fingerprint =
+      looks_at_data ? detail::fingerprint_of_all_ranks(data, *world) : 0;
   detail::check_batch(settings, *data.train);
   const auto say = [observer](const std::string& text) {
     if (observer != nullptr) {
@@ -484,7 +504,7 @@ TrainResult train(const TrainSettings& settings,
   if (!here.weights_from.empty() && !kept.resumed_step()) {
     detail::begin_with_weights(here, *model.module, say);
   }
-  return Training(here, model, data, world, observer, stop, kept).run();
+  return Training(here, model, data, fingerprint, world, observer, stop, kept).run();
 }
 
 }  // namespace trireme

@@ -30,6 +30,15 @@ std::vector<Named> tensors_of(const torch::nn::Module& module) {
   return all;
 }
 
+Dtype dtype_in(const std::string& path, const Named& each) {
+  try {
+    return dtype_of(each.tensor.scalar_type());
+  } catch (const ConfigError& error) {
+    throw ConfigError(detail::concat(
+        "\"", path, "\": the tensor ", each.name, " cannot be saved: ", error.what()));
+  }
+}
+
 }  // namespace
 
 void save_weights(const std::string& path,
@@ -39,7 +48,7 @@ void save_weights(const std::string& path,
   const std::vector<Named> all = tensors_of(module);
   std::vector<TensorEntry> entries;
   for (const Named& each : all) {
-    entries.push_back({each.name, dtype_of(each.tensor.scalar_type()), each.tensor.sizes().vec()});
+    entries.push_back({each.name, dtype_in(path, each), each.tensor.sizes().vec()});
   }
   std::map<std::string, std::string> all_metadata = metadata;
   all_metadata.merge(module_notes(module));

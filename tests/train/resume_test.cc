@@ -1,10 +1,13 @@
 // A training that is interrupted or killed, and goes on, ends with the same bits as one that was
 // not.
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -658,6 +661,85 @@ TEST(Resume, ASaveThatFailsOnOneRankStopsAll) {
     if (rank == 0) {
       EXPECT_EQ(CheckpointFolder(checkpoints).newest(), 15);
     }
+  });
+}
+
+// Watches the end of a run: what is there when weights are written, and what fails then.
+class EndWatcher final : public TrainObserver {
+ public:
+  void step(const StepReport&) override {}
+  void evaluated(std::int64_t, const Evaluation&, bool) override {}
+  void values(const std::string&, std::int64_t, std::span<const float>) override {}
+  void message(const std::string&) override {}
+  void samples(const std::vector<std::int64_t>&) override {}
+  void saves(std::int64_t step) override { saving = step; }
+  void settle() override {
+    // A disk that takes its time: training is ahead of it wherever it does not wait.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (saving == save_that_fails) {
+      throw Error("a made failure of the disk");
+    }
+  }
+  void weights(const std::string& which, const nn::Module&) override {
+    if (which == "model") {
+      saved_before_weights = CheckpointFolder(folder).newest().value_or(-1);
+      if (weights_fail) {
+        throw Error("a made failure of the weights");
+      }
+    }
+  }
+  std::string folder;
+  bool weights_fail = false;
+  std::int64_t save_that_fails = -1;
+  std::atomic<std::int64_t> saving{-1};
+  std::int64_t saved_before_weights = -2;  // nobody wrote weights
+};
+
+TEST(Resume, WeightsThatCannotBeWrittenDoNotCostTheLastCheckpoint) {
+  const TemporaryFolder folder;
+  fork_ranks(1, [&](int) {
+    at::set_num_threads(1);
+    EndWatcher watcher;
+    watcher.folder = folder.path() + "/c";
+    watcher.weights_fail = true;
+    const auto world = world_of(testing::unique_job(), 0, 1);
+    const std::string message = message_of<Error>([&] {
+      train(resolve(base_settings()),
+            net(),
+            {dataset(100), nullptr},
+            world,
+            &watcher,
+            {},
+            {.folder = watcher.folder});
+    });
+    EXPECT_EQ(message, "a made failure of the weights");
+    EXPECT_EQ(watcher.saved_before_weights, 14);
+    EXPECT_EQ(CheckpointFolder(watcher.folder).newest(), 14);
+  });
+}
+
+TEST(Resume, ALastCheckpointThatCannotBeWrittenDoesNotCostTheWeights) {
+  const TemporaryFolder folder;
+  const std::string job = testing::unique_job();
+  fork_ranks(2, [&](int rank) {
+    at::set_num_threads(1);
+    EndWatcher watcher;
+    watcher.folder = folder.path() + "/c";
+    watcher.save_that_fails = 14;
+    TrainSettings settings = base_settings();
+    settings.save_every = 100;  // the last one alone
+    const auto world = world_of(job, rank, 2);
+    const std::string message = message_of<CheckpointError>([&] {
+      train(resolve(settings),
+            net(),
+            {dataset(100), nullptr},
+            world,
+            rank == 0 ? &watcher : nullptr,
+            {},
+            {.folder = watcher.folder});
+    });
+    expect_parts(message, {"a made failure of the disk"});
+    EXPECT_EQ(watcher.saved_before_weights, rank == 0 ? -1 : -2);
   });
 }
 

@@ -310,6 +310,17 @@ TEST_F(TorchArchive, TheCommandKnowsTheHeadsOfEverySizeOfAGpt) {
   }
 }
 
+TEST_F(TorchArchive, WeightsOfATypeThatFilesDoNotHaveAreNamed) {
+  struct Masked : torch::nn::Module {
+    Masked() { register_buffer("mask", torch::ones({2}, torch::kBool)); }
+  };
+  const std::string text =
+      testing::message_of<ConfigError>([&] { save_weights(path("masked"), Masked()); });
+  EXPECT_TRUE(has(text, path("masked")) && has(text, "the tensor mask") && has(text, "Bool"))
+      << text;
+  EXPECT_EQ(files(), 0U);
+}
+
 TEST_F(TorchArchive, LeavesNothingWhenThereIsNoRoom) {
   const Module module = filled(kinds()[2], 7);
   save_weights(path("weights"), *module);

@@ -528,6 +528,86 @@ TEST(Train, RefusesABatchThatIsLargerThanTheDataBeforeAnythingIsDone) {
   });
 }
 
+// The same path may lead to another file on another machine.
+TEST(Train, RefusesDataThatIsNotTheSameOnEveryRank) {
+  in_world(3, [](std::shared_ptr<World> world) {
+    const int rank = world->rank();
+    const auto refusal = [&](const Parts& data) {
+      return message_of<ConfigError>(
+          [&] { train(resolve(settings_of(3, 3)), trainable(LinearNet()), data, world); });
+    };
+    const std::string expected = "data: expected the same samples on every rank, found ";
+    const std::string more = refusal(parts(rank == 1 ? 132 : 120));
+    EXPECT_NE(
+        more.find(expected + "120 to train on and 30 to evaluate on rank 0, but 132 and 30 on "
+                             "rank 1: "),
+        std::string::npos)
+        << more;
+    const std::string held_out = refusal(parts(120, rank == 2 ? 0 : 30));
+    EXPECT_NE(held_out.find("but 120 and 0 on rank 2"), std::string::npos) << held_out;
+    // Not the refusal of a batch, which that rank alone would have.
+    const std::string few = refusal(parts(rank == 1 ? 5 : 120));
+    EXPECT_NE(few.find("but 5 and 30 on rank 1"), std::string::npos) << few;
+    const auto other = std::make_shared<FormulaDataset>(
+        120,
+        std::vector<std::int64_t>{kFeatures},
+        kClasses,
+        label_of,
+        [rank](std::int64_t sample, std::int64_t place) {
+          return value_of(sample, place) + (rank == 2 && sample == 60 && place == 4 ? 1.0F : 0.0F);
+        });
+    const std::string values = refusal({other, dataset(30)});
+    EXPECT_NE(values.find(expected + "others on rank 2 than on rank 0"), std::string::npos)
+        << values;
+    EXPECT_EQ(train(resolve(settings_of(3, 3)), trainable(LinearNet()), parts(), world).steps, 3);
+  });
+}
+
+TEST(Train, PartsThatAUserHasFrozenStaySo) {
+  in_world(2, [](std::shared_ptr<World> world) {
+    for (const int zero : {0, 3}) {
+      TrainSettings settings = settings_of(6, 2);
+      settings.zero = zero;
+      settings.eval_every = 2;
+      Net net(0);
+      net->norm->eval();
+      train(resolve(settings), trainable(net), parts(), world);
+      EXPECT_TRUE(net->is_training());
+      EXPECT_FALSE(net->norm->is_training());
+      EXPECT_TRUE(at::equal(net->norm->running_mean, at::zeros({8})));
+      EXPECT_TRUE(at::equal(net->norm->running_var, at::ones({8})));
+      EXPECT_EQ(net->norm->num_batches_tracked.item<std::int64_t>(), 0);
+      // One that comes as a whole from an evaluation is trained as a whole.
+      Net evaluated(0);
+      evaluated->eval();
+      train(resolve(settings), trainable(evaluated), parts(), world);
+      EXPECT_TRUE(evaluated->norm->is_training());
+      EXPECT_FALSE(at::equal(evaluated->norm->running_mean, at::zeros({8})));
+    }
+  });
+}
+
+// Of settings that were changed behind resolve().
+TEST(Train, RefusesBatchesThatAreNoMultipleOfTheMicroBatch) {
+  in_world(1, [](std::shared_ptr<World> world) {
+    TrainSettings settings = resolve(settings_of(3, 1));
+    Recorder recorder;
+    const auto refusal = [&] {
+      return message_of<ConfigError>(
+          [&] { train(settings, trainable(LinearNet()), parts(), world, &recorder); });
+    };
+    settings.batch = 10;
+    EXPECT_EQ(refusal().find("batch: expected a multiple of micro_batch = 4, found 10"), 0U);
+    settings.batch = 12;
+    settings.batch_schedule = {"2:18"};
+    EXPECT_EQ(refusal().find("batch_schedule: expected a multiple of micro_batch = 4, found 18"),
+              0U);
+    settings.micro_batch = "0";
+    EXPECT_EQ(refusal().find("micro_batch: expected a number of 1 or more, found 0"), 0U);
+    EXPECT_TRUE(recorder.reports.empty());
+  });
+}
+
 TEST(Train, SharesOfTheDataNeedMicroBatchesOfOneSize) {
   in_world(1, [](std::shared_ptr<World> world) {
     TrainSettings settings = settings_of(4, 1);
