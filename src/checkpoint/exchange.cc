@@ -1,6 +1,6 @@
 #include "trireme/checkpoint/exchange.h"
 
-#include <set>
+#include <map>
 #include <vector>
 
 #include <unistd.h>
@@ -23,6 +23,19 @@ std::vector<std::string> buffers_of(const TensorSource& source) {
     }
   }
   return names;
+}
+
+bool same_values(const TensorSource& source, std::size_t a, std::size_t b) {
+  const StateTensor& first = source.tensors()[a];
+  const StateTensor& second = source.tensors()[b];
+  if (first.dtype != second.dtype || first.shape != second.shape) {
+    return false;
+  }
+  std::vector<std::byte> values(first.size_bytes());
+  std::vector<std::byte> others(values.size());
+  source.read(a, values.data());
+  source.read(b, others.data());
+  return values == others;
 }
 
 }  // namespace
@@ -57,14 +70,23 @@ std::string import_weights(const TensorSource& source,
   // Of the whole, only what is not in memory anyway (a mapped file) is held.
   StateView state;
   std::vector<std::vector<std::byte>> held;
-  std::set<std::string> names;
-  for (const StateTensor& tensor : source.tensors()) {
-    names.insert(tensor.name);
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    places[source.tensors()[i].name] = i;
   }
   for (std::size_t i = 0; i < source.tensors().size(); ++i) {
     StateTensor tensor = source.tensors()[i];
     const auto alias = source.about().aliases.find(tensor.name);
-    if (alias != source.about().aliases.end() && names.contains(alias->second)) {
+    if (alias != source.about().aliases.end() && places.contains(alias->second)) {
+      TRIREME_CHECK(same_values(source, i, places.at(alias->second)),
+                    "\"",
+                    source.path(),
+                    "\": expected the same values for ",
+                    tensor.name,
+                    " and ",
+                    alias->second,
+                    ", which its metadata (\"aliases\") says are one tensor, found different ones: "
+                    "write it without that entry if they are two");
       continue;  // it is there under its first name
     }
     const std::byte* data = source.memory(i);

@@ -183,6 +183,30 @@ TEST_F(Exchange, AnImportedFileIsACheckpointWithTheSameBits) {
       ConfigError);
 }
 
+// A tied model was exported, its head trained apart by a program that keeps the metadata.
+TEST_F(Exchange, AnAliasWithOtherValuesIsRefused) {
+  const std::map<std::string, std::string> tied = {{"aliases", R"({"head":"tokens"})"}};
+  const MadeTensor tokens = floats("", "tokens", {2, 3}, 0.5F);
+  const auto refusal = [&](const MadeTensor& head) {
+    write_file("tied", {tokens, head}, tied);
+    return message_of<ConfigError>(
+        [&] { import_weights(*weights_of_safetensors(path("tied")), path("imported")); });
+  };
+  for (const MadeTensor& head : {floats("", "head", {2, 3}, 0.25F),
+                                 floats("", "head", {3, 2}, 0.5F),
+                                 made<double>("", "head", {2, 3}, [](std::int64_t i) {
+                                   return 0.5 * static_cast<double>(i) - 1.5;
+                                 })}) {
+    const std::string text = refusal(head);
+    EXPECT_TRUE(has(text, path("tied")) && has(text, "the same values for head and tokens"))
+        << text;
+    EXPECT_FALSE(fs::exists(path("imported"))) << "nothing was begun";
+  }
+  write_file("tied", {tokens, floats("", "head", {2, 3}, 0.5F)}, tied);
+  const std::string made = import_weights(*weights_of_safetensors(path("tied")), path("imported"));
+  EXPECT_EQ(Manifest::read(made).tensors.size(), 1U);
+}
+
 TEST_F(Exchange, KnowsBuffersOfFilesThatDoNotSayWhatTheyAre) {
   write_file("plain",
              {floats("", "norm.running_mean", {1, 4}, 1), floats("", "norm.weight", {1, 4}, 1)});
