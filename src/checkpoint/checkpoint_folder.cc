@@ -25,6 +25,9 @@ using detail::errno_text;
 constexpr const char* kFolderPrefix = "step-";
 constexpr std::size_t kStepDigits = 8;  // at least, so that names sort like numbers
 constexpr const char* kLatest = "latest";
+constexpr const char* kRemoved = ".removed-";
+constexpr const char* kReplaced = ".replaced-";
+constexpr const char* kBest = ".best-";  // of a training: the best weights up to a checkpoint
 
 // A manifest's sequence number, from its first lines; -1 where it has none.
 std::int64_t sequence_in(const std::string& checkpoint) {
@@ -152,11 +155,16 @@ void CheckpointFolder::publish(const std::string& finished, std::int64_t step) c
       return;
     }
   }
-  // On a file system that cannot exchange names the old one goes aside for a moment.
-  const auto aside = set_aside(step);
+  // On a file system that cannot exchange names (NFS) the old one goes aside for a moment, under a
+  // name that whoever comes after a kill puts back.
+  const auto aside = set_aside(step, kReplaced);
   if (std::rename(finished.c_str(), target.c_str()) != 0) {
+    const int reason = errno;
+    if (aside) {
+      std::rename(aside->c_str(), target.c_str());
+    }
     throw CheckpointError(
-        target, -1, concat("\"", finished, "\" could not be renamed: ", errno_text(errno)));
+        target, -1, concat("\"", finished, "\" could not be renamed: ", errno_text(reason)));
   }
   detail::sync_folder(path_);
   if (aside) {
@@ -167,10 +175,14 @@ void CheckpointFolder::publish(const std::string& finished, std::int64_t step) c
 // Gives a checkpoint a name that nobody lists, which is returned; nothing where it is not there.
 // What it holds must stay until that is on disk: otherwise a loss of power may leave the name of
 // before with half of it.
-std::optional<std::string> CheckpointFolder::set_aside(std::int64_t step) const {
+std::optional<std::string> CheckpointFolder::set_aside(std::int64_t step,
+                                                       const char* prefix) const {
   const std::string target = path_of(step);
-  const std::string aside = concat(path_, "/.removed-", name_of(step), "-", getpid());
+  const std::string aside = concat(path_, "/", prefix, name_of(step), "-", getpid());
   std::error_code error;
+  if (!fs::exists(fs::symlink_status(target, error))) {
+    return std::nullopt;  // what is aside already is all there is
+  }
   fs::remove_all(aside, error);
   if (std::rename(target.c_str(), aside.c_str()) == 0) {
     return aside;
@@ -189,7 +201,7 @@ void CheckpointFolder::remove(std::int64_t step) const {
 void CheckpointFolder::remove_all(const std::vector<std::int64_t>& steps) const {
   std::vector<std::string> aside;
   for (const std::int64_t step : steps) {
-    if (auto path = set_aside(step)) {
+    if (auto path = set_aside(step, kRemoved)) {
       aside.push_back(std::move(*path));
     }
   }
@@ -242,7 +254,7 @@ std::vector<std::string> CheckpointFolder::unfinished() const {
   std::error_code error;
   for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.rfind(".step-", 0) == 0 || name.rfind(".removed-", 0) == 0 ||
+    if (name.rfind(".step-", 0) == 0 || name.rfind(kRemoved, 0) == 0 ||
         name.rfind(".latest-", 0) == 0) {
       found.push_back(name);
     }
@@ -251,10 +263,46 @@ std::vector<std::string> CheckpointFolder::unfinished() const {
   return found;
 }
 
+// What in the folder has a name that begins with `prefix`, without it.
+std::vector<std::string> CheckpointFolder::names_after(const std::string& prefix) const {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(prefix)) {
+      found.push_back(name.substr(prefix.size()));
+    }
+  }
+  return found;
+}
+
+void CheckpointFolder::put_back_replaced() const {
+  for (const std::string& name : names_after(kReplaced)) {
+    const auto step = step_of(name.substr(0, name.rfind('-')));
+    const std::string aside = concat(path_, "/", kReplaced, name);
+    std::error_code error;
+    if (step && fs::exists(path_of(*step), error)) {
+      detail::sync_folder(path_);  // the new one's name, before the old one goes
+      fs::remove_all(aside, error);
+    } else if (step && std::rename(aside.c_str(), path_of(*step).c_str()) == 0) {
+      detail::sync_folder(path_);
+    }
+  }
+}
+
 void CheckpointFolder::remove_unfinished() const {
+  put_back_replaced();
   std::error_code error;
   for (const std::string& name : unfinished()) {
     fs::remove_all(fs::path(path_) / name, error);
+  }
+  // Not where a checkpoint is removed: a training that goes through a step again, which it had
+  // given up, may have kept the weights already that belong to the new one.
+  for (const std::string& name : names_after(kBest)) {
+    const auto step = step_of(name);
+    if (step && !contains(*step)) {
+      fs::remove(concat(path_, "/", kBest, name), error);
+    }
   }
 }
 

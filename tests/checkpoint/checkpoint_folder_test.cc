@@ -4,20 +4,53 @@
 #include "trireme/checkpoint/checkpoint_folder.h"
 
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "checkpoint/split_state.h"
 #include "support/processes.h"
 #include "trireme/core/error.h"
+
+// A file system that cannot exchange names (NFS), and what may happen where a checkpoint gets its
+// own.
+namespace {
+enum class Naming { kWorks, kFails, kIsKilled };
+std::atomic<bool> exchanges_names{true};
+std::atomic<Naming> naming{Naming::kWorks};
+}  // namespace
+
+extern "C" int renameat2(
+    int at, const char* from, int to_at, const char* to, unsigned flags) noexcept {
+  if ((flags & RENAME_EXCHANGE) != 0 && !exchanges_names) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_renameat2, at, from, to_at, to, flags));
+}
+
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (naming != Naming::kWorks && std::strstr(from, "/.step-") != nullptr) {
+    if (naming == Naming::kIsKilled) {
+      raise(SIGKILL);
+    }
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
 
 namespace trireme {
 namespace {
@@ -273,6 +306,77 @@ TEST_F(FolderOfCheckpoints, AReplacedOneIsThereAtEveryMoment) {
   }
   done = true;
   watcher.join();
+}
+
+// Replacing where names cannot be exchanged.
+class ReplacingByHand : public FolderOfCheckpoints {
+ protected:
+  void SetUp() override {
+    make(10, 1);
+    trireme::make(finished_, 10, 2);
+    folder_.set_latest(10);
+    exchanges_names = false;
+  }
+  void TearDown() override {
+    exchanges_names = true;
+    naming = Naming::kWorks;
+  }
+  std::int64_t sequence() const { return Manifest::read(folder_.path_of(10)).sequence; }
+  std::size_t entries() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_.path()), {}));
+  }
+  const std::string finished_ = temporary_.path() + "/.step-00000010-2";
+};
+
+TEST_F(ReplacingByHand, LeavesTheNewOneAlone) {
+  folder_.publish(finished_, 10);
+  EXPECT_EQ(sequence(), 2);
+  EXPECT_EQ(entries(), 2U) << "it and latest";
+}
+
+TEST_F(ReplacingByHand, LeavesTheOldOneWhereTheNewOneGetsNoName) {
+  naming = Naming::kFails;
+  EXPECT_NE(message_of<CheckpointError>([&] { folder_.publish(finished_, 10); }).find(finished_),
+            std::string::npos);
+  EXPECT_EQ(sequence(), 1);
+}
+
+TEST_F(ReplacingByHand, LosesNotBothWhenItIsKilledInBetween) {
+  const pid_t pid = testing::fork_rank(0, [&](int) {
+    naming = Naming::kIsKilled;
+    folder_.publish(finished_, 10);
+  });
+  EXPECT_TRUE(WIFSIGNALED(testing::wait_for(pid)));
+  EXPECT_FALSE(folder_.contains(10)) << "it was not in between";
+  fs::create_directories(temporary_.path() + "/.replaced-nonsense");
+  folder_.remove_unfinished();  // what the next job does first
+  EXPECT_EQ(sequence(), 1);
+  EXPECT_EQ(folder_.newest(), 10);
+  EXPECT_EQ(entries(), 3U) << "it, latest, and what is nobody's";
+}
+
+// Killed after the new one had its name.
+TEST_F(ReplacingByHand, AnOldOneThatIsStillAsideGoes) {
+  const std::string aside = temporary_.path() + "/.replaced-step-00000010-77";
+  trireme::make(aside, 10, 0);
+  EXPECT_EQ(folder_.steps(), Steps{10});
+  folder_.remove_unfinished();
+  EXPECT_FALSE(fs::exists(aside));
+  EXPECT_EQ(sequence(), 1);
+}
+
+TEST_F(FolderOfCheckpoints, BestWeightsGoWithTheirCheckpoints) {
+  for (const std::int64_t step : {10, 20, 30}) {
+    make(step, step);
+    std::ofstream(temporary_.path() + "/.best-" + CheckpointFolder::name_of(step)) << "weights";
+  }
+  std::ofstream(temporary_.path() + "/.best-of-all") << "somebody's";
+  folder_.prune({.keep_last = 1, .keep_every = 0}, 30);
+  folder_.remove_unfinished();
+  EXPECT_FALSE(fs::exists(temporary_.path() + "/.best-step-00000010"));
+  EXPECT_FALSE(fs::exists(temporary_.path() + "/.best-step-00000020"));
+  EXPECT_TRUE(fs::exists(temporary_.path() + "/.best-step-00000030"));
+  EXPECT_TRUE(fs::exists(temporary_.path() + "/.best-of-all"));
 }
 
 TEST_F(FolderOfCheckpoints, WhatKilledRunsLeftIsClearedAway) {

@@ -285,7 +285,10 @@ TEST_F(CkptCommand, PrunesAllButWhatIsToStay) {
     expect({"prune", run(), "--keep-last", "1", "--dry-run"}, 0, {"would remove"});
     EXPECT_EQ(checkpoints().steps().size(), 5U);
   }
+  std::ofstream(checkpoints().path() + "/.best-step-00000025") << "weights";
   expect({"prune", run(), "--keep-last", "1", "--keep-every", "10"}, 0, {"removed"});
+  EXPECT_FALSE(fs::exists(checkpoints().path() + "/.best-step-00000025"))
+      << "it is as large as the model";
   EXPECT_EQ(checkpoints().steps(), (std::vector<std::int64_t>{10, 20, 30, 35}));
   EXPECT_TRUE(checkpoints().unfinished().empty());
   // The one that training goes on from stays, however old.

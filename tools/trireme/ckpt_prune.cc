@@ -14,6 +14,7 @@ int prune_checkpoints(const PruneOptions& options) {
   std::optional<FolderLock> lock;
   if (!options.dry_run) {         // which only looks
     lock.emplace(folder.path());  // a training that writes there prunes itself
+    folder.put_back_replaced();
   }
   const Retention retention{options.keep_last, options.keep_every};
   const std::int64_t newest = folder.newest().value();

@@ -43,15 +43,21 @@ class CheckpointFolder {
   void remove(std::int64_t step) const;
   // The names of what is being written, or was left behind by runs that were killed.
   std::vector<std::string> unfinished() const;
-  // Removes what killed runs left behind. Only while holding the lock of the folder.
+  // Where a file system cannot exchange names, the checkpoint that is replaced is aside for a
+  // moment; gives those back their names that were when a job was killed. Only while holding the
+  // lock.
+  void put_back_replaced() const;
+  // Removes what killed runs left behind, and the weights that `trireme train` kept for checkpoints
+  // that are gone; after put_back_replaced(). Only while holding the lock of the folder.
   void remove_unfinished() const;
 
   static std::string name_of(std::int64_t step);
   static std::optional<std::int64_t> step_of(const std::string& name);
 
  private:
-  std::optional<std::string> set_aside(std::int64_t step) const;
+  std::optional<std::string> set_aside(std::int64_t step, const char* prefix) const;
   void remove_all(const std::vector<std::int64_t>& steps) const;
+  std::vector<std::string> names_after(const std::string& prefix) const;
 
   std::string path_;
 };
