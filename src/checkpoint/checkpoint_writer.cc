@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@
 #include "checkpoint/snapshot.h"
 #include "trireme/comm/first_failure.h"
 #include "trireme/core/error.h"
+#include "trireme/core/file_descriptor.h"
 #include "trireme/core/log.h"
 
 namespace trireme {
@@ -40,6 +43,9 @@ using Time = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
 // Less than any sensible deadline of a collective, which others may be waiting in.
 constexpr auto kWaitTurn = std::chrono::milliseconds(100);
+// With a file of rank 0 that another machine does not see.
+constexpr auto kSightPatience = std::chrono::milliseconds(500);
+constexpr auto kSightPause = std::chrono::milliseconds(20);
 constexpr int kRest = 2;  // see Note [resting]
 
 double seconds_since(Time::time_point begin) {
@@ -76,6 +82,9 @@ class CheckpointWriter::Impl {
     }
     if (const auto failure = first_failure(*ranks_, problem)) {
       throw ConfigError(failure->reason);
+    }
+    if (ranks_->size() > 1) {
+      check_shared();
     }
   }
 
@@ -171,6 +180,57 @@ class CheckpointWriter::Impl {
     }
   }
 
+  // Ranks tell each other through the folder: each has to see what rank 0 writes there.
+  void check_shared() {
+    std::vector<std::int64_t> number = {0};
+    if (leads()) {
+      number[0] = std::chrono::system_clock::now().time_since_epoch().count();
+      const std::string path = mark(number[0]);
+      const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (!file.valid()) {
+        number[0] = 0;  // a full disk must not keep anybody from resuming; a save will name it
+      }
+    }
+    ranks_->broadcast(number, 0).wait();
+    if (number[0] == 0) {
+      return;
+    }
+    std::string problem;
+    if (!sees(mark(number[0]))) {
+      problem = concat("rank ",
+                       ranks_->rank(),
+                       " does not see what rank 0 writes to \"",
+                       folder_.path(),
+                       "\": checkpoints need a folder that all machines share");
+    }
+    const auto failure = first_failure(*ranks_, problem);
+    if (leads()) {
+      unlink(mark(number[0]).c_str());
+    }
+    if (failure) {
+      throw ConfigError(failure->reason);
+    }
+  }
+
+  // A name of what is unfinished: where this job is killed, the next one removes it.
+  std::string mark(std::int64_t number) const {
+    return concat(folder_.path(), "/.step-shared-", number);
+  }
+
+  // Nobody has asked for that name before, so that no cache of a network's file system should have
+  // it as absent; but a job must not be refused because one is slow.
+  static bool sees(const std::string& path) {
+    auto left = kSightPatience;
+    while (access(path.c_str(), F_OK) != 0) {
+      if (left <= left.zero()) {
+        return false;
+      }
+      std::this_thread::sleep_for(kSightPause);
+      left -= kSightPause;
+    }
+    return true;
+  }
+
   // Waits for all ranks' threads; all ranks then know whether one has failed.
   template <class Function>
   void wait_and_agree(const Function& then) {
@@ -256,7 +316,19 @@ class CheckpointWriter::Impl {
     const auto begin = Time::now();
     writing_ = true;
     awaited_ = options_.wait || snapshot_.memory_bytes() < image.size_bytes();
-    thread_ = std::thread([this, assembly, about]() mutable { write(assembly, std::move(about)); });
+    try {
+      thread_ =
+          std::thread([this, assembly, about]() mutable { write(assembly, std::move(about)); });
+    } catch (const std::system_error& error) {  // too many of them
+      writing_ = false;
+      fail(assembly,
+           CheckpointError(assembly.own_path(),
+                           -1,
+                           concat("the thread that writes checkpoints could not be started: ",
+                                  error.what(),
+                                  ": allow more processes (ulimit -u)")));
+      return;
+    }
     double waited = 0;
     for (std::uint64_t done = 0; done < image.size_bytes();) {
       std::byte* piece = snapshot_.take_empty(waited);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -333,6 +334,60 @@ TEST(CheckpointWriter, ASlowDiskOutlastsTheDeadlineOfCollectives) {
       [](InitOptions& options) { options.timeout = std::chrono::seconds(4); });
   EXPECT_TRUE(CheckpointFolder(folder.path()).contains(1));
 }
+
+// Two machines, each with a folder of its own under that name.
+TEST(CheckpointWriter, AFolderThatIsNotSharedIsNamedAtTheStart) {
+  const TemporaryFolder first;
+  const TemporaryFolder second;
+  fork_world(3, [&](World& world) {
+    const std::string& folder = world.rank() == 1 ? second.path() : first.path();
+    const std::string text =
+        message_of<ConfigError>([&] { const CheckpointWriter writer(folder, borrowed(world)); });
+    EXPECT_TRUE(has(text, "rank 1 does not see what rank 0 writes to \"" + second.path() + "\""))
+        << text;
+    EXPECT_TRUE(has(text, "share")) << text;
+  });
+  EXPECT_TRUE(CheckpointFolder(first.path()).unfinished().empty());
+  fork_world(3, [&](World& world) {
+    const CheckpointWriter writer(first.path(), borrowed(world));
+    world.barrier().wait();
+    EXPECT_TRUE(CheckpointFolder(first.path()).unfinished().empty());
+  });
+}
+
+#ifdef __GLIBC__
+// No address space has room for such a stack: the system refuses threads, as it does where a user
+// has too many.
+void allow_threads(bool allowed) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, allowed ? std::size_t{8} << 20 : std::size_t{1} << 50);
+  ASSERT_EQ(pthread_setattr_default_np(&attributes), 0);
+  pthread_attr_destroy(&attributes);
+}
+
+TEST(CheckpointWriter, AThreadThatCannotBeStartedIsAnErrorOnEveryRank) {
+  const auto tensors = small_state();
+  for (const int without : {0, 1}) {
+    const TemporaryFolder folder;
+    fork_world(2, [&](World& world) {
+      alarm(60);  // a hang is a failure
+      const SplitState state(tensors, even_split, 2, world.rank());
+      CheckpointWriter writer(folder.path(), borrowed(world));
+      allow_threads(world.rank() != without);
+      const std::string text = message_of<CheckpointError>([&] {
+        writer.save(1, state.view(), {});
+        writer.finish();
+      });
+      allow_threads(true);
+      EXPECT_TRUE(has(text, "could not be started")) << text;
+      EXPECT_EQ(has(text, detail::concat("rank ", without, ": ")), world.rank() != without) << text;
+    });
+    EXPECT_TRUE(CheckpointFolder(folder.path()).steps().empty());
+    EXPECT_TRUE(CheckpointFolder(folder.path()).unfinished().empty());
+  }
+}
+#endif
 
 // The list of tensors is one for all ranks: a mix-up must not become a checkpoint.
 TEST(CheckpointWriter, RanksThatSaveDifferentThingsAreRefused) {
