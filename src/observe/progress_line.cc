@@ -116,13 +116,16 @@ std::string progress_text(const Progress& progress) {
   return in_one_line(text);
 }
 
-ProgressLine::ProgressLine(std::FILE* out) : out_(out), live_(is_live(out)) {}
+ProgressLine::ProgressLine(std::FILE* out) : out_(out), live_(out != nullptr && is_live(out)) {}
 
 ProgressLine::~ProgressLine() {
   finish();
 }
 
 void ProgressLine::show(const Progress& progress) {
+  if (out_ == nullptr) {
+    return;
+  }
   last_ = progress_text(progress);
   if (!live_) {
     std::fprintf(out_, "%s\n", last_.c_str());
@@ -137,6 +140,9 @@ void ProgressLine::show(const Progress& progress) {
 }
 
 void ProgressLine::message(const std::string& line) {
+  if (out_ == nullptr) {
+    return;
+  }
   if (!drawn_) {
     std::fprintf(out_, "%s\n", line.c_str());
     std::fflush(out_);
@@ -147,6 +153,9 @@ void ProgressLine::message(const std::string& line) {
 }
 
 void ProgressLine::finish() {
+  if (out_ == nullptr) {
+    return;  // else fflush would flush everybody's files
+  }
   if (drawn_) {
     write_live(last_);  // the newest state, which may have come too soon after another to be shown
     std::fputc('\n', out_);

@@ -68,6 +68,36 @@ class JsonLine {
   std::string text_;
 };
 
+// What a run that was killed had not finished, which may be as large as the model.
+void remove_partial_files(const std::string& folder) {
+  constexpr const char* kOwn[] = {"best.safetensors",
+                                  "model.safetensors",
+                                  "average.safetensors",
+                                  "initial.safetensors",
+                                  "config.json",
+                                  "classes.json",
+                                  kPreprocessingFile,
+                                  "evaluation.csv",
+                                  "summary.json"};
+  constexpr std::string_view kPartial = ".partial";  // and the process's number
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const std::size_t end = std::min(name.rfind(kPartial), name.size());
+    const bool own =
+        std::find(std::begin(kOwn), std::end(kOwn), name.substr(0, end)) != std::end(kOwn);
+    if (own && name.find_first_not_of("-0123456789", end + kPartial.size()) == std::string::npos &&
+        end < name.size()) {
+      found.push_back(it->path());
+    }
+  }
+  for (const std::filesystem::path& each : found) {
+    std::filesystem::remove(each, error);
+  }
+}
+
 }  // namespace
 
 RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& settings, std::FILE* out)
@@ -79,6 +109,7 @@ RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& setting
 RunRecorder::~RunRecorder() = default;
 
 void RunRecorder::begins(const TrainBeginning& beginning) {
+  remove_partial_files(folder_);
   if (beginning.checkpoint.empty()) {
     begin_files();
   } else {
@@ -148,7 +179,13 @@ void RunRecorder::continue_files(const TrainBeginning& beginning) {
       go_on("metrics.jsonl",
             detail::kept_metrics(file("metrics.jsonl"), beginning.step, beginning.evaluated));
   if (settings_.record_samples) {
-    samples_ = go_on("samples.jsonl", detail::kept_samples(file("samples.jsonl"), beginning.step));
+    const detail::KeptLines kept = detail::kept_samples(file("samples.jsonl"), beginning.step);
+    samples_ = go_on("samples.jsonl", kept);
+    // Line N is of step N, also where a part of the run was not recorded: the next one that resumes
+    // counts them.
+    for (std::int64_t step = kept.steps; step < beginning.step; ++step) {
+      samples_->add("null");
+    }
   }
   if (settings_.tensorboard) {
     events_ = std::make_unique<EventFile>(folder_, beginning.step + 1);

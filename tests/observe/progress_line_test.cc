@@ -216,5 +216,14 @@ TEST(ProgressLine, ATerminalThatCannotRewriteGetsPlainLines) {
   setenv("TERM", "xterm", 1);
 }
 
+TEST(ProgressLine, OfNobodyShowsNothing) {
+  ProgressLine line(nullptr);
+  EXPECT_FALSE(line.live());
+  line.show(example());
+  line.message("saved");
+  line.finish();
+  EXPECT_FALSE(line.lost());
+}
+
 }  // namespace
 }  // namespace trireme

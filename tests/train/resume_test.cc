@@ -25,6 +25,7 @@
 #include "train/train_progress.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/error.h"
+#include "trireme/train/run_recorder.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -844,6 +845,66 @@ TEST_F(KeptLines, AreOneForEachStepOfSamples) {
   EXPECT_EQ(detail::kept_samples(path, 9).bytes, 14U);
   EXPECT_EQ(detail::kept_samples(path, 9).steps, 3);
   EXPECT_EQ(detail::kept_log(path), 14U);
+}
+
+class Recording : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name)) << text;
+  }
+  // A part of a run that resumes after `step`, and records one more.
+  void record_after(std::int64_t step) const {
+    TrainSettings settings = base_settings();
+    settings.record_samples = true;
+    RunRecorder recorder(folder_.path(), settings, nullptr);
+    TrainBeginning beginning;
+    beginning.step = step;
+    beginning.checkpoint = step > 0 ? "checkpoints/some" : "";
+    recorder.message("begins");
+    recorder.begins(beginning);
+    recorder.samples({step, 7});
+    recorder.step({.step = step + 1, .steps = step + 1, .seconds = 1, .samples = 2});
+    recorder.finish({});
+  }
+  TemporaryFolder folder_;
+};
+
+// Line N is of step N, also where a part of the run did not record.
+TEST_F(Recording, StepsWithoutSamplesAreNull) {
+  record_after(3);
+  EXPECT_EQ(testing::read_file(path("samples.jsonl")), "null\nnull\nnull\n[3,7]\n");
+  record_after(6);
+  EXPECT_EQ(testing::read_file(path("samples.jsonl")),
+            "null\nnull\nnull\n[3,7]\nnull\nnull\n[6,7]\n");
+  record_after(4);
+  EXPECT_EQ(testing::read_file(path("samples.jsonl")), "null\nnull\nnull\n[3,7]\n[4,7]\n");
+  expect_parts(testing::read_file(path("train.log")), {"begins", "samples.jsonl ends with step 4"});
+}
+
+TEST_F(Recording, ClearsAwayWhatAKilledRunWasWriting) {
+  const std::vector<std::string> own = {"best.safetensors.partial-12",
+                                        "model.safetensors.partial-4194304",
+                                        "summary.json.partial-1",
+                                        "best.safetensors.partial"};
+  const std::vector<std::string> others = {"mine.safetensors.partial-12",
+                                           "model.safetensors.partial-of-mine",
+                                           "best.safetensors",
+                                           ".partial"};
+  for (const std::int64_t step : {0, 3}) {
+    for (const auto& names : {own, others}) {
+      for (const std::string& name : names) {
+        write(name, "?");
+      }
+    }
+    record_after(step);
+    for (const std::string& name : own) {
+      EXPECT_FALSE(fs::exists(path(name))) << name;
+    }
+    for (const std::string& name : others) {
+      EXPECT_EQ(fs::exists(path(name)), step == 0 || name != "best.safetensors") << name;
+    }
+  }
 }
 
 TEST(BestWeights, ComeBackWithTheCheckpoint) {

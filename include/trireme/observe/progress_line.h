@@ -32,14 +32,15 @@ std::string count_text(double count);
 // the terminal's width), elsewhere a plain line for each call. Messages appear above the live line.
 class ProgressLine {
  public:
-  explicit ProgressLine(std::FILE* out);  // stdout; looks at whether it is a terminal
-  ~ProgressLine();                        // ends a live line
+  // stdout; looks at whether it is a terminal. Null: nothing is shown.
+  explicit ProgressLine(std::FILE* out);
+  ~ProgressLine();  // ends a live line
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   bool live() const { return live_; }
   // Something could not be written: most often, nobody reads it any more (`| head`).
-  bool lost() const { return std::ferror(out_) != 0; }
+  bool lost() const { return out_ != nullptr && std::ferror(out_) != 0; }
   void show(const Progress& progress);
   void message(const std::string& line);
   void finish();  // the last state stays on the screen
