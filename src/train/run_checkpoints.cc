@@ -152,6 +152,7 @@ RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
                           concat(error.what(), of_this ? "; " : "", of_this ? other_steps() : ""));
   }
   saved_step_ = loaded.progress.step;
+  saved_evaluated_step_ = loaded.progress.evaluated_step;
   return loaded;
 }
 
@@ -164,10 +165,13 @@ void RunCheckpoints::take_up() {
 }
 
 double RunCheckpoints::save(EngineBase& engine, const TrainProgress& progress) {
-  if (saved_step_ == progress.step) {
+  // Again where it was evaluated since: one that was interrupted in its last evaluation and
+  // resumed.
+  if (saved_step_ == progress.step && saved_evaluated_step_ == progress.evaluated_step) {
     return 0;
   }
   saved_step_ = progress.step;
+  saved_evaluated_step_ = progress.evaluated_step;
   if (observer_ != nullptr) {
     observer_->saves(progress.step);
   }

@@ -46,8 +46,8 @@ class RunCheckpoints {
 
   bool saves() const { return folder_ && settings_.save_every > 0; }
   bool is_due(std::int64_t step) const { return saves() && step % settings_.save_every == 0; }
-  // Only where saves(). Once for each step, however often it is asked to. Returns for how many
-  // seconds training stood still. Collective.
+  // Only where saves(). Once for each step and its evaluation, however often it is asked to.
+  // Returns for how many seconds training stood still. Collective.
   double save(EngineBase& engine, const TrainProgress& progress);
   // Why a checkpoint could not be written; empty: none has failed. What is to be said is said.
   std::string failure();
@@ -68,6 +68,7 @@ class RunCheckpoints {
   std::optional<Checkpoints> folder_;
   std::optional<std::int64_t> step_;
   std::int64_t saved_step_ = -1;
+  std::int64_t saved_evaluated_step_ = -1;
   Notes module_notes_;  // for those who take the weights elsewhere
 };
 

@@ -24,6 +24,7 @@
 #include "train/continued_run.h"
 #include "train/train_progress.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/checkpoint/manifest.h"
 #include "trireme/core/error.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/trainer.h"
@@ -401,6 +402,53 @@ TEST(Resume, AfterTheEndChangesNothing) {
       },
       twice,
       [](const History& expected) { return expected.lines.back().step < 14; });
+}
+
+// Interrupted after its last step: whoever resumes evaluates, and then has a checkpoint of that.
+TEST(Resume, AnInterruptedLastEvaluationIsSavedWhenItWasMade) {
+  const TemporaryFolder folder;
+  const std::string place = folder.path() + "/c";
+  fork_ranks(1, [&](int) {
+    at::set_num_threads(1);
+    const auto run = [&](const TrainSettings& settings, bool interrupted) {
+      History history;
+      const auto world = world_of(testing::unique_job(), 0, 1);
+      const auto stop = [&] {
+        return interrupted && !history.lines.empty() && history.lines.back().step == settings.steps;
+      };
+      const TrainResult result = train(resolve(settings),
+                                       net(),
+                                       {dataset(100), dataset(30)},
+                                       world,
+                                       &history,
+                                       stop,
+                                       {.folder = place});
+      EXPECT_EQ(result.status == TrainResult::Status::kInterrupted, interrupted);
+      return result;
+    };
+    const auto saved = [&](std::int64_t step) {
+      const Manifest manifest = Manifest::read(CheckpointFolder(place).path_of(step));
+      return std::pair(TrainProgress::parse(manifest.notes.at("train"), "a"), manifest.sequence);
+    };
+    TrainSettings settings = base_settings();
+    settings.eval_every = 100;
+    settings.eval_batch = 8;
+    run(settings, true);
+    EXPECT_EQ(saved(14).first.evaluated_step, 0);
+    const TrainResult result = run(settings, false);
+    EXPECT_EQ(result.best_step, 14);
+    const auto [progress, sequence] = saved(14);
+    EXPECT_EQ(progress.evaluated_step, 14);
+    EXPECT_EQ(progress.best_step, 14);
+    EXPECT_EQ(progress.best, result.best);
+    run(settings, false);
+    EXPECT_EQ(saved(14).second, sequence) << "nothing new: not saved again";
+    // What it was is not forgotten by who trains on.
+    settings.steps = 16;
+    settings.allow_changes = true;
+    run(settings, false);
+    EXPECT_EQ(saved(16).first.evaluated_step, 16);
+  });
 }
 
 // Overflows halve the scale and skip steps: the step of the run is not that of the engine.
