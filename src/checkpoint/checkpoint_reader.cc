@@ -15,6 +15,10 @@ using detail::BlockFile;
 using detail::concat;
 using detail::Fetch;
 
+// Those of the first ranks: a process may have about a thousand files open, of which a checkpoint
+// of many ranks must not take all.
+constexpr std::size_t kMostOpen = 128;
+
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text;
   for (const std::int64_t size : shape) {
@@ -74,7 +78,10 @@ class CheckpointReader::Impl {
     std::vector<std::string> problems;
     for (const SavedFile& file : manifest_.files) {
       try {
-        files_.push_back(std::make_unique<BlockFile>(path_, file, manifest_.block_bytes));
+        auto opened = std::make_unique<BlockFile>(path_, file, manifest_.block_bytes);
+        if (files_.size() < kMostOpen) {
+          files_.push_back(std::move(opened));
+        }
       } catch (const CheckpointError& error) {
         if (problems.empty()) {
           first_ = {error.file(), error.offset()};
@@ -133,7 +140,7 @@ class CheckpointReader::Impl {
                                "load it into the model and optimizer it was saved from, or load "
                                "only the weights that fit (partial)"));
     }
-    Wanted wanted(files_.size());
+    Wanted wanted(manifest_.files.size());
     std::vector<std::pair<const StateSlice*, const SavedTensor*>> converted;
     for (const StateSlice& slice : into.slices) {
       const StateTensor& tensor = into.tensors[slice.tensor];
@@ -160,7 +167,7 @@ class CheckpointReader::Impl {
     plain.strides.clear();
     const StateSlice whole{0, {0, plain.numel()}, out};
     if (same_order(plain, saved.tensor)) {
-      Wanted wanted(files_.size());
+      Wanted wanted(manifest_.files.size());
       want(saved, whole.range, out, wanted);
       fetch(std::move(wanted));
     } else {
@@ -171,9 +178,15 @@ class CheckpointReader::Impl {
   std::vector<std::string> verify(const std::function<void(std::uint64_t)>& progress) const {
     std::vector<std::string> wrong;
     std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < files_.size(); ++i) {
-      for (std::string& problem : files_[i]->verify()) {
-        wrong.push_back(std::move(problem));
+    for (std::size_t i = 0; i < manifest_.files.size(); ++i) {
+      try {
+        with_file(i, [&](const BlockFile& file) {
+          for (std::string& problem : file.verify()) {
+            wrong.push_back(std::move(problem));
+          }
+        });
+      } catch (const CheckpointError& error) {  // it has gone since
+        wrong.emplace_back(error.what());
       }
       bytes += manifest_.files[i].size_bytes;
       if (progress) {
@@ -208,10 +221,19 @@ class CheckpointReader::Impl {
     }
   }
 
+  template <class Use>
+  void with_file(std::size_t number, const Use& use) const {
+    if (number < files_.size()) {
+      use(*files_[number]);
+    } else {
+      use(BlockFile(path_, manifest_.files[number], manifest_.block_bytes));
+    }
+  }
+
   void fetch(Wanted wanted) const {
     for (std::size_t file = 0; file < wanted.size(); ++file) {
       if (!wanted[file].empty()) {
-        files_[file]->fetch(std::move(wanted[file]));
+        with_file(file, [&](const BlockFile& it) { it.fetch(std::move(wanted[file])); });
       }
     }
   }
@@ -224,7 +246,7 @@ class CheckpointReader::Impl {
     const bool ordered = same_order(tensor, saved.tensor);
     const Range needed = ordered ? slice.range : Range{0, tensor.numel()};
     HostMemory raw(static_cast<std::size_t>(needed.size()) * element);
-    Wanted wanted(files_.size());
+    Wanted wanted(manifest_.files.size());
     want(saved, needed, raw.data(), wanted);
     fetch(std::move(wanted));
     if (!ordered) {
@@ -244,7 +266,7 @@ class CheckpointReader::Impl {
   std::string path_;
   Manifest manifest_;
   std::map<std::pair<std::string, std::string>, const SavedTensor*> tensors_;
-  std::vector<std::unique_ptr<BlockFile>> files_;
+  std::vector<std::unique_ptr<BlockFile>> files_;  // the first; others are opened when needed
   std::pair<std::string, std::int64_t> first_;
 };
 

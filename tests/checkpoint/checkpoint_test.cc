@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/split_state.h"
@@ -323,6 +324,42 @@ TEST(Checkpoint, TextsThatAreNotUtf8AreRefusedOnEveryRank) {
     EXPECT_EQ(CheckpointFolder(folder.path()).steps(), std::vector<std::int64_t>{2});
     EXPECT_TRUE(CheckpointFolder(folder.path()).unfinished().empty());
   }
+}
+
+// Of more ranks than a process may have files open.
+TEST(Checkpoint, HasMoreFilesThanMayBeOpen) {
+  const TemporaryFolder folder;
+  constexpr std::int64_t kFiles = 300;
+  Manifest manifest;
+  manifest.step = 1;
+  manifest.ranks = static_cast<int>(kFiles);
+  SavedTensor saved{{kWeightKind, "a", Dtype::kUint8, {kFiles}, {}}, {}};
+  const auto value = [](std::int64_t i) { return static_cast<char>(i * 7 % 251); };
+  for (std::int64_t i = 0; i < kFiles; ++i) {
+    const std::string name = detail::concat("rank-", i, ".safetensors");
+    const char byte = value(i);
+    std::ofstream(folder.path() + "/" + name, std::ios::binary).put(byte);
+    manifest.files.push_back({name, 1, {detail::checksum_of(&byte, 1)}});
+    saved.parts.push_back({{i, i + 1}, static_cast<std::size_t>(i), 0});
+  }
+  manifest.tensors.push_back(saved);
+  std::ofstream(folder.path() + "/" + Manifest::kFileName) << manifest.to_json();
+  testing::fork_ranks(1, [&](int) {
+    const rlimit limit{kFiles - 50, kFiles - 50};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    const CheckpointReader reader(folder.path());
+    std::vector<char> found(kFiles);
+    reader.read(reader.manifest().tensors.at(0), reinterpret_cast<std::byte*>(found.data()));
+    for (std::int64_t i = 0; i < kFiles; ++i) {
+      EXPECT_EQ(found[static_cast<std::size_t>(i)], value(i)) << i;
+    }
+    EXPECT_TRUE(reader.verify().empty());
+    // One of those that are opened when they are needed.
+    std::ofstream(folder.path() + "/rank-299.safetensors", std::ios::binary).put('?');
+    const std::vector<std::string> wrong = reader.verify();
+    ASSERT_EQ(wrong.size(), 1U);
+    EXPECT_NE(wrong[0].find("rank-299.safetensors"), std::string::npos) << wrong[0];
+  });
 }
 
 }  // namespace
