@@ -1,5 +1,6 @@
 // Several ranks add up their tensors and take an average, in their own memory and in shared memory.
 //
+//   cmake --build build/release --target examples
 //   trireme run -n 4 build/release/bin/01_all_reduce
 //
 //   [0] rank 0 of 4, started by trireme run

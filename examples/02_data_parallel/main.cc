@@ -2,6 +2,7 @@
 // The numbers at the end are the same with any number of ranks, bit for bit, and the same as those
 // of 03_zero, which differs in one word.
 //
+//   cmake --build build/release --target examples
 //   trireme run -n 2 -- build/release/bin/02_data_parallel
 
 #include <cstdint>

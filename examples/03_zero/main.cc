@@ -2,6 +2,7 @@
 // divided. The numbers at the end are the same with any number of ranks, bit for bit, and the same
 // as those of 02_data_parallel, which differs in one word.
 //
+//   cmake --build build/release --target examples
 //   trireme run -n 2 -- build/release/bin/03_zero
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 // again, on any number of ranks, it resumes from the last checkpoint and ends with the same loss as
 // an uninterrupted run, to the last digit.
 //
+//   cmake --build build/release --target examples
 //   trireme run -n 2 -- build/release/bin/04_resume calm
 //   trireme run -n 2 -- build/release/bin/04_resume struck 130   # dies before step 130
 //   trireme run -n 3 -- build/release/bin/04_resume struck       # resumes

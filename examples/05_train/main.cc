@@ -1,6 +1,7 @@
 // Trains your own model on your own data with Trireme's training loop: sampling, feeding,
 // evaluation, any stage, any number of ranks, the same losses to the last digit.
 //
+//   cmake --build build/release --target examples
 //   trireme run -n 2 -- build/release/bin/05_train
 
 #include <cmath>
