@@ -116,7 +116,8 @@ std::vector<Setting> data_settings() {
             {.kind = "list of columns"}),
       field("unseen",
             &S::unseen,
-            "A category that the training file has not, in data to evaluate or predict: refuse it, "
+            "A category that the training file does not have, in data to evaluate or predict: "
+            "refuse it, "
             "or ignore it (all of the column's features are 0).",
             {.choices = {"refuse", "ignore"}}),
       field("missing",
