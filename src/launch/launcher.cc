@@ -1,7 +1,6 @@
 #include "trireme/launch/launcher.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include <poll.h>
@@ -10,6 +9,7 @@
 
 #include "launch/fleet.h"
 #include "launch/job_setup.h"
+#include "launch/launch_checks.h"
 #include "launch/local_ranks.h"
 #include "launch/signal_watch.h"
 #include "launch/verdict.h"
@@ -31,6 +31,9 @@ constexpr Milliseconds kTimeToNotice{2000};
 constexpr Milliseconds kTimeToRead{600'000};
 // For other machines to end their ranks, beyond what ending them takes here.
 constexpr Milliseconds kTimeForOthers{3000};
+// Signals this close together are one request: GNU timeout, for one, signals the program it has
+// started and then the whole group, which that program is a part of.
+constexpr Milliseconds kOneRequest{1000};
 // A turn of the loop at least this often: the fleet's heartbeat needs one.
 constexpr std::int64_t kLongestTurn = 500;
 
@@ -191,17 +194,19 @@ class Job {
 
   void take_signal(int number) {
     if (detail::SignalWatch::asks_to_end(number)) {
-      if (was_stopped_) {
+      if (!request_) {
+        request_.emplace(kOneRequest);
+        JobEvent event;
+        event.kind = JobEvent::Kind::kStopped;
+        event.number = number;
+        take_note(event);
+      } else if (request_->passed()) {
         ranks_.send_signal(SIGKILL);  // asked twice
         if (fleet_) {
           fleet_->give_up_waiting();
         }
       } else {
-        was_stopped_ = true;
-        JobEvent event;
-        event.kind = JobEvent::Kind::kStopped;
-        event.number = number;
-        take_note(event);
+        return;
       }
       begin_ending(number);
     } else if (detail::SignalWatch::is_passed_on(number)) {
@@ -325,42 +330,11 @@ class Job {
       options_, {&output_, &errors_, [this](const std::string& text) { complain(text); }}};
   std::vector<JobEvent> own_events_;  // where there are no other machines
   std::optional<Deadline> ending_;
+  std::optional<Deadline> request_;  // to end, by a signal: until when another one is part of it
   bool asked_to_end_ = false;
   bool swept_ = false;
   bool output_lost_ = false;
-  bool was_stopped_ = false;
 };
-
-void check_options(const LaunchOptions& options) {
-  TRIREME_CHECK(!options.command.empty(), "no program to run was given");
-  TRIREME_CHECK(options.ranks >= 1, "a job needs at least one rank, found ", options.ranks);
-  TRIREME_CHECK(!options.threads || *options.threads >= 1,
-                "a rank needs at least one thread, found ",
-                *options.threads);
-  TRIREME_CHECK(options.nodes >= 1, "a job needs at least one machine, found ", options.nodes);
-  TRIREME_CHECK(options.node_rank >= 0 && options.node_rank < options.nodes,
-                "--node-rank: expected 0 to ",
-                options.nodes - 1,
-                ", as there are ",
-                options.nodes,
-                " machines (--nnodes), found ",
-                options.node_rank);
-  TRIREME_CHECK(options.nodes == 1 || !options.rendezvous.empty(),
-                "--nnodes ",
-                options.nodes,
-                ": expected --rendezvous HOST:PORT, an address of machine 0 and a free port there, "
-                "the same on every machine, found none");
-  constexpr std::array kBackends = {"auto", "shm", "ucx", "mpi"};
-  TRIREME_CHECK(
-      options.backend.empty() ||
-          std::find(kBackends.begin(), kBackends.end(), options.backend) != kBackends.end(),
-      "--backend: expected auto, shm, ucx or mpi, found \"",
-      options.backend,
-      "\"");
-  TRIREME_CHECK(!options.sum_group || *options.sum_group >= 1,
-                "--sum-group: expected a whole number of 1 or more, found ",
-                *options.sum_group);
-}
 
 // Asks the name server, which may block: before the signals are taken over.
 std::optional<detail::MeetingOptions> meeting_of(const LaunchOptions& options) {
@@ -382,7 +356,7 @@ std::optional<detail::MeetingOptions> meeting_of(const LaunchOptions& options) {
 }  // namespace
 
 int launch(const LaunchOptions& options) {
-  check_options(options);
+  detail::check_options(options);
   return Job(options, meeting_of(options)).run();
 }
 

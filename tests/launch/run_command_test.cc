@@ -263,6 +263,60 @@ TEST(RunCommand, EndsRanksThatIgnoreSignals) {
   EXPECT_TRUE(testing::processes_with(mark).empty());
 }
 
+TEST(RunCommand, NamesALogLevelThatIsNone) {
+  const Finished result = run_program({trireme_binary(), "--version"}, {"TRIREME_LOG_LEVEL=loud"});
+  EXPECT_EQ(result.code, 0);
+  expect_parts(result.err, {"TRIREME_LOG_LEVEL", "debug, info, warning, error or off", "\"loud\""});
+  EXPECT_EQ(run_program({trireme_binary(), "--version"}).err, "");
+}
+
+// GNU timeout signals the program it has started, and then its whole group.
+TEST(RunCommand, TakesTwoSignalsAtOnceForOneRequest) {
+  const std::string mark = testing::unique_mark();
+  Program program({trireme_binary(),
+                   "run",
+                   "-n",
+                   "2",
+                   "--",
+                   "/bin/sh",
+                   "-c",
+                   "trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; "
+                   "while :; do sleep 0.05; done"},
+                  {mark});
+  ASSERT_TRUE(program.wait_for_output("ready", 2));
+  kill(program.pid(), SIGTERM);
+  run_program({"sleep", "0.02"});
+  kill(program.pid(), SIGTERM);
+  const Finished result = program.wait();
+  EXPECT_EQ(result.code, 128 + SIGTERM);
+  expect_parts(result.out, {"[0] saved", "[1] saved"});
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
+// The ranks would take longer than this test may.
+TEST(RunCommand, KillsRanksWhenItIsAskedASecondTime) {
+  const std::string mark = testing::unique_mark();
+  Program program({trireme_binary(),
+                   "run",
+                   "-n",
+                   "2",
+                   "--",
+                   "/bin/sh",
+                   "-c",
+                   "trap 'echo caught; sleep 3; echo saved; exit 0' TERM; echo ready; "
+                   "while :; do sleep 0.05; done"},
+                  {mark});
+  ASSERT_TRUE(program.wait_for_output("ready", 2));
+  kill(program.pid(), SIGTERM);
+  ASSERT_TRUE(program.wait_for_output("caught", 2));
+  run_program({"sleep", "1.1"});
+  kill(program.pid(), SIGTERM);
+  const Finished result = program.wait();
+  EXPECT_EQ(result.code, 128 + SIGTERM);
+  EXPECT_EQ(result.out.find("saved"), std::string::npos) << result.out;
+  EXPECT_TRUE(testing::processes_with(mark).empty());
+}
+
 TEST(RunCommand, LeavesNothingOfWhatRanksStartedAndAbandoned) {
   const std::string mark = testing::unique_mark();
   Program program({trireme_binary(),

@@ -14,6 +14,7 @@
 
 #include "commands.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 #include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
 
@@ -84,6 +85,8 @@ int checked_output(int code) {
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  // At once, so that a TRIREME_LOG_LEVEL that is none does not go unnoticed.
+  trireme::log(trireme::LogLevel::kDebug, "trireme " TRIREME_VERSION);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   try {
     return checked_output(run_program(argc, argv));

@@ -1,0 +1,103 @@
+#include "launch/launch_checks.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <sstream>
+
+#include <net/if.h>
+
+#include "comm/algo/algorithms.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr const char* kDeviceFolder = "/sys/class/infiniband";
+
+// As UCX takes them: a network interface, or a device with a port ("mlx5_0:1").
+bool is_interface(const std::string& name) {
+  std::error_code error;
+  return if_nametoindex(name.c_str()) != 0 ||
+         std::filesystem::exists(concat(kDeviceFolder, "/", name.substr(0, name.find(':'))), error);
+}
+
+std::string existing_interfaces() {
+  std::string names;
+  const auto add = [&](const std::string& name) {
+    names += concat(names.empty() ? "" : ", ", name);
+  };
+  if (struct if_nameindex* all = if_nameindex()) {
+    for (const struct if_nameindex* each = all; each->if_index != 0; ++each) {
+      add(each->if_name);
+    }
+    if_freenameindex(all);
+  }
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(kDeviceFolder, error), end; !error && it != end;
+       it.increment(error)) {
+    add(it->path().filename().string());
+  }
+  return names;
+}
+
+// The ranks of several machines use them; one that is missing here would be found after all
+// machines have met, on this one alone.
+void check_interfaces(const LaunchOptions& options) {
+  const bool said = !options.interfaces.empty();
+  std::istringstream list(said ? options.interfaces : env_string(kEnvInterfaces).value_or(""));
+  for (std::string name; std::getline(list, name, ',');) {
+    TRIREME_CHECK(name.empty() || is_interface(name),
+                  said ? "--interfaces" : kEnvInterfaces,
+                  ": expected network interfaces of this machine (",
+                  existing_interfaces(),
+                  "), found \"",
+                  name,
+                  "\"");
+  }
+}
+
+}  // namespace
+
+void check_options(const LaunchOptions& options) {
+  TRIREME_CHECK(!options.command.empty(), "no program to run was given");
+  TRIREME_CHECK(options.ranks >= 1, "a job needs at least one rank, found ", options.ranks);
+  TRIREME_CHECK(!options.threads || *options.threads >= 1,
+                "a rank needs at least one thread, found ",
+                *options.threads);
+  TRIREME_CHECK(options.nodes >= 1, "a job needs at least one machine, found ", options.nodes);
+  TRIREME_CHECK(options.node_rank >= 0 && options.node_rank < options.nodes,
+                "--node-rank: expected 0 to ",
+                options.nodes - 1,
+                ", as there are ",
+                options.nodes,
+                " machines (--nnodes), found ",
+                options.node_rank);
+  TRIREME_CHECK(options.nodes == 1 || !options.rendezvous.empty(),
+                "--nnodes ",
+                options.nodes,
+                ": expected --rendezvous HOST:PORT, an address of machine 0 and a free port there, "
+                "the same on every machine, found none");
+  constexpr std::array kBackends = {"auto", "shm", "ucx", "mpi"};
+  TRIREME_CHECK(
+      options.backend.empty() ||
+          std::find(kBackends.begin(), kBackends.end(), options.backend) != kBackends.end(),
+      "--backend: expected auto, shm, ucx or mpi, found \"",
+      options.backend,
+      "\"");
+  if (!options.algorithm.empty()) {
+    algorithm_named(options.algorithm, "--algorithm");
+  } else if (const auto name = env_string(kEnvAlgorithm)) {
+    algorithm_named(*name, kEnvAlgorithm);
+  }
+  TRIREME_CHECK(!options.sum_group || *options.sum_group >= 1,
+                "--sum-group: expected a whole number of 1 or more, found ",
+                *options.sum_group);
+  if (options.nodes > 1) {
+    check_interfaces(options);
+  }
+}
+
+}  // namespace trireme::detail
