@@ -185,13 +185,18 @@ std::string described(const SampleShape& shape, const std::string& format) {
     case SampleKind::kDense:
       break;
   }
-  const std::string what = shape.dense.size() == 3
-                               ? concat("images of ", shape.dense[1], "x", shape.dense[2])
-                               : concat("rows of ", shape.dense[0], " columns");
+  const std::string what =
+      shape.dense.size() == 3
+          ? concat("images of ", shape.dense[1], "x", shape.dense[2])
+          : concat("rows of ", shape.dense[0], shape.dense[0] == 1 ? " feature" : " features");
   return concat(what, ", ", predicted(shape));
 }
 
 }  // namespace
+
+std::string data_format(const DataSource& source) {
+  return format_of(source, detail::path_named(source.path));
+}
 
 OpenedData open_data(const DataSource& source) {
   TRIREME_CHECK(!source.path.empty(), "data needs a path, found none");

@@ -87,4 +87,16 @@ std::vector<SettingDifference> check_same_result(const std::string& saved,
   return differences;
 }
 
+void check_same_folds(const std::string& saved,
+                      const TrainSettings& given,
+                      const std::string& run) {
+  const std::vector<SettingDifference> differences = differences_of_result(saved, given);
+  TRIREME_CHECK(differences.empty(),
+                "the folds of \"",
+                run,
+                "\" are trained with other settings, which change the result:\n",
+                to_string(differences, "the run"),
+                "\nUse the same values, or another folder for the run (--run)");
+}
+
 }  // namespace trireme

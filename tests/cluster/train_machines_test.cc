@@ -2,8 +2,10 @@
 // and on two, and commands that do not fit together.
 
 #include <filesystem>
+#include <fstream>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "support/machines.h"
 #include "support/processes.h"
@@ -80,6 +82,10 @@ class TrainMachines : public ::testing::Test {
     return testing::read_file(folder(name) + "/model.safetensors");
   }
 
+  nlohmann::json json(const std::string& name, const std::string& file) const {
+    return nlohmann::json::parse(testing::read_file(folder(name) + "/" + file));
+  }
+
   std::unique_ptr<Machines> machines_;
   testing::TemporaryFolder scratch_;
 };
@@ -119,13 +125,50 @@ TEST_F(TrainMachines, WhatRank0WasToldCounts) {
   EXPECT_TRUE(weights("two") == weights("one"));
 }
 
+// One rank on machine 0 and two on machine 1: what counts is three.
+TEST_F(TrainMachines, ResolveSettingsForTheRanksOfAllMachines) {
+  const std::string config = folder("deepspeed.json");
+  std::ofstream(config) << R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4,
+                              "gradient_accumulation_steps": 2})";
+  const std::vector<std::string> words = {
+      "train", "--model", "mlp", "--steps", "2", "-n", "1", "--balance", "speeds"};
+  const Finished end =
+      together(with(words, {"--config", config, "--speeds", "1,2,2", "--run", folder("three")}),
+               {"-n", "2"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find(" 3 ranks, DDP"), std::string::npos) << end.out;
+  EXPECT_EQ(json("three", "summary.json").at("ranks"), 3);
+  EXPECT_EQ(json("three", "config.json").at("ranks"), 3);
+  EXPECT_EQ(json("three", "config.json").at("batch"), 24);
+
+  const Finished wrong = together(with(words, {"--speeds", "1", "--run", folder("wrong")}));
+  EXPECT_EQ(wrong.code, 2) << wrong.err;
+  EXPECT_NE(wrong.err.find("expected one for each of the 2 ranks, found 1"), std::string::npos)
+      << wrong.err;
+}
+
+TEST_F(TrainMachines, ShareABatchAmongTheRanksOfAllMachinesAndStartOver) {
+  const auto words = with(kTraining, {"--run", folder("two"), "-n", "1", "--micro-batch", "share"});
+  Finished end = together(words);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(json("two", "config.json").at("micro_batch"), "64") << "of 128, for two ranks";
+  const std::string expected = weights("two");
+  // As if it had been killed before its first checkpoint.
+  fs::remove_all(folder("two") + "/checkpoints");
+  fs::remove(folder("two") + "/summary.json");
+  end = together(words);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find("starting over"), std::string::npos) << end.out;
+  EXPECT_TRUE(weights("two") == expected);
+}
+
 TEST_F(TrainMachines, NeedAFolderAndANumberOfRanksThatAreNamed) {
   const std::vector<std::string> machines = {
       "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:29599"};
   Finished end = alone(with(with(kTraining, machines), {"-n", "1"}));
   EXPECT_EQ(end.code, 2);
   EXPECT_NE(end.err.find("--run FOLDER"), std::string::npos) << end.err;
-  // Machines may have different numbers of processors.
+  // Machines may have different numbers of processors, and a run does not say where its ranks were.
   end = alone(with(with(kTraining, machines), {"--run", folder("two")}));
   EXPECT_EQ(end.code, 2);
   EXPECT_NE(end.err.find("expected -n N"), std::string::npos) << end.err;

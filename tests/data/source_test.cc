@@ -360,6 +360,8 @@ TEST(Source, PredictsNumbersWhereItIsAskedTo) {
   EXPECT_NE(opened.description.find("a number to predict"), std::string::npos)
       << opened.description;
   const std::string columns = folder.write("a.csv", "x,y\n1,0.5\n2,1.5\n");
+  EXPECT_EQ(open_data({.path = columns, .evaluation_fraction = 0, .regression = true}).description,
+            "a.csv: 2 rows of 1 feature, a number to predict");
   EXPECT_EQ(
       read_all(
           *open_data({.path = columns, .evaluation_fraction = 0, .regression = true}).parts.train)

@@ -271,10 +271,13 @@ TEST_F(TrainResume, KeepsTheSumGroup) {
 
 TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
   train_well("run", mlp() + "--steps 2");
+  fs::create_directories(path("early"));
+  data_.write("early/config.json", R"({"save_every": 20})");
   const std::vector<std::pair<Words, Words>> cases = {
+      {{"--resume", path("early")}, {path("early"), "found none", "step 20", "starts it over"}},
       {{"--run", path("run"), "--resume"}, {path("run"), "found none", "--save-every"}},
       {{"--run", path("run")}, {path("run"), "already holds a run"}},
-      {{"--resume", path("nowhere")}, {path("nowhere"), "found none"}},
+      {{"--resume", path("nowhere")}, {path("nowhere"), "found nothing"}},
       {{"--resume"}, {"--resume", "--run"}},
       {{"--resume", "7"}, {"--resume", "--run"}},
       {{"--weights-partial"}, {"weights_partial", "weights_from"}},

@@ -1,6 +1,9 @@
 #include "checkpoint_place.h"
 
 #include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
 
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/manifest.h"
@@ -67,9 +70,24 @@ std::string checkpoints_of(const std::string& path) {
   if (is_folder(fs::path(path) / "fold-1")) {
     hint = "; this is a cross-validated run: name one of its folds";
   } else if (is_file(fs::path(path) / "config.json")) {
-    hint = "; a run saves them if it is told to (trireme train --save-every N)";
+    hint = "; " + why_no_checkpoint(path);
+  }
+  if (const fs::path weights = fs::path(path) / "model.safetensors"; is_file(weights)) {
+    hint += concat("; the weights at its end are in \"", weights.string(), "\"");
   }
   throw ConfigError(concat("expected checkpoints in \"", folder, "\", found none", hint));
+}
+
+std::string why_no_checkpoint(const std::string& run) {
+  std::ifstream file(fs::path(run) / "config.json", std::ios::binary);
+  const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto every = config.is_object() && config.contains("save_every") ? config.at("save_every")
+                                                                         : nlohmann::json();
+  return every.is_number_integer() && every > 0
+             ? concat("the run has not come to its first, in step ",
+                      every.dump(),
+                      "; if it has ended, the same command starts it over (without --resume)")
+             : "a run saves them if it is told to (trireme train --save-every N)";
 }
 
 std::string checkpoint_at(const std::string& path, std::optional<std::int64_t> step) {

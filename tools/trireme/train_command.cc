@@ -12,6 +12,7 @@
 #include "inherited_text.h"
 #include "machine_options.h"
 #include "sibling.h"
+#include "train_help.h"
 #include "train_resume.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/launch_protocol.h"
@@ -103,42 +104,6 @@ std::string dated_folder(const std::string& model) {
   return folder;
 }
 
-// Our own, by groups and with all words: CLI11's would be one long list.
-std::string help_text() {
-  return "Train a built-in model, on one machine or more.\n"
-         "\n"
-         "Usage: trireme train [-n N] [SETTINGS] [--config FILE] [--resume [RUN|STEP|never]] "
-         "[--print-config]\n"
-         "\n"
-         "  --config FILE       read settings from a JSON file, which may use DeepSpeed's names; "
-         "flags take\n"
-         "                      precedence\n"
-         "  --resume            resume from the newest checkpoint of --run. Without this flag, a "
-         "run whose\n"
-         "                      folder has a checkpoint resumes as well; with it, a folder that "
-         "has none is\n"
-         "                      refused. Settings that are not given are taken from the run\n"
-         "  --resume RUN        the same, with this run folder. A cross-validation resumes with "
-         "its "
-         "first\n"
-         "                      unfinished fold\n"
-         "  --resume STEP       resume from the checkpoint of this step\n"
-         "  --resume never      refuse a folder that already holds a run\n"
-         "  --print-config      print the settings in effect as JSON, and exit\n"
-         "  --nnodes M --node-rank K --rendezvous HOST:PORT\n"
-         "                      run one command on each of M machines, identical except for "
-         "--node-rank;\n"
-         "                      --run is a folder they share. --interfaces, --backend, "
-         "--algorithm,\n"
-         "                      --sum-group and --token-file work as for trireme run "
-         "(docs/cluster.md)\n"
-         "\n"
-         "SETTINGS, as flags or as members of a JSON object:\n" +
-         settings_help() +
-         "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed, 130 ended by Ctrl-C (the run "
-         "folder is valid).\n";
-}
-
 // Found before a folder is made for the run.
 void check_data(const TrainSettings& settings) {
   const auto check = [](const char* flag, const std::string& path) {
@@ -151,6 +116,27 @@ void check_data(const TrainSettings& settings) {
   };
   check("--data", settings.data);
   check("--eval-data", settings.eval_data);
+  try {
+    const std::string format = data_format({.path = settings.data, .format = settings.format});
+    TRIREME_CHECK(format != "csv" || settings.model == "mlp",
+                  "--model: expected mlp for the table \"",
+                  settings.data,
+                  "\", found ",
+                  settings.model,
+                  ", which does not take tables");
+  } catch (const DataError&) {
+    return;  // the ranks say what is wrong with the file
+  }
+}
+
+// How many ranks several machines have together is known when they have met: only then the ranks
+// can resolve what depends on it. The rest is resolved here, so that mistakes show before that.
+TrainSettings resolved_without_ranks(TrainSettings settings) {
+  settings.micro_batch = "fixed";
+  settings.accumulate = 0;
+  settings.balance = "equal";
+  settings.speeds.clear();
+  return resolve(settings);
 }
 
 // The number of ranks under mpirun, srun or torchrun is theirs.
@@ -182,7 +168,7 @@ int train_as_rank(const TrainSettings& settings, const std::optional<std::int64_
 
 int run_training(const TrainCommand& command) {
   if (command.help) {
-    std::cout << help_text();
+    std::cout << train_help();
     return kExitOk;
   }
   if (command.page) {
@@ -202,29 +188,35 @@ int run_training(const TrainCommand& command) {
                 foreign->launcher);
   const std::string run = named_run(command, given);
   const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
-  TRIREME_CHECK(
-      command.machines.nodes == 1 || given.ranks > 0 || step,
-      "--nnodes ",
-      command.machines.nodes,
-      ": expected -n N, the number of ranks on each machine, the same everywhere, found none");
+  const bool several = command.machines.nodes > 1;
+  TRIREME_CHECK(!several || given.ranks > 0,
+                "--nnodes ",
+                command.machines.nodes,
+                ": expected -n N, the number of ranks on this machine, found none");
   TrainSettings wanted = step ? continued(run, *step, given, command) : given;
   if (foreign) {
     take_ranks(wanted, given, *foreign);
   }
-  TrainSettings settings = resolve(wanted);
+  if (several && command.print_config) {
+    wanted.ranks *= command.machines.nodes;  // if every machine has as many
+  }
+  const bool knows_ranks = !several || command.print_config;
+  TrainSettings settings = knows_ranks ? resolve(wanted) : wanted;
   settings.run = run;
-  if (step) {
+  if (step && knows_ranks) {
     check_settings(run, *step, settings);
   }
   if (command.print_config) {
     std::cout << to_json(settings) << "\n";
     return kExitOk;
   }
-  TRIREME_CHECK(command.machines.nodes == 1 || !settings.run.empty(),
+  TRIREME_CHECK(!several || !settings.run.empty(),
                 "--nnodes ",
                 command.machines.nodes,
                 ": expected --run FOLDER, a folder that all machines share, found none");
-  check_data(settings);
+  const TrainSettings checked = several ? resolved_without_ranks(settings) : settings;
+  check_data(checked);
+  settings.threads = checked.threads;
   if (settings.run.empty()) {
     settings.run = dated_folder(settings.model);
   }
@@ -234,7 +226,7 @@ int run_training(const TrainCommand& command) {
     FolderLock::check_free(settings.run);
   }
   if (!step && leads) {
-    if (command.resume.value.empty() && ended_before_a_checkpoint(settings)) {
+    if (command.resume.value.empty() && ended_before_a_checkpoint(settings, several)) {
       std::cout << "the run in " << settings.run
                 << " ended before its first checkpoint: starting over\n"
                 << std::flush;

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_place.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/manifest.h"
 #include "trireme/core/environment.h"
@@ -23,7 +24,7 @@ using detail::concat;
 constexpr const char* kNever = "never";
 constexpr const char* kSettingsNote = "settings";  // of checkpoints that a run has saved
 
-std::string checkpoints_of(const std::string& run) {
+std::string checkpoints_in(const std::string& run) {
   return run + "/checkpoints";
 }
 
@@ -89,13 +90,18 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   if (!settings_of_folds(run).empty()) {
     return fold_to_resume(run, flag);
   }
-  const CheckpointFolder folder(checkpoints_of(run));
+  const CheckpointFolder folder(checkpoints_in(run));
   std::error_code error;
   const auto newest = fs::is_directory(folder.path(), error) ? folder.newest() : std::nullopt;
+  TRIREME_CHECK(!flag.given || fs::is_directory(run, error),
+                "--resume: expected the folder of a run, found nothing at \"",
+                run,
+                "\"");
   TRIREME_CHECK(newest || !flag.given,
                 "--resume: expected a checkpoint in \"",
                 folder.path(),
-                "\", found none: a run saves them if it is told to (--save-every N)");
+                "\", found none: ",
+                why_no_checkpoint(run));
   const auto asked = parse_integer(flag.value);
   if (!asked) {
     return newest;
@@ -120,7 +126,7 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
   std::string text = of_folds.empty() ? text_in(path) : of_folds;
   if (text.empty()) {  // lost with the machine that wrote it; the checkpoint has what it was saved
                        // with
-    path = CheckpointFolder(checkpoints_of(run)).path_of(step);
+    path = CheckpointFolder(checkpoints_in(run)).path_of(step);
     const Notes notes = Manifest::read(path).notes;
     const auto saved = notes.find(kSettingsNote);
     TRIREME_CHECK(saved != notes.end(),
@@ -141,19 +147,12 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
 void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given) {
   if (const std::string of_folds = step == kNextFold ? settings_of_folds(run) : "";
       !of_folds.empty()) {
-    // Not even where changes are allowed: a mean over folds of different trainings is none.
-    const std::vector<SettingDifference> differences = differences_of_result(of_folds, given);
-    TRIREME_CHECK(differences.empty(),
-                  "the folds of \"",
-                  run,
-                  "\" are trained with other settings, which change the result:\n",
-                  to_string(differences, "the run"),
-                  "\nUse the same values, or another folder for the run (--run)");
+    check_same_folds(of_folds, given, run);
     return;
   }
   Notes notes;
   try {
-    notes = Manifest::read(CheckpointFolder(checkpoints_of(run)).path_of(step)).notes;
+    notes = Manifest::read(CheckpointFolder(checkpoints_in(run)).path_of(step)).notes;
   } catch (const CheckpointError&) {
     return;  // the ranks say what is wrong, and what can be done
   }
@@ -162,17 +161,27 @@ void check_settings(const std::string& run, std::int64_t step, const TrainSettin
   }
 }
 
-bool ended_before_a_checkpoint(const TrainSettings& settings) {
+bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machines) {
   const fs::path run = settings.run;
   std::error_code error;
   const auto has = [&](const char* name) { return fs::exists(run / name, error); };
   if (settings.save_every == 0 || !has("metrics.jsonl") || has_ended_well(run) || has("fold-1") ||
-      !CheckpointFolder(checkpoints_of(settings.run)).steps().empty()) {
+      !CheckpointFolder(checkpoints_in(settings.run)).steps().empty()) {
     return false;
   }
   std::ifstream file(run / "config.json", std::ios::binary);
   const std::string saved((std::istreambuf_iterator<char>(file)), {});
-  return saved == to_json(settings) + "\n";
+  if (!several_machines) {
+    return saved == to_json(settings) + "\n";
+  }
+  const auto json = nlohmann::json::parse(saved, nullptr, /*allow_exceptions=*/false);
+  try {
+    TrainSettings then = settings;
+    then.ranks = json.is_object() ? json.value("ranks", std::int64_t{1}) : 1;
+    return saved == to_json(resolve(then)) + "\n";
+  } catch (const std::exception&) {
+    return false;  // they do not fit that number of ranks: it was another command
+  }
 }
 
 void forget_run(const std::string& run) {
@@ -192,7 +201,7 @@ void forget_run(const std::string& run) {
 
 std::string how_to_resume(const std::string& run) {
   std::error_code error;
-  const std::string checkpoints = checkpoints_of(run);
+  const std::string checkpoints = checkpoints_in(run);
   if (!settings_of_folds(run).empty()) {
     return concat("to resume it with the first fold that has not ended: trireme train --resume ",
                   run);
@@ -230,8 +239,8 @@ void make_run_folder(const std::string& run) {
   for (const char* name : {"metrics.jsonl", "summary.json", "fold-1"}) {
     refuse_where(fs::exists(fs::path(run) / name, error), name);
   }
-  refuse_where(fs::is_directory(checkpoints_of(run), error) &&
-                   !CheckpointFolder(checkpoints_of(run)).steps().empty(),
+  refuse_where(fs::is_directory(checkpoints_in(run), error) &&
+                   !CheckpointFolder(checkpoints_in(run)).steps().empty(),
                "checkpoints");
   fs::create_directories(run, error);
   TRIREME_CHECK(!error && fs::is_directory(run),

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iostream>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -14,17 +13,17 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include "shared_check.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
-#include "trireme/core/machine.h"
 #include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
+#include "trireme/settings/differences.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
-#include "trireme/train/preprocessing_file.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/training_report.h"
 #include "worker.h"
@@ -87,58 +86,6 @@ DataSource source_of(const TrainSettings& s) {
   return source;
 }
 
-// Every rank's text about a file on every rank; empty ones where nothing is wrong.
-std::vector<std::string> exchanged(const std::string& mine, World& world) {
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(world.size()));
-  lengths[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(mine.size());
-  world.all_reduce(lengths).wait();
-  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  if (total == 0) {
-    return std::vector<std::string>(lengths.size());
-  }
-  std::string all(static_cast<std::size_t>(total), '\0');
-  world
-      .all_gather({mine.data(), static_cast<std::int64_t>(mine.size()), Dtype::kUint8},
-                  {all.data(), total, Dtype::kUint8},
-                  lengths)
-      .wait();
-  std::vector<std::string> texts;
-  std::size_t at = 0;
-  for (const std::int64_t length : lengths) {
-    texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
-    at += static_cast<std::size_t>(length);
-  }
-  if (world.rank() > 0) {
-    // All ranks will refuse the file. Rank 0 says why, whole, before any of them leaves: it does
-    // not come to this barrier, and its end is the barrier's.
-    try {
-      world.barrier().wait();
-    } catch (const CommError&) {
-      return texts;
-    }
-  }
-  return texts;
-}
-
-// The ranks check a file together, each with its share of the machine's processors.
-SharedCheck shared_check(const std::string& run, bool resumes, World& world) {
-  SharedCheck check;
-  check.part = world.rank();
-  check.parts = world.size();
-  const auto processors = static_cast<int>(allowed_cpus().size());
-  check.threads = std::max(1, processors / world.local_size());
-  check.exchange = [&world](const std::string& mine) { return exchanged(mine, world); };
-  const std::string path = concat(run, "/", kPreprocessingFile);
-  if (resumes && fs::exists(path)) {
-    try {
-      check.known = read_preprocessing(path).checked;
-    } catch (const ConfigError&) {
-      check.known.clear();  // it is checked again, and the file is written anew
-    }
-  }
-  return check;
-}
-
 // Activations are freed and allocated again in every step. Left to itself, the C library gives
 // large blocks back to the kernel and gets them anew, page by page, which took 5 % of a convnet's
 // step.
@@ -192,6 +139,7 @@ class Job {
   }
 
   int run() {
+    settle_ranks();
     if (leads()) {
       lock_.emplace(run_);  // before anything in the folder changes
     }
@@ -230,6 +178,25 @@ class Job {
       at::set_num_threads(static_cast<int>(settings_.threads));
     }
   }
+
+  // On several machines nobody has known before how many ranks they have together.
+  void settle_ranks() {
+    settings_.ranks = world_->size();
+    try {
+      settings_ = resolve(settings_);
+    } catch (const ConfigError&) {
+      if (!leads()) {
+        world_->barrier().wait();  // rank 0 says why, and its end is the barrier's
+      }
+      throw;
+    }
+    if (leads() && step_ && settings_.folds > 0 && fs::is_directory(fold_folder(0))) {
+      const std::string path = run_ + "/config.json";
+      check_same_folds(
+          text_of(fs::exists(path) ? path : fold_folder(0) + "/config.json"), settings_, run_);
+    }
+  }
+
   static bool wants_stop() { return g_stop != 0; }
 
   OpenedData open() {
@@ -338,6 +305,9 @@ class Job {
     if (leads()) {
       std::error_code ignored;
       fs::remove(run_ + "/summary.json", ignored);  // the run has not ended after all
+      if (!step_) {
+        write_whole_file(run_ + "/config.json", to_json(settings_) + "\n");
+      }
     }
     bool described = false;
     const auto observer_of = [&](int fold,

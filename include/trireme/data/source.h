@@ -37,6 +37,9 @@ struct OpenedData {
 // Whether there is something of this name: a file, a folder, or what is known by name.
 bool data_is_there(const std::string& path);
 
+// The format that the data is in, where that is "auto" by its name. Throws DataError as open_data.
+std::string data_format(const DataSource& source);
+
 // Throws DataError or ConfigError with what was expected and what was found.
 OpenedData open_data(const DataSource& source);
 

@@ -34,4 +34,8 @@ std::vector<SettingDifference> check_same_result(const std::string& saved,
                                                  const TrainSettings& given,
                                                  std::int64_t step);
 
+// For going on with the cross-validation in `run`. Throws ConfigError as above; allow_changes does
+// not help, since a mean over folds of different trainings is none.
+void check_same_folds(const std::string& saved, const TrainSettings& given, const std::string& run);
+
 }  // namespace trireme

@@ -1,0 +1,43 @@
+#include "train_help.h"
+
+#include "trireme/settings/settings_table.h"
+
+namespace trireme::tools {
+
+// Our own, by groups and with all words: CLI11's would be one long list.
+std::string train_help() {
+  return "Train a built-in model, on one machine or more.\n"
+         "\n"
+         "Usage: trireme train [-n N] [SETTINGS] [--config FILE] [--resume [RUN|STEP|never]] "
+         "[--print-config]\n"
+         "\n"
+         "  --config FILE       read settings from a JSON file, which may use DeepSpeed's names; "
+         "flags take\n"
+         "                      precedence\n"
+         "  --resume            resume from the newest checkpoint of --run. Without this flag, a "
+         "run whose\n"
+         "                      folder has a checkpoint resumes as well; with it, a folder that "
+         "has none is\n"
+         "                      refused. Settings that are not given are taken from the run\n"
+         "  --resume RUN        the same, with this run folder. A cross-validation resumes with "
+         "its "
+         "first\n"
+         "                      unfinished fold\n"
+         "  --resume STEP       resume from the checkpoint of this step\n"
+         "  --resume never      refuse a folder that already holds a run\n"
+         "  --print-config      print the settings in effect as JSON, and exit\n"
+         "  --nnodes M --node-rank K --rendezvous HOST:PORT\n"
+         "                      run one command on each of M machines, identical except for "
+         "--node-rank;\n"
+         "                      --run is a folder they share. --interfaces, --backend, "
+         "--algorithm,\n"
+         "                      --sum-group and --token-file work as for trireme run "
+         "(docs/cluster.md)\n"
+         "\n"
+         "SETTINGS, as flags or as members of a JSON object:\n" +
+         settings_help() +
+         "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed, 130 ended by Ctrl-C (the run "
+         "folder is valid).\n";
+}
+
+}  // namespace trireme::tools

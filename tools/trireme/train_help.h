@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace trireme::tools {
+
+// What `trireme train --help` prints.
+std::string train_help();
+
+}  // namespace trireme::tools
