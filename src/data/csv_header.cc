@@ -8,10 +8,8 @@
 #include "data/text_lines.h"
 
 namespace trireme::detail {
-namespace {
 
-// A name, and neither a number with a typing error in it ("1.5x") nor a word for a missing one.
-bool is_word(const std::string& cell) {
+bool is_csv_word(const std::string& cell) {
   constexpr std::array<std::string_view, 7> kMissing = {
       "na", "nan", "null", "none", "inf", "infinity", "missing"};
   std::string lower = cell;
@@ -24,8 +22,6 @@ bool is_word(const std::string& cell) {
   const auto first = static_cast<unsigned char>(cell[0]);
   return std::isalpha(first) != 0 || first == '_' || first >= 0x80;
 }
-
-}  // namespace
 
 bool looks_like_names(const std::vector<std::string>& first_line,
                       std::int64_t target,
@@ -45,7 +41,7 @@ bool looks_like_names(const std::vector<std::string>& first_line,
     some_there = true;
     const bool word_or_number =
         std::find(categorical.begin(), categorical.end(), column) != categorical.end();
-    word_for_value = word_for_value || (!word_or_number && is_word(first_line[i]));
+    word_for_value = word_for_value || (!word_or_number && is_csv_word(first_line[i]));
   }
   return target < 0 || word_for_value || (words_only && some_there && categorical.empty());
 }

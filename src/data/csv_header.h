@@ -18,6 +18,9 @@ bool looks_like_names(const std::vector<std::string>& first_line,
                       const MissingValues& missing,
                       const std::vector<std::int64_t>& categorical = {});
 
+// A name, and neither a number with a typing error in it ("1.5x") nor a word for a missing one.
+bool is_csv_word(const std::string& cell);
+
 // Whether a first line that was taken for a sample is more likely one of names, although its values
 // are numbers ("2019,2020,region"): its class occurs nowhere else, and each other one at least
 // twice. `labels`: of all rows.

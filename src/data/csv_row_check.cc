@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "data/csv_cells.h"
+#include "data/csv_header.h"
 #include "data/text_lines.h"
 
 namespace trireme::detail {
@@ -148,7 +149,9 @@ class RowIndexer {
           [&] {
             return concat("expected a finite number in ", column.title, ", found ", shown(text));
           },
-          "");
+          column.kind == Kind::kTarget     ? ""
+          : is_csv_word(std::string(text)) ? "columns of words are named with --categorical"
+                                           : "");
     }
   }
 
@@ -213,7 +216,8 @@ class RowIndexer {
                           "), found ",
                           shown(text));
           },
-          "categories that were not seen in training can be ignored: --unseen ignore");
+          "a run that is trained with --unseen ignore ignores categories that it has not seen in "
+          "training");
     }
   }
 

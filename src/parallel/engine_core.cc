@@ -685,8 +685,9 @@ void EngineCore::refuse_gradients() {
              rank,
              " in step ",
              steps_ + 1,
-             ": nothing was changed and the step's gradients are dropped; look at the "
-             "loss and the learning rate, clip, or set check_gradients = false"));
+             ": nothing was changed and the step's gradients are dropped; look at the data, the "
+             "loss and the learning rate, or clip (in C++, EngineOptions::check_gradients = false "
+             "goes on regardless)"));
 }
 
 void EngineCore::refuse_overflow() {

@@ -67,6 +67,8 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
   }
   const std::int64_t micro_batch = first_micro_batch(s);
   const std::int64_t fits = samples >= micro_batch ? samples / micro_batch * micro_batch : samples;
+  const std::string why =
+      fits < samples ? concat(" (a multiple of the micro-batch of ", micro_batch, ")") : "";
   TRIREME_CHECK(s.batch <= samples,
                 "batch: expected no more than the ",
                 there,
@@ -74,6 +76,7 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
                 s.batch,
                 ", for which a step would take samples twice: use --batch ",
                 fits,
+                why,
                 " or less, ",
                 more);
   for (const BatchChange& change : batch_changes(s)) {
@@ -88,6 +91,7 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
                   change.step,
                   ":",
                   fits,
+                  why,
                   " or less, ",
                   more);
   }

@@ -137,12 +137,23 @@ TEST_F(CkptCommand, SaysWhatIsNoCheckpoint) {
   expect({"ls", path("empty")}, 2, {"found none"});
   std::ofstream(path("empty/config.json")) << "{}";
   expect({"ls", path("empty")}, 2, {"--save-every"});
+  std::ofstream(path("empty/model.safetensors")) << "x";
+  expect({"export", path("empty"), path("out")}, 2, {"are in", path("empty/model.safetensors")});
+  std::ofstream(path("empty/config.json")) << R"({"save_every": 20})";
+  EXPECT_FALSE(has(expect({"ls", path("empty")}, 2, {"its first, in step 20"}).err, "told to"));
   fs::create_directories(path("crossed/fold-1"));
   expect({"ls", path("crossed")}, 2, {"folds"});
   std::ofstream(path("file")) << "x";
   expect({"ls", path("file")}, 2, {"a file"});
   fs::remove(checkpoints().path_of(5) + "/manifest.json");
   expect({"show", checkpoints().path_of(5)}, 1, {"manifest.json", "No such file"});
+}
+
+TEST_F(CkptCommand, HelpsWithItsFlagsAndExitCodes) {
+  const Finished diff = expect({"diff", "--help"}, 0, {"--no-notes", "2 wrong usage"});
+  EXPECT_FALSE(has(diff.out, "{")) << diff.out;
+  expect({"verify", "--help"}, 0, {"2 wrong usage"});
+  expect({"import", "--help"}, 0, {"not a run's"});
 }
 
 TEST_F(CkptCommand, VerifiesEveryByte) {

@@ -149,6 +149,7 @@ TEST_F(CompareCommand, TheMicroAverageOfF1IsAShareThatIsTested) {
   ASSERT_NE(row, std::string::npos) << done.out;
   EXPECT_TRUE(has(done.out.substr(row, done.out.find('\n', row) - row), percent)) << done.out;
   // One question, in two names.
+  EXPECT_TRUE(has(done.out, "f1_micro asks the same as accuracy")) << done.out;
   EXPECT_TRUE(has(done.out, "comparisons of 5 metrics")) << done.out;
 }
 

@@ -366,9 +366,10 @@ TEST_F(PredictCommand, RefusesWhatItCannotPredict) {
   expect_refusal("gpt", "", {"--data"});
   train_well("run", people_settings() + " --epochs 1");
   expect_refusal("run", "--data " + path("no.csv"), {"no.csv"});
-  expect_refusal("run",
-                 "--data " + data_.write("new.csv", "age,city,income\n30,Paris,20000\n"),
-                 {"\"Paris\"", "\"Oslo\"", "--unseen ignore", "settings of trireme train"});
+  expect_refusal(
+      "run",
+      "--data " + data_.write("new.csv", "age,city,income\n30,Paris,20000\n"),
+      {"\"Paris\"", "\"Oslo\"", "--unseen ignore", "settings of trireme train", "train again"});
   expect_refusal("run",
                  "--data " + data_.write("new.csv", "age,town,income\n30,Oslo,20000\n"),
                  {"\"city\"", "\"town\""});

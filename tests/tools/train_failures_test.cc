@@ -65,7 +65,9 @@ TEST_F(TrainFailures, StopAtAGradientThatIsNoNumber) {
   const Finished finished =
       train("run", gpt() + "-n 2 --zero 2 --steps 10 --lr 1e30 --clip-norm 0");
   EXPECT_EQ(finished.code, 3);
-  expect_parts(finished.err, {"parameter ", "not finite", "on rank ", "in step 2"});
+  expect_parts(
+      finished.err,
+      {"parameter ", "not finite", "on rank ", "in step 2", "EngineOptions::check_gradients"});
   const Json summary = this->summary("run");
   EXPECT_EQ(summary.at("status"), "failed");
   // The parameter that is named is one of the model's.
@@ -86,6 +88,28 @@ TEST_F(TrainFailures, EndInGoodOrderAfterCtrlC) {
 TEST_F(TrainFailures, EndInGoodOrderWhenTerminated) {
   interrupt(SIGTERM, mlp() + "-n 3 --steps 1000000 --eval-every 3");
   expect_valid_folder("run");
+}
+
+TEST_F(TrainFailures, SayWhichModelTakesATable) {
+  const std::string table = data_.write("a.csv", "x,town,kind\n1,Rome,a\n2,Oslo,b\n");
+  for (const std::string model : {"gpt", "convnet", "wide"}) {
+    expect_failure(
+        "--steps 1 --model " + model + " --data " + table, 2, {"does not take tables", "mlp"});
+  }
+  expect_failure("--steps 1 --model mlp -n 1 --data " + table, 3, {"\"Rome\"", "--categorical"});
+}
+
+// As GNU timeout ends it: one signal for the program, one for its group.
+TEST_F(TrainFailures, SaveACheckpointWhenTerminatedTwiceAtOnce) {
+  Program program(command("run", mlp() + "-n 2 --steps 1000000 --save-every 1000000"));
+  ASSERT_TRUE(program.wait_for_output("step 10/"));
+  kill(program.pid(), SIGTERM);
+  run_program({"sleep", "0.02"});
+  kill(program.pid(), SIGTERM);
+  const Finished finished = program.wait();
+  EXPECT_EQ(finished.code, 128 + SIGTERM) << finished.out << finished.err;
+  expect_valid_folder("run");
+  EXPECT_TRUE(fs::exists(path("run") + "/checkpoints/latest"));
 }
 
 TEST_F(TrainFailures, EndCrossValidationInGoodOrder) {
@@ -251,7 +275,9 @@ TEST_F(TrainFailures, RefuseABatchThatIsLargerThanTheData) {
   expect_failure(mlp() + "--batch 62 --steps 1 -n 2",
                  2,
                  {"batch: expected", "60 samples to train on", "found 62", "--batch 60 or less"});
-  expect_failure(mlp() + "--batch 72 --micro-batch 8 --steps 1", 2, {"--batch 56 or less"});
+  expect_failure(mlp() + "--batch 72 --micro-batch 8 --steps 1",
+                 2,
+                 {"--batch 56 (a multiple of the micro-batch of 8) or less"});
   expect_failure(mlp() + "--batch-schedule 5:62 --steps 1",
                  2,
                  {"batch_schedule: expected", "found 62 from step 5 on", "60 samples"});

@@ -64,7 +64,8 @@ void add_verify(CLI::App& ckpt, Action& action) {
                            "Read every byte and list everything that is not as it was saved",
                            verify_checkpoints,
                            &command);
-  command->footer("Exit codes: 0 everything is as it was saved, 1 something is not.");
+  command->footer(
+      "Exit codes: 0 everything is as it was saved, 1 something is not, 2 wrong usage.");
   add_place(*command, options->place, kPlace, "CHECKPOINT|RUN|FOLDER");
   add_step(*command, options->step);
   command->add_flag("--all", options->all, "Verify every checkpoint of the run or folder");
@@ -119,7 +120,7 @@ void add_import(CLI::App& ckpt, Action& action) {
   command
       ->add_option("FOLDER",
                    options->folder,
-                   "A run, or a folder of checkpoints; created if it does not exist")
+                   "A folder for checkpoints, not a run's; created if it does not exist")
       ->type_name("FOLDER")
       ->required();
   command
@@ -146,12 +147,13 @@ void add_diff(CLI::App& ckpt, Action& action) {
                            "Compare two checkpoints or files of weights, element by element",
                            diff_checkpoints,
                            &command);
-  command->footer("Exit codes: 0 equal, 1 different.");
+  command->footer("Exit codes: 0 equal, 1 different, 2 wrong usage.");
   command->add_option("A", options->a, "A checkpoint, run, folder or .safetensors file")
       ->type_name("A")
       ->required();
   command->add_option("B", options->b, "The other one")->type_name("B")->required();
-  command->add_flag("!--no-notes", options->notes, "Compare tensors only");
+  command->add_flag_callback(
+      "--no-notes", [options] { options->notes = false; }, "Compare tensors only");
   add_step(*command, options->step);
 }
 

@@ -278,6 +278,7 @@ void judge(Comparison& comparison) {
     }
     if (const ComparedMetric* same = same_question(comparison.metrics, metric)) {
       metric.adjusted_p = same->adjusted_p;
+      metric.same_as = same->name;
     }
     metric.verdict = verdict_on(metric.name, *metric.difference, metric.adjusted_p, tested.size());
   }

@@ -29,6 +29,7 @@ struct ComparedMetric {
   std::optional<Difference> difference;  // nothing where there is one number per run
   double adjusted_p = 1;                 // its p-value, as one of several tests
   Verdict verdict;
+  std::string same_as{};  // the metric that asks the same question, if there is one
 };
 
 struct NotCompared {

@@ -48,6 +48,13 @@ std::string metrics_text(const Comparison& comparison) {
     if (metric.difference) {
       verdicts += "  " + metric.verdict.text + "\n";
     }
+    if (!metric.same_as.empty()) {
+      verdicts += detail::concat("  (",
+                                 name,
+                                 " asks the same as ",
+                                 metric.same_as,
+                                 " and does not count as another metric)\n");
+    }
   }
   if (comparison.metrics.empty()) {
     return "";

@@ -214,14 +214,16 @@ NewData open_file(const Preprocessing& preprocessing, const PredictOptions& opti
     return open_new_data(preprocessing, options.data, how);
   } catch (const DataError& error) {
     const std::string text = error.what();
-    const bool chosen =
-        text.find("--missing") != std::string::npos || text.find("--unseen") != std::string::npos;
+    const bool chosen = text.find("--missing") != std::string::npos ||
+                        text.find("--unseen") != std::string::npos ||
+                        text.find("--categorical") != std::string::npos;
     throw DataError(
         error.file(),
         error.offset(),
         text + (chosen
-                    ? "\n(--missing and --unseen are settings of trireme train: the run keeps to "
-                      "what it was trained with; --targets no leaves targets out)"
+                    ? "\n(--missing, --unseen and --categorical are settings of trireme train, and "
+                      "the run keeps to what it was trained with: change the file, or train again "
+                      "with other settings; --targets no leaves targets out)"
                     : ""));
   }
 }
