@@ -26,7 +26,7 @@ using detail::concat;
 using detail::JobEvent;
 
 // After a failure: time for the other ranks to notice it and write their flight records.
-constexpr Milliseconds kTimeToNotice{2000};
+constexpr Milliseconds kTimeToNotice{700};
 // For a reader of the output that has fallen behind when the ranks have ended.
 constexpr Milliseconds kTimeToRead{600'000};
 // For other machines to end their ranks, beyond what ending them takes here.

@@ -306,8 +306,8 @@ TEST_F(FaultsTest, AnInterfaceThatDoesNotExistIsNamed) {
   job.start_all("hello");
   for (const int machine : {0, 1}) {
     const Finished result = job.wait(machine);
-    EXPECT_EQ(result.code, 3);
-    expect_parts(result.err, {"nonsense0", "check that the interface exists and is up"});
+    EXPECT_EQ(result.code, 2);
+    expect_parts(result.err, {"--interfaces", "eth0", "found \"nonsense0\""});
   }
   job.expect_nothing_left();
 }
