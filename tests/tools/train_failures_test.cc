@@ -243,10 +243,13 @@ TEST_F(TrainFailures, NameBytesThatAreNoText) {
   const std::string table = data_.write("rows.csv", rows);
   expect_failure(
       "--model mlp --epochs 3 --batch 12 -n 2 --data " + table, 3, {table, "line 72", "caf\\xe9"});
-  // Found when training has begun: the summary says so.
   const std::string file = data_.write("rows.libsvm", pairs);
+  // Found when ranks compare their data,
   expect_failure(
       "--model wide --epochs 3 --batch 12 -n 2 --data " + file, 3, {file, "line 71", "caf\\xe9"});
+  // and by one rank when training has begun: the summary says so.
+  expect_failure(
+      "--model wide --epochs 3 --batch 12 -n 1 --data " + file, 3, {file, "line 71", "caf\\xe9"});
   const Json summary = this->summary("run-" + std::to_string(runs_));
   EXPECT_EQ(summary.value("status", ""), "failed") << summary;
   EXPECT_NE(summary.value("reason", "").find("line 71"), std::string::npos) << summary;
