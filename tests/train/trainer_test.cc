@@ -517,7 +517,8 @@ TEST(Train, RefusesABatchThatIsLargerThanTheDataBeforeAnythingIsDone) {
           [&] { train(resolve(settings), trainable(net), parts(samples), world, &recorder); });
     };
     EXPECT_NE(refusal(11).find("the 11 samples to train on, found 12"), std::string::npos);
-    EXPECT_NE(refusal(11).find("--batch 8 or less"), std::string::npos)
+    EXPECT_NE(refusal(11).find("--batch 8 (a multiple of the micro-batch of 4) or less"),
+              std::string::npos)
         << "with micro-batches of 4";
     EXPECT_NE(refusal(1).find("the 1 sample to train on"), std::string::npos);
     settings.batch_schedule = {"2:24"};
