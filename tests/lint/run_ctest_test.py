@@ -51,4 +51,15 @@ expect(True, "the baker is ill", {"b": SKIP.replace("cheese", "bread today")})
 expect(False, "it says no reason", {"b": "exit 77"})
 expect(False, "1 tests failed", {"in.order": SKIP, "b": "false"})  # a skip hides no failure
 expect(False, "No tests were found", {"a": "true"}, "-R", "nothing")
-print("11 passed, 0 failed")
+
+# Fails once, then passes; fails every third time; fails always.
+ONCE = "test -e once || { touch once; false; }"
+THIRD = "echo x >>thirds; test $(( $(wc -l <thirds) % 3 )) -ne 1"
+expect(False, "1 tests failed", {"a": "true", "b": ONCE})
+expect(True, "Unstable: 1 that failed", {"a": "true", "b": ONCE}, "--again")
+expect(False, "Again, alone, 3 times each: b", {"a": "true", "b": THIRD}, "--again")
+expect(False, "Again, alone", {"a": "true", "b": "false"}, "--again")
+expect(False, "Again, alone", {"b": ONCE, "c": "false"}, "--again")
+expect(False, "4 tests failed", {name: f"test -e {name} || {{ touch {name}; false; }}" for name in "abcd"}, "--again")
+expect(False, "FAILED: no line", {"b": ONCE, "c": SKIP}, "--again")
+print("18 passed, 0 failed")

@@ -1,7 +1,9 @@
 // `trireme predict`: runs of `trireme train` on small data, and files to predict.
 
 #include <cmath>
+#include <filesystem>
 #include <map>
+#include <sstream>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -433,7 +435,7 @@ TEST_F(PredictCommand, KeepsNamesThatAreNotUtf8Apart) {
   train_well("run", "--model mlp --epochs 1 --batch 10 -n 1 --eval-fraction 0 --data " + file);
   const Finished finished = predict("run", "--format json --data " + file);
   ASSERT_EQ(finished.code, 0) << finished.err;
-  const Json out = Json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+  const Json out = testing::parse_json(finished.out);
   ASSERT_FALSE(out.is_discarded()) << finished.out;
   const Json first = Json::array({99, 97, 102, 0xe8});
   const Json second = Json::array({99, 97, 102, 0xe9});

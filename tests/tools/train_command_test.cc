@@ -1,6 +1,7 @@
 // What trireme train leaves behind, and how it is told what to do.
 
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -226,7 +227,7 @@ TEST_F(TrainCommand, ShowsTheSettingsInForce) {
                                       "--seed",
                                       "8"});
   ASSERT_EQ(shown.code, 0) << shown.err;
-  const Json config = Json::parse(shown.out);
+  const Json config = testing::parse_json(shown.out);
   EXPECT_EQ(config.at("lr"), 0.5) << "flag over file";
   EXPECT_EQ(config.at("batch"), 24) << "file over default";
   EXPECT_EQ(config.at("zero"), 1);
@@ -241,7 +242,7 @@ TEST_F(TrainCommand, ShowsTheSettingsInForce) {
   expected.ranks = 2;
   expected.flip = true;
   expected.seed = 8;
-  EXPECT_EQ(config, Json::parse(to_json(resolve(expected))));
+  EXPECT_EQ(config, testing::parse_json(to_json(resolve(expected))));
 }
 
 // The kernel takes 128 KiB in one variable of the environment.

@@ -1,5 +1,7 @@
 // How trireme train ends when it cannot go on.
 
+#include <filesystem>
+
 #include <signal.h>
 
 #include "tools/train_runs.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include <unistd.h>
 
@@ -131,7 +132,7 @@ TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
   }
   // Other data of the same size. Where a fold is from before all samples were looked at, those that
   // it was evaluated on tell.
-  Json older = Json::parse(read_file(path("run") + "/fold-1/summary.json"));
+  Json older = testing::parse_json(read_file(path("run") + "/fold-1/summary.json"));
   ASSERT_EQ(older.erase("data_fingerprint"), 1u) << older;
   data_.write("run/fold-1/summary.json", older.dump());
   std::rotate(bytes.begin() + 8, bytes.begin() + 9, bytes.end());

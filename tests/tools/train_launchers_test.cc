@@ -1,5 +1,7 @@
 // `trireme train` under launchers of others, and under a shell that stops reading.
 
+#include <filesystem>
+
 #include <signal.h>
 #include <unistd.h>
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <sstream>
 
 #include <unistd.h>
 
@@ -198,8 +201,8 @@ TEST_F(TrainResume, GoesOnWithOtherSettingsWhereThatIsAllowed) {
   const Words after = history(path("run"));
   EXPECT_EQ(Words(after.begin(), after.begin() + static_cast<std::ptrdiff_t>(before.size())),
             before);
-  EXPECT_EQ(Json::parse(after[before.size()]).at("lr"), 0.25);
-  EXPECT_EQ(Json::parse(after.back()).at("step"), 9);
+  EXPECT_EQ(testing::parse_json(after[before.size()]).at("lr"), 0.25);
+  EXPECT_EQ(testing::parse_json(after.back()).at("step"), 9);
   EXPECT_EQ(read_json(path("run") + "/config.json").at("lr"), 0.25);
   // It held for that start only.
   const Finished again = train("run", "--lr 0.125");
@@ -312,7 +315,7 @@ TEST_F(TrainResume, ShowsTheSettingsItWouldGoOnWith) {
   train_well("run", mlp() + "--steps 2 --save-every 1 --lr 0.125 -n 2");
   const Finished shown = train("run", "-n 3 --print-config");
   ASSERT_EQ(shown.code, 0) << shown.err;
-  const Json config = Json::parse(shown.out);
+  const Json config = testing::parse_json(shown.out);
   EXPECT_EQ(config.at("lr"), 0.125);
   EXPECT_EQ(config.at("micro_batch"), "2");
   EXPECT_EQ(config.at("ranks"), 3);

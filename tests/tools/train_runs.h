@@ -1,9 +1,6 @@
 #pragma once
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,70 +11,28 @@
 #include "support/processes.h"
 #include "trireme/core/random.h"
 
-// `trireme train` on small data that the test makes itself.
+// `trireme train` on small data that the test makes itself. JSON's parser is in train_runs.cc: it
+// takes the compiler ten seconds wherever it is used.
 
 namespace trireme::testing {
 
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-inline Words words(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
-}
+Words words(const std::string& text);
 
-inline void expect_parts(const std::string& text, const Words& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
-  }
-}
+void expect_parts(const std::string& text, const Words& parts);
 
-inline Json read_json(const std::string& path) {
-  return Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-}
-
-inline std::vector<Json> read_json_lines(const std::string& path) {
-  std::vector<Json> lines;
-  std::istringstream in(read_file(path));
-  for (std::string line; std::getline(in, line);) {
-    lines.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
-    EXPECT_FALSE(lines.back().is_discarded()) << path << ": " << line;
-  }
-  return lines;
-}
+// A discarded value where the text is no JSON.
+Json parse_json(const std::string& text);
+Json read_json(const std::string& path);
+std::vector<Json> read_json_lines(const std::string& path);
 
 // What training has computed, to the last digit, and nothing of how long it took.
-inline Words history(const std::string& run) {
-  Words all;
-  for (Json line : read_json_lines(run + "/metrics.jsonl")) {
-    for (const char* name : {"seconds",
-                             "samples_per_second",
-                             "tokens_per_second",
-                             "comm_seconds",
-                             "data_seconds",
-                             "rank_bytes"}) {
-      line.erase(name);
-    }
-    all.push_back(line.dump());
-  }
-  return all;
-}
+Words history(const std::string& run);
 
 // The rows of a CSV file of numbers, below its header.
-inline std::vector<std::vector<double>> read_rows(const std::string& path) {
-  std::vector<std::vector<double>> rows;
-  std::istringstream in(read_file(path));
-  std::string line;
-  std::getline(in, line);
-  while (std::getline(in, line)) {
-    rows.emplace_back();
-    std::istringstream cells(line);
-    for (std::string cell; std::getline(cells, cell, ',');) {
-      rows.back().push_back(std::stod(cell));
-    }
-  }
-  return rows;
-}
+std::vector<std::vector<double>> read_rows(const std::string& path);
 
 class TrainRuns : public ::testing::Test {
  protected:
