@@ -1,6 +1,7 @@
 """deepspeed_step.py deepspeed-STAGE RANKS SETTING OUTPUT: a training step in DeepSpeed."""
 
 import os
+import pathlib
 import socket
 import sys
 
@@ -76,7 +77,17 @@ def worker(rank, stage, world, setting, output, port):
     leave(world)
 
 
+def keep_extensions():
+    """What DeepSpeed compiles stays beside it. A run that was ended while it compiled leaves a lock behind,
+    for which every later one would wait."""
+    folder = pathlib.Path(sys.prefix) / "extensions"
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
+    for lock in folder.glob("**/lock"):
+        lock.unlink()
+
+
 def main():
+    keep_extensions()
     stage, ranks, setting, output = int(sys.argv[1].split("-")[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
