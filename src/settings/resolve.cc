@@ -142,13 +142,17 @@ std::int64_t ranks_of_this_machine() {
 }
 
 // Follows from the model and the batch alone, so that the same command gives the same bits on every
-// machine: small enough for several ranks, large enough for matrix products.
+// machine: large enough for matrix products, small enough for memory, and at most half a batch, so
+// that two ranks have work (a batch below 4 is not worth dividing).
 std::int64_t fixed_micro_batch(const TrainSettings& s) {
   std::int64_t common = s.batch;
+  std::int64_t smallest = s.batch;
   for (const BatchChange& change : batch_changes(s)) {
     common = std::gcd(common, change.batch);
+    smallest = std::min(smallest, change.batch);
   }
-  return divisor_of(common, s.model == "gpt" ? 4 : 16);
+  const std::int64_t most = s.model == "gpt" ? 4 : s.model == "convnet" ? 16 : 32;
+  return divisor_of(common, smallest < 4 ? most : std::min(most, smallest / 2));
 }
 
 // batch = micro_batch x micro-batches; the last are accumulate x ranks where accumulate is given.

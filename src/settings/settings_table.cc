@@ -191,15 +191,16 @@ std::vector<Setting> training_settings() {
           "gpt, 128 for other models.",
           {.least = 0, .most = 1e12},
           {"train_batch_size"}),
-      field("micro_batch",
-            &S::micro_batch,
-            "Samples that a rank computes at a time: a number; fixed: the largest divisor of the "
-            "batch up to 4 for a gpt and 16 for other models, for any number of ranks; share: the "
-            "batch divided by the number of ranks; auto: the largest divisor of the batch that "
-            "fits into memory, found by trying. With a number or fixed, the result does not depend "
-            "on the number of ranks.",
-            {.kind = "integer, fixed, share or auto"},
-            {"train_micro_batch_size_per_gpu"}),
+      field(
+          "micro_batch",
+          &S::micro_batch,
+          "Samples that a rank computes at a time: a number; fixed: the largest divisor of the "
+          "batch up to 4 for a gpt, 16 for a convnet and 32 for other models, and up to half of a "
+          "batch of 4 or more, for any number of ranks; share: the batch divided by the number "
+          "of ranks; auto: the largest divisor of the batch that fits into memory, found by "
+          "trying. With a number or fixed, the result does not depend on the number of ranks.",
+          {.kind = "integer, fixed, share or auto"},
+          {"train_micro_batch_size_per_gpu"}),
       field(
           "accumulate",
           &S::accumulate,

@@ -762,24 +762,39 @@ TEST(Resolve, TheDefaultMicroBatchFollowsFromModelAndBatch) {
   const auto chosen = [](const char* model, std::int64_t batch, std::int64_t ranks) {
     TrainSettings settings;
     settings.model = model;
+    settings.data = "data";
     settings.batch = batch;
     settings.ranks = ranks;
     return resolve(settings).micro_batch;
   };
   for (const std::int64_t ranks : {0, 1, 2, 3, 64}) {
     EXPECT_EQ(chosen("gpt", 0, ranks), "4");
-    EXPECT_EQ(chosen("mlp", 0, ranks), "16");
+    EXPECT_EQ(chosen("mlp", 0, ranks), "32");
+    EXPECT_EQ(chosen("wide", 0, ranks), "32");
     EXPECT_EQ(chosen("convnet", 0, ranks), "16");
     EXPECT_EQ(chosen("gpt", 30, ranks), "3");
-    EXPECT_EQ(chosen("mlp", 7, ranks), "7");
-    EXPECT_EQ(chosen("mlp", 34, ranks), "2");
+    EXPECT_EQ(chosen("mlp", 34, ranks), "17");
     EXPECT_EQ(chosen("mlp", 37, ranks), "1");
+  }
+  // Never more than half a batch, so that a second rank has work; tiny batches are not divided.
+  for (const auto& [model, most] : std::vector<std::pair<const char*, std::int64_t>>{
+           {"gpt", 4}, {"convnet", 16}, {"mlp", 32}}) {
+    for (std::int64_t batch = 1; batch <= 200; ++batch) {
+      const std::int64_t bound = batch < 4 ? most : std::min(most, batch / 2);
+      std::int64_t wanted = 1;
+      for (std::int64_t size = 1; size <= std::min(bound, batch); ++size) {
+        wanted = batch % size == 0 ? size : wanted;
+      }
+      EXPECT_EQ(chosen(model, batch, 0), std::to_string(wanted)) << model << " " << batch;
+    }
   }
   TrainSettings settings;
   settings.model = "mlp";
-  settings.batch = 48;
-  settings.batch_schedule = {"10:72"};
-  EXPECT_EQ(resolve(settings).micro_batch, "12") << "of 48 and 72";
+  settings.batch = 72;
+  settings.batch_schedule = {"10:48"};
+  EXPECT_EQ(resolve(settings).micro_batch, "24") << "of 72 and 48";
+  settings.batch_schedule = {"10:24"};
+  EXPECT_EQ(resolve(settings).micro_batch, "12") << "half of the smaller batch";
 }
 
 TEST(Resolve, TakesARankForEachProcessorButNoMoreThanMicroBatches) {
