@@ -25,6 +25,7 @@
 #include "same_terms.h"
 #include "samples.h"
 #include "scratch_folder.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
@@ -111,16 +112,14 @@ class CheckpointBench {
   // Prints the table and returns it.
   Json report() {
     std::printf(
-        "Trireme %s, LibTorch %s, %d ranks, %s in %zu float32 tensors on %s, median ms (best) of "
-        "%d "
-        "rounds\n",
+        "Trireme %s, LibTorch %s, %s, %s in %zu float32 tensors on %s, median ms (best) of %s\n",
         TRIREME_VERSION,
         libtorch_version(),
-        options_.ranks,
+        detail::counted(options_.ranks, "rank").c_str(),
         bytes_text(static_cast<long long>(state_bytes(tensors_))).c_str(),
         tensors_.size(),
         file_system_of(options_.folder).c_str(),
-        options_.rounds);
+        detail::counted(options_.rounds, "round").c_str());
     for (const auto& [peer, settings] : settings_) {
       std::printf("%s: %s\n", peer.c_str(), settings.c_str());
     }

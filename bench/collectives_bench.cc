@@ -15,6 +15,7 @@
 #include "samples.h"
 #include "scratch_folder.h"
 #include "test_bed.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "turn_order.h"
@@ -61,10 +62,10 @@ class CollectivesBench {
   bool speaks() const { return options_.launch.node_rank == 0; }
 
   Json report() {
-    std::printf("%s; %s of 1 thread, float32, median ms (best) of %d rounds\n",
+    std::printf("%s; %s of 1 thread, float32, median ms (best) of %s\n",
                 ours_.system.c_str(),
                 place_text().c_str(),
-                options_.rounds);
+                detail::counted(options_.rounds, "round").c_str());
     std::printf("trireme: %s\n", ours_.settings.c_str());
     for (const auto& [name, samples] : theirs_) {
       std::printf("%s: %s; %s\n", name.c_str(), samples.system.c_str(), samples.settings.c_str());
@@ -107,7 +108,7 @@ class CollectivesBench {
   }
 
   std::string place_text() const {
-    std::string ranks = std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks");
+    std::string ranks = detail::counted(ranks_, "rank");
     if (machines_ == 1) {
       return ranks;
     }

@@ -10,6 +10,7 @@
 #include "samples.h"
 #include "scratch_folder.h"
 #include "test_bed.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "turn_order.h"
@@ -69,9 +70,9 @@ int run_rails_bench(const CollectivesOptions& asked) {
   std::printf("%s\n%s\n", one.system.c_str(), both.system.c_str());
   std::printf(
       "2 machines (network namespaces of one host), each interface limited to %s by tc; float32, "
-      "median ms of %d rounds\n%s",
+      "median ms of %s\n%s",
       kRate,
-      options.rounds,
+      detail::counted(options.rounds, "round").c_str(),
       host_text(options.command_line).c_str());
   Table table({"operation", "bytes", "buffer", kOne, kBoth, "ratio"});
   Json json = Json::array();

@@ -4,6 +4,7 @@
 
 #include <sys/utsname.h>
 
+#include "trireme/core/counted.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::bench {
@@ -25,7 +26,7 @@ std::string host_text(const std::string& command_line) {
   utsname name{};
   uname(&name);
   return std::string(name.sysname) + " " + name.release + ", " +
-         std::to_string(allowed_cpus().size()) + " processors (" + processor_model() + ")\n" +
+         detail::counted(allowed_cpus().size(), "processor") + " (" + processor_model() + ")\n" +
          command_line + "\n";
 }
 

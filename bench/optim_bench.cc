@@ -24,6 +24,7 @@
 #include "number_text.h"
 #include "same_terms.h"
 #include "samples.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
@@ -320,11 +321,11 @@ int run(int argc, char** argv) {
   for (const Case& entry : cases()) {
     lines.push_back(measure(entry, numel, rounds, table));
   }
-  std::printf("Trireme %s, LibTorch %s, %lld float32 parameters, median ms of %d rounds\n%s\n%s%s",
+  std::printf("Trireme %s, LibTorch %s, %lld float32 parameters, median ms of %s\n%s\n%s%s",
               TRIREME_VERSION,
               TORCH_VERSION,
               static_cast<long long>(numel),
-              rounds,
+              detail::counted(rounds, "round").c_str(),
               kSettings,
               host_text(command_line).c_str(),
               table.text().c_str());

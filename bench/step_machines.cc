@@ -15,6 +15,7 @@
 #include "scratch_folder.h"
 #include "step_settings.h"
 #include "test_bed.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
@@ -62,14 +63,13 @@ std::string megabytes(double bytes) {
 
 void print_head(const StepOptions& options, int ranks, const std::string& system) {
   std::printf(
-      "Trireme %s with LibTorch %s (%s); %d machines (network namespaces of one host) x %d %s of 1 "
+      "Trireme %s with LibTorch %s (%s); %d machines (network namespaces of one host) x %s of 1 "
       "thread\n%s",
       TRIREME_VERSION,
       TORCH_VERSION,
       system.c_str(),
       std::max(options.machines, 2),
-      ranks,
-      ranks == 1 ? "rank" : "ranks",
+      detail::counted(ranks, "rank").c_str(),
       host_text(options.command_line).c_str());
 }
 
@@ -115,10 +115,10 @@ class StepMachines {
       std::printf("%s was not measured: %s\n", peer.c_str(), why.c_str());
     }
     std::printf(
-        "Median of whole steps on rank 0 over %d rounds in turns; the peer is PyTorch over Gloo on "
+        "Median of whole steps on rank 0 over %s in turns; the peer is PyTorch over Gloo on "
         "the same interface.\nratio: ours / theirs. MB sent: by all ranks to other machines in a "
         "step.\n",
-        options_.rounds);
+        detail::counted(options_.rounds, "round").c_str());
     write_json(options_, json);
   }
 

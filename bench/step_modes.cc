@@ -14,6 +14,7 @@
 #include "samples.h"
 #include "scratch_folder.h"
 #include "step_settings.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
@@ -81,12 +82,12 @@ class StepModes {
   // Prints the tables and returns them.
   Json report() {
     std::printf(
-        "Trireme %s, LibTorch %s, %d ranks, float32, AdamW, median ms of a step (%d rounds of "
+        "Trireme %s, LibTorch %s, %s, float32, AdamW, median ms of a step (%s of "
         "%d)\n%s%s",
         TRIREME_VERSION,
         TORCH_VERSION,
-        options_.ranks,
-        options_.rounds,
+        detail::counted(options_.ranks, "rank").c_str(),
+        detail::counted(options_.rounds, "round").c_str(),
         kTimedSteps,
         same_terms_text().c_str(),
         host_text(options_.command_line).c_str());

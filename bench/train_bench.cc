@@ -13,6 +13,7 @@
 #include "same_terms.h"
 #include "samples.h"
 #include "scratch_folder.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
@@ -177,10 +178,10 @@ int run_train_bench(const TrainBenchOptions& options) {
                    {"record_share", last.record_share}});
   }
   std::printf(
-      "\nTrireme %s, training on Fashion-MNIST, one process, medians of %d rounds in "
-      "turns\n%s%s%s%s",
+      "\nTrireme %s, training on Fashion-MNIST, one process, medians of %s in turns"
+      "\n%s%s%s%s",
       TRIREME_VERSION,
-      options.rounds,
+      detail::counted(options.rounds, "round").c_str(),
       same_terms_text().c_str(),
       described.c_str(),
       host_text(options.command_line).c_str(),

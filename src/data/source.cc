@@ -7,12 +7,14 @@
 #include "data/data_failure.h"
 #include "data/libsvm_like.h"
 #include "data/source_files.h"
+#include "trireme/core/counted.h"
 
 namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
 using detail::concat;
+using detail::counted;
 using detail::is_folder;
 using detail::throw_data_error;
 
@@ -169,26 +171,24 @@ Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
 }
 
 std::string predicted(const SampleShape& shape) {
-  return shape.classes > 0 ? concat(shape.classes, " classes") : "a number to predict";
+  return shape.classes > 0 ? counted(shape.classes, "class", "classes") : "a number to predict";
 }
 
 std::string described(const SampleShape& shape, const std::string& format) {
   switch (shape.kind) {
     case SampleKind::kTokens:
       return concat("samples of ",
-                    shape.length - 1,
-                    format == "text" ? " bytes to predict" : " tokens to predict",
-                    ", vocabulary ",
+                    counted(shape.length - 1, format == "text" ? "byte" : "token"),
+                    " to predict, vocabulary ",
                     shape.classes);
     case SampleKind::kSparse:
-      return concat("sparse rows of ", shape.features, " features, ", predicted(shape));
+      return concat("sparse rows of ", counted(shape.features, "feature"), ", ", predicted(shape));
     case SampleKind::kDense:
       break;
   }
-  const std::string what =
-      shape.dense.size() == 3
-          ? concat("images of ", shape.dense[1], "x", shape.dense[2])
-          : concat("rows of ", shape.dense[0], shape.dense[0] == 1 ? " feature" : " features");
+  const std::string what = shape.dense.size() == 3
+                               ? concat("images of ", shape.dense[1], "x", shape.dense[2])
+                               : concat("rows of ", counted(shape.dense[0], "feature"));
   return concat(what, ", ", predicted(shape));
 }
 

@@ -5,6 +5,7 @@
 #include "doctor/precision_check.h"
 #include "doctor/quantity.h"
 #include "launch/placement.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -42,10 +43,11 @@ Finding check_processors(const MachineFacts& facts, const Purpose& purpose) {
                    {"quota", facts.cpu_quota},
                    {"usable", usable}}};
   if (purpose.ranks > usable) {
-    finding.value += concat(", for ", purpose.ranks, " ranks");
+    finding.value += concat(", for ", counted(purpose.ranks, "rank"));
     finding.verdict = Verdict::kWarning;
-    finding.advice = concat(
-        "start at most ", usable, " ranks here: more would take turns and wait for each other");
+    finding.advice = concat("start at most ",
+                            counted(usable, "rank"),
+                            " here: more would take turns and wait for each other");
   } else if (usable < allowed) {
     finding.value += concat(" (the control group's limit; ", allowed, " are visible)");
     finding.verdict = Verdict::kNote;
@@ -71,8 +73,7 @@ Finding check_threads(const MachineFacts& facts, const Purpose& purpose) {
   Finding finding{"threads",
                   concat(threads,
                          " per rank, ",
-                         purpose.ranks,
-                         purpose.ranks == 1 ? " rank" : " ranks",
+                         counted(purpose.ranks, "rank"),
                          purpose.omp_threads > 0 ? " (OMP_NUM_THREADS)" : ""),
                   Verdict::kOk,
                   "",
@@ -82,10 +83,10 @@ Finding check_threads(const MachineFacts& facts, const Purpose& purpose) {
     finding.advice = concat("unset OMP_NUM_THREADS, or set it to ",
                             share,
                             ": ",
-                            threads * purpose.ranks,
-                            " threads on ",
-                            usable,
-                            " processors slow each other down");
+                            counted(threads * purpose.ranks, "thread"),
+                            " on ",
+                            counted(usable, "processor"),
+                            " slow each other down");
   } else if (purpose.omp_threads > 0 && threads < share) {
     finding.verdict = Verdict::kNote;
     finding.advice = concat("unset OMP_NUM_THREADS to use all ", share, " processors of a rank");
@@ -237,8 +238,8 @@ Finding check_open_files(const MachineFacts& facts, const Purpose& purpose) {
   }
   if (limit.hard < needed) {
     finding.verdict = Verdict::kProblem;
-    finding.advice = concat(purpose.ranks,
-                            " ranks need ",
+    finding.advice = concat(counted(purpose.ranks, "rank"),
+                            purpose.ranks == 1 ? " needs " : " need ",
                             needed,
                             ": raise the hard limit (ulimit -Hn, /etc/security/limits.conf)");
   } else if (limit.soft < kFewFiles) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/version.h"
 
@@ -78,19 +79,15 @@ std::string title(const Report& report) {
   std::string text = concat("Trireme ", TRIREME_VERSION, " doctor: ");
   const std::size_t ranks = report.machine_of.size();
   if (ranks > 0) {
-    text += concat(ranks, ranks == 1 ? " rank on " : " ranks on ");
+    text += concat(counted(ranks, "rank"), " on ");
   }
   const std::size_t machines = report.machines.size();
-  text += concat(machines, machines == 1 ? " machine (" : " machines (");
+  text += concat(counted(machines, "machine"), " (");
   for (std::size_t i = 0; i < machines; ++i) {
     text +=
         concat(i == 0 ? "" : ", ", machines == 1 ? "" : concat(i, ": "), report.machines[i].name);
   }
   return text + ")\n\n";
-}
-
-std::string counted(std::size_t count, const char* what) {
-  return concat(count, " ", what, count == 1 ? "" : "s");
 }
 
 }  // namespace

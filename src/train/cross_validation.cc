@@ -1,3 +1,4 @@
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
 #include "trireme/train/trainer.h"
@@ -63,8 +64,7 @@ void check_earlier(int fold,
                 "sum_group: fold ",
                 fold + 1,
                 ", which had ended, was computed with sums of groups of ",
-                earlier.sum_group,
-                earlier.sum_group == 1 ? " rank" : " ranks",
+                detail::counted(earlier.sum_group, "rank"),
                 ", found ",
                 ranks.sum_group(),
                 ", which changes the last bits of the result: use --sum-group ",

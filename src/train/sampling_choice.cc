@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "trireme/core/counted.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
@@ -56,10 +57,10 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
     return;
   }
   const std::int64_t samples = training_data.size();
-  std::string there = concat(samples, samples == 1 ? " sample" : " samples", " to train on");
+  std::string there = concat(counted(samples, "sample"), " to train on");
   std::string more = "or more data";
   if (training_data.shape().kind == SampleKind::kTokens) {
-    there += concat(" (windows of ", training_data.shape().length - 1, " tokens)");
+    there += concat(" (windows of ", counted(training_data.shape().length - 1, "token"), ")");
     more = "a shorter --sequence, or more data";
   }
   if (s.folds > 0) {
@@ -147,8 +148,8 @@ std::string uneven_classes(const Sampler& sampler) {
         return concat("share ",
                       s,
                       " of the data has ",
-                      content[s][c],
-                      " samples of class ",
+                      counted(content[s][c], "sample"),
+                      " of class ",
                       c,
                       " where ",
                       std::llround(even),

@@ -9,6 +9,7 @@
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/checkpoint_reader.h"
 #include "trireme/checkpoint/tensor_source.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
 
@@ -101,7 +102,8 @@ void begin_with_weights(const TrainSettings& settings,
     source->read(index, static_cast<std::byte*>(values.mutable_data_ptr()));
     mine.copy_(values);
   }
-  say(concat("starting from the weights of ", source->path(), ", ", fitting.size(), " tensors"));
+  say(concat(
+      "starting from the weights of ", source->path(), ", ", counted(fitting.size(), "tensor")));
   if (!differences.empty()) {
     say("not loaded from there:\n" + differences.to_string());
   }

@@ -15,6 +15,7 @@
 #include "train/starting_weights.h"
 #include "train/step_runner.h"
 #include "train/train_progress.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/train/half_speed.h"
 
@@ -22,6 +23,7 @@ namespace trireme {
 namespace {
 
 using detail::concat;
+using detail::counted;
 using detail::RunCheckpoints;
 using detail::StepRunner;
 using detail::TrainProgress;
@@ -169,8 +171,7 @@ class Training {
                " with ",
                loaded.path,
                ", saved by ",
-               loaded.ranks,
-               loaded.ranks == 1 ? " rank" : " ranks"));
+               counted(loaded.ranks, "rank")));
     // One that was interrupted has not waited for its evaluation.
     if (is_due() && progress_.evaluated_step != runner_.next_step()) {
       evaluate_now();  // interrupted: the first step notices it, too
@@ -182,8 +183,8 @@ class Training {
         settings_.allow_changes || (saved.training_samples == progress_.training_samples &&
                                     saved.held_out_samples == progress_.held_out_samples),
         "data: the checkpoint was trained on ",
-        saved.training_samples,
-        " samples and evaluated on ",
+        counted(saved.training_samples, "sample"),
+        " and evaluated on ",
         saved.held_out_samples,
         ", found ",
         progress_.training_samples,
@@ -198,8 +199,7 @@ class Training {
     TRIREME_CHECK(
         settings_.allow_changes || saved.sum_group == 0 || saved.sum_group == progress_.sum_group,
         "sum_group: the checkpoint was computed with sums of groups of ",
-        saved.sum_group,
-        saved.sum_group == 1 ? " rank" : " ranks",
+        counted(saved.sum_group, "rank"),
         ", found ",
         progress_.sum_group,
         ", which changes the last bits of the result: use --sum-group ",
@@ -354,8 +354,8 @@ class Training {
     say(concat("stopping: ",
                settings_.best,
                " has not improved in ",
-               progress_.without_improvement,
-               " evaluations; it was best in step ",
+               counted(progress_.without_improvement, "evaluation"),
+               "; it was best in step ",
                progress_.best_step));
     return true;
   }

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 #include "trireme/core/proc_files.h"
@@ -18,6 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using detail::concat;
+using detail::counted;
 
 const char* status_name(TrainResult::Status status) {
   switch (status) {
@@ -216,7 +218,7 @@ std::string folds_table(const std::vector<TrainResult>& folds) {
   const auto evaluated = std::count_if(folds.begin(), folds.end(), [](const TrainResult& fold) {
     return !fold.evaluation.metrics.empty();
   });
-  std::string table = concat("cross-validation, ", folds.size(), " folds");
+  std::string table = concat("cross-validation, ", counted(folds.size(), "fold"));
   if (evaluated < static_cast<std::int64_t>(folds.size())) {
     table += concat(", ", evaluated, " of them evaluated");
   }

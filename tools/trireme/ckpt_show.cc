@@ -8,6 +8,7 @@
 #include "number_text.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/manifest.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/launch/launcher.h"
@@ -17,6 +18,7 @@ namespace trireme::tools {
 namespace {
 
 using detail::concat;
+using detail::counted;
 
 std::string time_text(std::int64_t seconds) {
   const auto when = static_cast<std::time_t>(seconds);
@@ -37,10 +39,6 @@ std::string list_text(const std::vector<std::int64_t>& numbers) {
     text += concat(text.size() > 1 ? ", " : "", number);
   }
   return text + "]";
-}
-
-std::string counted(std::size_t count, const std::string& what) {
-  return concat(count, " ", what, count == 1 ? "" : "s");
 }
 
 // A table's lines, without the spaces that end them.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sample_tests.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 
 namespace trireme::tools {
@@ -40,8 +41,11 @@ std::vector<ComparedSetting> differing_settings(const Run& a, const Run& b) {
 void note_unfinished(Comparison& comparison) {
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
     if (run->status != "finished") {
-      comparison.notes.push_back(detail::concat(
-          name, " is not a finished run: it was ", run->status, " after ", run->steps, " steps"));
+      comparison.notes.push_back(detail::concat(name,
+                                                " is not a finished run: it was ",
+                                                run->status,
+                                                " after ",
+                                                detail::counted(run->steps, "step")));
     }
   }
 }
@@ -112,8 +116,8 @@ void compare_folds(Comparison& comparison) {
   }
   comparison.basis = Basis::kFolds;
   comparison.basis_text =
-      detail::concat(a.folds.size(),
-                     paired ? " folds, the same in both" : " folds, of different samples",
+      detail::concat(detail::counted(a.folds.size(), "fold"),
+                     paired ? ", the same in both" : ", of different samples",
                      "; folds share training data, so the true uncertainty is larger");
   if (!paired) {
     comparison.notes.emplace_back(
@@ -207,8 +211,8 @@ void compare_metrics(Comparison& comparison) {
   if (a.folds.size() != b.folds.size()) {
     comparison.notes.push_back(
         detail::concat("A has ",
-                       a.folds.size(),
-                       " folds and B ",
+                       detail::counted(a.folds.size(), "fold"),
+                       " and B ",
                        b.folds.size(),
                        ": folds can only be compared if both runs have the same number"));
   }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "number_text.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/observe/progress_line.h"
@@ -78,13 +79,13 @@ std::string bytes_text(std::optional<double> bytes) {
 
 // "B is 1.52 times as fast (95 % interval 1.48 to 1.56), over 450 and 450 steps of one run each".
 std::string speed_verdict(const ComparedSpeed& speed) {
-  const std::string steps =
-      detail::concat("over ", speed.a.steps, " and ", speed.b.steps, " steps of one run each");
+  const std::string steps = detail::concat(
+      "over ", speed.a.steps, " and ", detail::counted(speed.b.steps, "step"), " of one run each");
   if (!std::isfinite(speed.log_ratio.interval95.high)) {
-    return "no difference in speed can be told, " + steps + ": too few";
+    return "the runs are too short to compare their speed: it was measured " + steps;
   }
   if (!(speed.log_ratio.p_value < kSureEnough)) {
-    return "no difference in speed can be told, " + steps;
+    return "no clear difference in speed, " + steps;
   }
   const bool b_is_faster = speed.log_ratio.mean > 0;
   const Interval ratio = speed.ratio95();
@@ -165,8 +166,14 @@ void add_difference(OrderedJson& json, const Difference& difference) {
 std::string report_text(const Comparison& comparison) {
   std::string text;
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
-    text +=
-        detail::concat(name, "  ", run->folder, "  (", run->status, ", ", run->steps, " steps)\n");
+    text += detail::concat(name,
+                           "  ",
+                           run->folder,
+                           "  (",
+                           run->status,
+                           ", ",
+                           detail::counted(run->steps, "step"),
+                           ")\n");
   }
   for (const std::string& note : comparison.notes) {
     text += "Note: " + note + "\n";

@@ -88,12 +88,12 @@ Verdict verdict_on(const std::string& metric,
             metric + " cannot be compared: not all of its values are finite numbers"};
   }
   if (difference.mean == 0) {
-    return {Better::kNeither, "no difference can be told: " + metric + " is the same in both"};
+    return {Better::kNeither, "no difference: " + metric + " is the same in both"};
   }
   if (!std::isfinite(difference.interval95.low)) {
     return {Better::kNeither,
-            "no difference can be told: too few samples or folds to say whether a difference in " +
-                metric + " is chance"};
+            "too few samples or folds to say whether the difference in " + metric +
+                " is due to chance"};
   }
   const std::string chance =
       detail::concat("chance alone would give a difference this large in ",
@@ -102,7 +102,7 @@ Verdict verdict_on(const std::string& metric,
                      tests > 1 ? detail::concat(" of ", tests, " metrics") : "");
   if (adjusted_p >= kSureEnough) {
     return {Better::kNeither,
-            detail::concat("no difference can be told: ",
+            detail::concat("no clear difference: ",
                            metric,
                            " of B is ",
                            size_text(metric, difference),

@@ -13,7 +13,7 @@ inline constexpr double kSureEnough = 0.05;  // the p-value that belongs to the 
 enum class Better { kNeither, kA, kB };
 
 struct Verdict {
-  Better better = Better::kNeither;  // kNeither also where no difference can be told
+  Better better = Better::kNeither;  // kNeither also where no difference is clear
   std::string text;
 };
 

@@ -12,6 +12,7 @@
 #include "prediction_output.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/world.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/settings/settings_table.h"
@@ -27,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using detail::concat;
 using Targets = NewDataOptions::Targets;
+using detail::counted;
 using Header = CsvOptions::Header;
 
 struct PredictOptions {
@@ -269,7 +271,7 @@ int run_prediction(const PredictOptions& options) {
       *alone);
   writer.finish(evaluation);
   if (opened.has_targets) {
-    say(concat(evaluation.evaluated, " samples: ", evaluation.to_string()));
+    say(concat(counted(evaluation.evaluated, "sample"), ": ", evaluation.to_string()));
   }
   return kExitOk;
 }

@@ -16,6 +16,7 @@
 #include "shared_check.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/world.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/data/source.h"
@@ -33,6 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using detail::concat;
+using detail::counted;
 
 volatile std::sig_atomic_t g_stop = 0;
 
@@ -220,13 +222,12 @@ class Job {
                  " with ",
                  count_text(static_cast<double>(numel)),
                  " parameters, ",
-                 settings_.ranks,
-                 settings_.ranks == 1 ? " rank, " : " ranks, ",
+                 counted(settings_.ranks, "rank"),
+                 ", ",
                  settings_.zero > 0    ? concat("ZeRO-", settings_.zero, ", ")
                  : settings_.ranks > 1 ? "DDP, "
                                        : "",
-                 at::get_num_threads(),
-                 at::get_num_threads() == 1 ? " thread" : " threads",
+                 counted(at::get_num_threads(), "thread"),
                  " each; run folder ",
                  run_));
   }
