@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdio>
 #include <numeric>
+#include <set>
 
 #include "trireme/core/error.h"
+#include "trireme/core/printable.h"
 
 namespace trireme {
 namespace {
@@ -23,8 +25,66 @@ ClassScores scores(std::int64_t hits, std::int64_t predicted, std::int64_t suppo
       ratio(hits, predicted), ratio(hits, support), ratio(2 * hits, predicted + support), support};
 }
 
+// Of a class's name, at the head of a column and at the beginning of a row.
+constexpr std::size_t kLongestAcross = 12;
+constexpr std::size_t kLongestDown = 24;
+// Of all columns of counts together, with names above them.
+constexpr std::size_t kWidestCounts = 90;
+
+// Characters of UTF-8, as a terminal counts them (but for those that are two wide).
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
+}
+
+std::size_t widest(const std::vector<std::string>& texts) {
+  std::size_t most = 0;
+  for (const std::string& text : texts) {
+    most = std::max(most, width_of(text));
+  }
+  return most;
+}
+
 std::string padded(const std::string& text, std::size_t width) {
-  return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
+  const std::size_t taken = width_of(text);
+  return std::string(width > taken ? width - taken : 0, ' ') + text;
+}
+
+// At most so many characters, the last of them "..." where there are more.
+std::string cut_to(const std::string& text, std::size_t longest) {
+  if (width_of(text) <= longest) {
+    return text;
+  }
+  std::size_t end = 0;
+  for (std::size_t characters = 0; end < text.size(); ++end) {
+    characters += width_of(text.substr(end, 1));
+    if (characters > longest - 3) {
+      break;
+    }
+  }
+  return text.substr(0, end) + "...";
+}
+
+std::vector<std::string> cut_names(const std::vector<std::string>& names, std::size_t longest) {
+  std::vector<std::string> cut;
+  cut.reserve(names.size());
+  for (const std::string& name : names) {
+    cut.push_back(cut_to(detail::printable(name), longest));
+  }
+  return cut;
+}
+
+std::vector<std::string> numbers_up_to(std::int64_t classes) {
+  std::vector<std::string> numbers;
+  for (std::int64_t i = 0; i < classes; ++i) {
+    numbers.push_back(std::to_string(i));
+  }
+  return numbers;
+}
+
+bool all_differ(const std::vector<std::string>& texts) {
+  return std::set<std::string>(texts.begin(), texts.end()).size() == texts.size();
 }
 
 std::string score_columns(const ClassScores& of) {
@@ -124,20 +184,39 @@ ClassScores ConfusionMatrix::micro() const {
   return scores(hits, all, all);
 }
 
-std::string ConfusionMatrix::to_string() const {
+std::string ConfusionMatrix::to_string(const std::vector<std::string>& names) const {
+  TRIREME_CHECK(names.empty() || static_cast<std::int64_t>(names.size()) == classes_,
+                "expected a name for each of ",
+                classes_,
+                " classes, found ",
+                names.size());
   const bool with_counts = classes_ <= kLargestTable;
   const std::int64_t largest = *std::max_element(counts_.begin(), counts_.end());
-  const std::size_t width =
-      std::max(std::to_string(largest).size(), std::to_string(classes_ - 1).size()) + 2;
-  const std::size_t name_width = 7;  // "target", "average"
+  const std::size_t count_width = std::to_string(largest).size();
+  std::vector<std::string> across = cut_names(names, kLongestAcross);
+  const bool by_name = with_counts && !names.empty() && all_differ(across) &&
+                       (std::max(widest(across), count_width) + 2) * names.size() <= kWidestCounts;
+  if (!by_name) {
+    across = numbers_up_to(classes_);
+  }
+  std::vector<std::string> down = cut_names(names, kLongestDown);
+  if (names.empty()) {
+    down = across;
+  } else if (with_counts ? !by_name : !all_differ(down)) {
+    for (std::size_t i = 0; i < down.size(); ++i) {
+      down[i] = across[i] + " " + down[i];
+    }
+  }
+  const std::size_t width = std::max(count_width, widest(across)) + 2;
+  const std::size_t name_width = std::max<std::size_t>(7, widest(down));  // "target", "average"
 
   std::string text = padded("target", name_width);
   for (std::int64_t prediction = 0; with_counts && prediction < classes_; ++prediction) {
-    text += padded(std::to_string(prediction), width);
+    text += padded(across[static_cast<std::size_t>(prediction)], width);
   }
   text += "  precision     recall         F1    samples\n";
   for (std::int64_t target = 0; target < classes_; ++target) {
-    text += padded(std::to_string(target), name_width);
+    text += padded(down[static_cast<std::size_t>(target)], name_width);
     for (std::int64_t prediction = 0; with_counts && prediction < classes_; ++prediction) {
       text += padded(
           std::to_string(counts_[static_cast<std::size_t>(target * classes_ + prediction)]), width);

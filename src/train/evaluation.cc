@@ -228,7 +228,8 @@ std::string Evaluation::to_string() const {
     if (found == metrics.end()) {
       continue;
     }
-    const bool share = std::string_view(name) == "accuracy";
+    const std::string_view metric = name;
+    const bool share = metric == "accuracy" || metric == "f1";
     std::snprintf(number,
                   sizeof(number),
                   share ? "%s %.2f %%" : "%s %.4f",

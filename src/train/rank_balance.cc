@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "train/micro_batch_search.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/shard/dealing.h"
 
@@ -97,6 +99,35 @@ std::string RankBalance::news() {
                                text,
                                follows_ ? "; it is given fewer micro-batches"
                                         : "; --balance measured would give it fewer micro-batches");
+}
+
+std::string idle_ranks(std::int64_t ranks,
+                       std::int64_t batch,
+                       std::int64_t micro_batch,
+                       std::int64_t common) {
+  const std::int64_t work = batch / micro_batch;
+  if (work >= ranks) {
+    return {};
+  }
+  std::int64_t smaller = 0;  // the largest with work for all
+  for (const std::int64_t size : divisors_of(common)) {
+    smaller = batch / size >= ranks ? size : smaller;
+  }
+  return concat(ranks - work,
+                " of ",
+                ranks,
+                ranks - work == 1 ? " ranks has" : " ranks have",
+                " nothing to compute: a step of ",
+                counted(batch, "sample"),
+                " is ",
+                work == 1 ? "one micro-batch" : concat(work, " micro-batches of ", micro_batch),
+                "; start no more than ",
+                counted(work, "rank"),
+                " (-n)",
+                smaller > 0 ? concat(", or make micro-batches smaller (--micro-batch ",
+                                     smaller,
+                                     ", which changes the last bits of the result)")
+                            : "");
 }
 
 }  // namespace trireme::detail

@@ -359,11 +359,13 @@ void RunRecorder::finish(const TrainResult& result) {
     }
     write_whole_file(file("evaluation.csv"), text);
   }
-  if (result.evaluation.confusion) {
-    log_->add("confusion of the last evaluation:\n" + result.evaluation.confusion->to_string());
+  if (const auto& confusion = result.evaluation.confusion) {
+    const bool named = static_cast<std::int64_t>(class_names_.size()) == confusion->classes();
+    log_->add("confusion of the last evaluation (targets down, predictions across):\n" +
+              confusion->to_string(named ? class_names_ : std::vector<std::string>()));
   }
   log_->add(summary_table(settings_, result));
-  write_whole_file(file("summary.json"), summary_json(settings_, result));
+  write_whole_file(file("summary.json"), summary_json(settings_, result, class_names_));
   best_->forget();
   flush();
 }

@@ -75,6 +75,7 @@ void StepRunner::begin() {
   if (settings_.micro_batch == "auto") {
     find_micro_batch();
   }
+  say_who_is_idle();
 }
 
 void StepRunner::go_on(const TrainProgress& progress) {
@@ -97,6 +98,15 @@ void StepRunner::go_on(const TrainProgress& progress) {
                 " that the checkpoint was saved with do not divide batches of ",
                 common_batch(),
                 ": set micro_batch");
+  say_who_is_idle();
+}
+
+void StepRunner::say_who_is_idle() const {
+  const std::string idle =
+      idle_ranks(world_->size(), batch_at(next_step_), micro_batch_, common_batch());
+  if (!idle.empty()) {
+    say_(idle);
+  }
 }
 
 double StepRunner::epoch_before() const {

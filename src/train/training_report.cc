@@ -152,7 +152,9 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   return table;
 }
 
-std::string summary_json(const TrainSettings& settings, const TrainResult& result) {
+std::string summary_json(const TrainSettings& settings,
+                         const TrainResult& result,
+                         const std::vector<std::string>& class_names) {
   Json json;
   json["status"] = status_name(result.status);
   json["stopped_early"] = result.status == TrainResult::Status::kStoppedEarly;
@@ -173,10 +175,15 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
     Json classes = Json::array();
     for (std::int64_t i = 0; i < result.evaluation.confusion->classes(); ++i) {
       const ClassScores scores = result.evaluation.confusion->of_class(i);
-      classes.push_back({{"precision", scores.precision},
-                         {"recall", scores.recall},
-                         {"f1", scores.f1},
-                         {"support", scores.support}});
+      Json of_class;
+      if (static_cast<std::size_t>(i) < class_names.size()) {
+        of_class["name"] = class_names[static_cast<std::size_t>(i)];
+      }
+      of_class["precision"] = scores.precision;
+      of_class["recall"] = scores.recall;
+      of_class["f1"] = scores.f1;
+      of_class["support"] = scores.support;
+      classes.push_back(of_class);
     }
     json["classes"] = classes;
     json["confusion"] = result.evaluation.confusion->counts();
@@ -211,7 +218,8 @@ std::string summary_json(const TrainSettings& settings, const TrainResult& resul
   json["save_share"] = result.save_share;
   json["ranks"] = settings.ranks;
   json["zero"] = settings.zero;
-  return json.dump(2) + "\n";
+  // A name may be any bytes of a file; JSON has characters only.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string folds_table(const std::vector<TrainResult>& folds) {

@@ -1,5 +1,6 @@
 #include "trireme/metrics/confusion_matrix.h"
 
+#include <sstream>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -155,6 +156,55 @@ TEST(ConfusionMatrix, TableHasALineForEachClassAndTheAverage) {
   // Of many classes, the scores alone: a line stays readable.
   const std::string many = ConfusionMatrix(1000).to_string();
   EXPECT_LT(many.find('\n'), 100u);
+}
+
+TEST(ConfusionMatrix, TableShowsTheNamesOfClasses) {
+  ConfusionMatrix matrix(2);
+  matrix.add(0, 0, 30);
+  matrix.add(0, 1, 10);
+  matrix.add(1, 1, 60);
+  EXPECT_EQ(matrix.to_string({"no", "peut-\xc3\xaatre"}),
+            "    target          no  peut-\xc3\xaatre  precision     recall         F1    samples\n"
+            "        no          30          10     1.0000     0.7500     0.8571         40\n"
+            "peut-\xc3\xaatre           0          60     0.8571     1.0000     0.9231         60\n"
+            "   average                             0.9286     0.8750     0.8901        100\n");
+  EXPECT_THROW(matrix.to_string({"one"}), ConfigError);
+}
+
+TEST(ConfusionMatrix, LongNamesAreCutAndTheirClassesNumberedWhereTheyWouldBeTheSame) {
+  const ConfusionMatrix matrix(2);
+  const std::string letters(40, 'x');
+  const auto lines = [&](const std::vector<std::string>& names) {
+    std::istringstream in(matrix.to_string(names));
+    std::vector<std::string> all;
+    for (std::string line; std::getline(in, line);) {
+      all.push_back(line);
+    }
+    return all;
+  };
+  const auto apart = lines({"a" + letters, "b\n" + letters});
+  ASSERT_EQ(apart.size(), 4U);
+  EXPECT_EQ(apart[0].find("                  target  axxxxxxxx...  b\\x0axxxx...  precision"), 0U)
+      << apart[0];
+  EXPECT_EQ(apart[1].find("axxxxxxxxxxxxxxxxxxxx...  "), 0U) << apart[1];
+  const auto alike = lines({letters + "a", letters + "b"});
+  EXPECT_EQ(alike[0].find("                    target  0  1  precision"), 0U) << alike[0];
+  EXPECT_EQ(alike[1].find("0 xxxxxxxxxxxxxxxxxxxxx...  0  0  "), 0U) << alike[1];
+  EXPECT_EQ(alike[2].find("1 xxxxxxxxxxxxxxxxxxxxx...  0  0  "), 0U) << alike[2];
+}
+
+TEST(ConfusionMatrix, ColumnsThatWouldBeTooWideHaveNumbers) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 30; ++i) {
+    names.push_back("class number " + std::to_string(i));
+  }
+  const std::string table = ConfusionMatrix(30).to_string(names);
+  EXPECT_LT(table.find('\n'), 200U);
+  EXPECT_NE(table.find("29 class number 29 "), std::string::npos) << table;
+  // Of more classes no counts are shown: their names are enough.
+  names.push_back("last");
+  EXPECT_NE(ConfusionMatrix(31).to_string(names).find("\n           last     0.0000"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -97,6 +97,66 @@ TEST_F(TrainCommand, EvaluatesEveryTokenOfAGpt) {
 
 // --- the run folder
 
+TEST_F(TrainCommand, ClassesAreCalledWhatTheDataCallsThem) {
+  std::string rows = "x,y,kind\n";
+  RandomStream random(4);
+  for (int i = 0; i < 90; ++i) {
+    rows += std::to_string(random.below(100)) + "," + std::to_string(i % 3) + "," +
+            (i % 3 == 0   ? "cat"
+             : i % 3 == 1 ? "dog"
+                          : "a bird with a long name") +
+            "\n";
+  }
+  const std::string file = data_.write("pets.csv", rows);
+  const std::string settings =
+      "--model mlp --hidden 8 --epochs 2 --batch 12 -n 2 --data " + file + " --eval-data " + file;
+  const Finished finished = train("run", settings);
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Json classes = summary("run").at("classes");
+  ASSERT_EQ(classes.size(), 3U);
+  EXPECT_EQ(classes.at(0).at("name"), "a bird with a long name");
+  EXPECT_EQ(classes.at(1).at("name"), "cat");
+  EXPECT_EQ(classes.at(2).at("name"), "dog");
+  const std::string log = read_file(path("run") + "/train.log");
+  expect_parts(log, {" target  a bird wi...", "  cat", "  dog", "a bird with a long name  "});
+  // All shares are percentages.
+  const double f1 = metric("run", "f1").get<double>();
+  char shown[32];
+  std::snprintf(shown, sizeof(shown), ", f1 %.2f %%", 100 * f1);
+  expect_parts(finished.out, {shown});
+  expect_parts(log, {shown});
+  // Images have numbers only.
+  train_well("numbers", mlp() + "--steps 2");
+  expect_parts(read_file(path("numbers") + "/train.log"), {" target   0   1   2  precision"});
+  EXPECT_FALSE(summary("numbers").at("classes").at(0).contains("name"));
+}
+
+TEST_F(TrainCommand, SaysWhichRanksHaveNothingToDo) {
+  const auto said = [&](const char* run, const std::string& settings) {
+    const Finished finished = train(run, mlp() + "--steps 2 " + settings);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    std::string lines;
+    std::istringstream in(finished.out);
+    for (std::string line; std::getline(in, line);) {
+      lines += line.find("nothing to compute") != std::string::npos ? line + "\n" : "";
+    }
+    return lines;
+  };
+  EXPECT_EQ(
+      said("three", "--micro-batch 6 -n 3"),
+      "1 of 3 ranks has nothing to compute: a step of 12 samples is 2 micro-batches of 6; start "
+      "no more than 2 ranks (-n), or make micro-batches smaller (--micro-batch 4, which changes "
+      "the last bits of the result)\n");
+  expect_parts(
+      said("two", "--micro-batch 12 -n 2"),
+      {"1 of 2 ranks has", "one micro-batch; start no more than 1 rank (-n)", "--micro-batch 6"});
+  EXPECT_EQ(said("work", "--micro-batch 4 -n 3"), "");
+  EXPECT_EQ(said("default", "-n 1"), "");
+  // As many as there can be, and still too few.
+  expect_parts(said("few", "--batch 2 --micro-batch 1 -n 3"),
+               {"1 of 3 ranks has", "start no more than 2 ranks (-n)\n"});
+}
+
 TEST_F(TrainCommand, LeavesAFolderWhoseFilesAgree) {
   const Words lines =
       train_well("run", mlp() + "-n 2 --zero 2 --steps 6 --eval-every 2 --save-initial --lr 0.05");

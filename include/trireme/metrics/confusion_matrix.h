@@ -34,8 +34,10 @@ class ConfusionMatrix {
   // From the sums over classes; with one label per sample, all three are the accuracy.
   ClassScores micro() const;
   // A table: targets down, predictions across, and each class's scores; of more than 30 classes the
-  // scores alone.
-  std::string to_string() const;
+  // scores alone. Classes are shown by `names`, where given (one for each), and by number
+  // otherwise; columns whose names would make the table too wide have numbers, which the rows then
+  // have, too.
+  std::string to_string(const std::vector<std::string>& names = {}) const;
 
  private:
   std::int64_t classes_;

@@ -12,8 +12,10 @@ namespace trireme {
 // and where the time went.
 std::string summary_table(const TrainSettings& settings, const TrainResult& result);
 
-// The same for programs (summary.json).
-std::string summary_json(const TrainSettings& settings, const TrainResult& result);
+// The same for programs (summary.json). `class_names`: where the data has names for its classes.
+std::string summary_json(const TrainSettings& settings,
+                         const TrainResult& result,
+                         const std::vector<std::string>& class_names = {});
 // The result that summary_json has written of a training that had come to its end, for reports on
 // it: without single samples, classes and goals. Nothing for any other text.
 std::optional<TrainResult> result_in_summary(const std::string& text);
