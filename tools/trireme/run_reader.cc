@@ -12,6 +12,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
 #include "trireme/core/printable.h"
+#include "trireme/settings/run_folder.h"
 
 namespace trireme::tools {
 namespace {
@@ -34,16 +35,8 @@ Json parsed(const std::string& text) {
 
 void check_folder(const std::string& folder) {
   std::error_code ignored;
-  TRIREME_CHECK(std::filesystem::exists(folder, ignored),
-                folder,
-                ": ",
-                kRunFolder,
-                ", found nothing with this name");
-  TRIREME_CHECK(std::filesystem::is_directory(folder, ignored),
-                folder,
-                ": ",
-                kRunFolder,
-                ", found something that is not a folder");
+  TRIREME_CHECK(
+      std::filesystem::is_directory(folder, ignored), folder, ": ", expected_run_folder(folder));
 }
 
 Json read_object(const std::string& folder, const char* name, const char* hint) {
@@ -139,10 +132,12 @@ RunLog read_log(const std::string& folder) {
   check_folder(folder);
   const std::string path = folder + "/metrics.jsonl";
   std::ifstream file(path);
-  TRIREME_CHECK(file.good(),
-                folder,
-                ": expected the folder of a run, with the metrics.jsonl that trireme train writes, "
-                "found no metrics.jsonl");
+  TRIREME_CHECK(file.good() || is_run_folder(folder), folder, ": ", expected_run_folder(folder));
+  TRIREME_CHECK(
+      file.good(),
+      folder,
+      ": expected a run with metrics.jsonl, which trireme train writes from the first step "
+      "on, found none: the run has not begun to train");
   RunLog log;
   std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
@@ -174,7 +169,7 @@ RunLog read_log(const std::string& folder) {
 }
 
 Run read_run(const std::string& folder) {
-  check_folder(folder);
+  TRIREME_CHECK(is_run_folder(folder), folder, ": ", expected_run_folder(folder));
   Run run;
   run.folder = folder;
   const Json config = read_object(folder, "config.json", "");

@@ -13,6 +13,7 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/differences.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme::tools {
@@ -94,9 +95,10 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   std::error_code error;
   const auto newest = fs::is_directory(folder.path(), error) ? folder.newest() : std::nullopt;
   TRIREME_CHECK(!flag.given || fs::is_directory(run, error),
-                "--resume: expected the folder of a run, found nothing at \"",
+                "--resume: \"",
                 run,
-                "\"");
+                "\": ",
+                expected_run_folder(run));
   TRIREME_CHECK(newest || !flag.given,
                 "--resume: expected a checkpoint in \"",
                 folder.path(),
@@ -242,12 +244,16 @@ void make_run_folder(const std::string& run) {
   refuse_where(fs::is_directory(checkpoints_in(run), error) &&
                    !CheckpointFolder(checkpoints_in(run)).steps().empty(),
                "checkpoints");
+  TRIREME_CHECK(!fs::exists(run, error) || fs::is_directory(run, error),
+                "--run: expected a folder for the run, or a name that is free, found a file at \"",
+                run,
+                "\": choose another name");
   fs::create_directories(run, error);
-  TRIREME_CHECK(!error && fs::is_directory(run),
+  TRIREME_CHECK(!error && fs::is_directory(run, error),
                 "--run: the folder \"",
                 run,
                 "\" could not be created: ",
-                error ? error.message() : "there is a file with this name");
+                error ? error.message() : "there is something else with this name");
 }
 
 }  // namespace trireme::tools

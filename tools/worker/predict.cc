@@ -15,6 +15,7 @@
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/train/evaluation.h"
 #include "trireme/train/preprocessing_file.h"
@@ -50,8 +51,8 @@ TrainSettings settings_in(const std::string& run) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  TRIREME_CHECK(
-      file.good(), "expected the folder of a run, with config.json in it, found \"", run, "\"");
+  TRIREME_CHECK(is_run_folder(run), "RUN: \"", run, "\": ", expected_run_folder(run));
+  TRIREME_CHECK(file.good(), "\"", path, "\" could not be read");
   TrainSettings settings;
   apply_json(settings, text.str(), path);
   TRIREME_CHECK(settings.model != "gpt",

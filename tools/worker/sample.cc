@@ -13,6 +13,7 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/train/task.h"
 #include "trireme/train/weights.h"
@@ -36,10 +37,8 @@ TrainSettings settings_of_gpt(const std::string& run) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  TRIREME_CHECK(file.good(),
-                "--run: expected the folder of a run, with config.json in it, found \"",
-                run,
-                "\"");
+  TRIREME_CHECK(is_run_folder(run), "--run: \"", run, "\": ", expected_run_folder(run));
+  TRIREME_CHECK(file.good(), "--run: \"", path, "\" could not be read");
   TrainSettings settings;
   apply_json(settings, text.str(), path);
   TRIREME_CHECK(settings.model == "gpt",

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+namespace trireme {
+
+// Whether this is the folder of a run: every run writes its settings there, as config.json.
+bool is_run_folder(const std::string& path);
+
+// For messages where it is not: "expected the folder of a run, with the config.json that trireme
+// train writes, found a file; it belongs to the run in "runs/a": give that".
+std::string expected_run_folder(const std::string& path);
+
+}  // namespace trireme

@@ -1,0 +1,98 @@
+#include "trireme/settings/run_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "trireme/core/error.h"
+#include "trireme/core/printable.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::concat;
+
+constexpr const char* kSettingsFile = "config.json";
+
+std::string quoted(const fs::path& path) {
+  return concat("\"", detail::printable(path.string()), "\"");
+}
+
+std::string what_is_at(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  switch (status.type()) {
+    case fs::file_type::not_found:
+      return "nothing with this name";
+    case fs::file_type::directory:
+      return concat("no ", kSettingsFile, " in this folder");
+    case fs::file_type::regular:
+      return "a file";
+    case fs::file_type::none:
+    case fs::file_type::unknown:
+      return error ? error.message() : "something that cannot be read";
+    default:
+      return "something that is neither a folder nor a file";
+  }
+}
+
+// The run whose folder this is in, as its weights and checkpoints are; empty: none.
+fs::path run_around(const fs::path& path) {
+  constexpr int kDepth = 4;  // RUN/fold-1/checkpoints/step-00000200/rank-0.safetensors
+  fs::path at = path.lexically_normal();
+  at = at.has_filename() ? at : at.parent_path();
+  for (int i = 0; i < kDepth && at.has_relative_path(); ++i) {
+    at = at.has_parent_path() ? at.parent_path() : fs::path(".");
+    if (is_run_folder(at.string())) {
+      return at;
+    }
+    if (at == ".") {
+      break;
+    }
+  }
+  return {};
+}
+
+// One of the runs in this folder, the last by name, which is the newest of dated ones.
+fs::path run_inside(const fs::path& path) {
+  std::error_code error;
+  fs::path last;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (is_run_folder(it->path().string())) {
+      last = std::max(last, it->path());
+    }
+  }
+  return last;
+}
+
+std::string what_to_give(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path, error)) {
+    if (const fs::path around = run_around(path); !around.empty()) {
+      return concat("it belongs to the run in ", quoted(around), ": give that");
+    }
+  }
+  if (const fs::path inside = run_inside(path); !inside.empty()) {
+    return concat("give one of the runs in it, such as ", quoted(inside));
+  }
+  return "trireme train says at its start which folder it writes (--run chooses it)";
+}
+
+}  // namespace
+
+bool is_run_folder(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(fs::path(path) / kSettingsFile, error);
+}
+
+std::string expected_run_folder(const std::string& path) {
+  return concat("expected the folder of a run, with the ",
+                kSettingsFile,
+                " that trireme train writes, found ",
+                what_is_at(path),
+                "; ",
+                what_to_give(path));
+}
+
+}  // namespace trireme
