@@ -216,8 +216,8 @@ class RowIndexer {
                           "), found ",
                           shown(text));
           },
-          "a run that is trained with --unseen ignore ignores categories that it has not seen in "
-          "training");
+          "a model trained with --unseen ignore ignores categories that the training file does not "
+          "have");
     }
   }
 

@@ -96,11 +96,13 @@ std::vector<Setting> data_settings() {
             &S::target,
             "The column of a CSV file to predict, by name or by number, counting from 0; empty: "
             "the last."),
-      field("header",
-            &S::header,
-            "Whether the first line of a CSV file holds the names of its columns; auto: yes if "
-            "none of its cells is a number, or if a word stands where a value should.",
-            {.choices = {"auto", "yes", "no"}}),
+      field(
+          "header",
+          &S::header,
+          "Whether the first line of a CSV file has the names of its columns; auto: yes if target "
+          "or categorical refer to a column by its name, or if the line has a word in a column "
+          "of numbers. A file for which neither answer is safe is refused.",
+          {.choices = {"auto", "yes", "no"}}),
       field("separator",
             &S::separator,
             "The character between the cells of a CSV file; auto: a tab in .tsv files, a comma in "

@@ -28,8 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using detail::concat;
-using Targets = NewDataOptions::Targets;
 using detail::counted;
+using Targets = NewDataOptions::Targets;
 using Header = CsvOptions::Header;
 
 struct PredictOptions {
@@ -205,6 +205,45 @@ class Writer {
   std::size_t passed_ = 0;
 };
 
+// What is refused is told with flags of trireme train, where a model still takes what it is told.
+// This one does not: what can be done about the file, and how to train one that does.
+std::string what_to_do(const std::string& refusal,
+                       const Preprocessing& preprocessing,
+                       const std::string& run) {
+  const auto names = [&](const char* flag) { return refusal.find(flag) != std::string::npos; };
+  const auto train = [&](const char* flags) {
+    return concat("trireme train --config ", run, "/config.json ", flags, " --run NEW");
+  };
+  const bool takes_holes = preprocessing.missing == CsvOptions::Missing::kNan ||
+                           preprocessing.missing == CsvOptions::Missing::kZero;
+  std::string advice;
+  if (names("--unseen")) {
+    advice += concat(
+        "\nWhat to do about categories that this model does not know: correct those that are "
+        "misspelt; ",
+        takes_holes
+            ? "empty the cells of the others (this model takes an empty cell for a category "
+              "that is missing)"
+            : "take the rows of the others out of the file",
+        "; or train a model that ignores them: ",
+        train("--unseen ignore"));
+  }
+  if (names("--missing mean")) {
+    advice += concat(
+        "\nWhat to do about values that are missing: fill them in, or take their rows out of the "
+        "file; or train a model that takes them: ",
+        train("--missing mean"));
+  } else if (names("--missing")) {
+    advice += "\n--targets no predicts without looking at the targets";
+  }
+  if (names("--categorical")) {
+    advice +=
+        "\nThe training file has numbers in this column: correct the cells, or take their rows out "
+        "of the file";
+  }
+  return advice;
+}
+
 NewData open_file(const Preprocessing& preprocessing, const PredictOptions& options) {
   NewDataOptions how;
   how.targets = options.targets == "yes"  ? Targets::kYes
@@ -217,17 +256,8 @@ NewData open_file(const Preprocessing& preprocessing, const PredictOptions& opti
     return open_new_data(preprocessing, options.data, how);
   } catch (const DataError& error) {
     const std::string text = error.what();
-    const bool chosen = text.find("--missing") != std::string::npos ||
-                        text.find("--unseen") != std::string::npos ||
-                        text.find("--categorical") != std::string::npos;
     throw DataError(
-        error.file(),
-        error.offset(),
-        text + (chosen
-                    ? "\n(--missing, --unseen and --categorical are settings of trireme train, and "
-                      "the run keeps to what it was trained with: change the file, or train again "
-                      "with other settings; --targets no leaves targets out)"
-                    : ""));
+        error.file(), error.offset(), text + what_to_do(text, preprocessing, options.run));
   }
 }
 
@@ -316,9 +346,12 @@ int predict(const std::vector<std::string>& arguments) {
                  "number of columns, or the file of labels, tells (default: auto)")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->type_name("WHETHER");
-  app.add_option("--header",
-                 options.header,
-                 "Whether a CSV file begins with the names of its columns (default: auto)")
+  app.add_option(
+         "--header",
+         options.header,
+         "yes: the first line of a CSV file has the names of its columns; no: it is a row; auto: "
+         "it has names if they are those of the training file, or if a word is in a column "
+         "of numbers (default: auto)")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->type_name("WHETHER");
   std::vector<std::string> words = arguments;
