@@ -40,13 +40,17 @@ using Json = nlohmann::json;
 constexpr const char* kName = "trireme bench checkpoint";
 // What a system has on disk at one time, of what it saves.
 constexpr std::size_t kCopiesOnDisk = 3;
+constexpr const char* kNoDisk =
+    "the folder is in memory, not on a disk, so these times say nothing about checkpoints on a "
+    "disk; "
+    "choose a place on one with --folder";
 
 struct CheckpointBenchOptions {
   int ranks = 2;
   int rounds = 5;
   bool peers = false;
   std::size_t bytes = 512U << 20U;
-  std::string folder = "build/temp";
+  std::string folder = ".";
   std::string json_path;
   std::string command_line;
 };
@@ -71,7 +75,9 @@ using Samples = std::map<std::pair<std::string, int>, std::map<std::string, std:
 class CheckpointBench {
  public:
   explicit CheckpointBench(const CheckpointBenchOptions& options)
-      : options_(options), tensors_(gpt_state(options.bytes)), scratch_(options.folder) {
+      : options_(options),
+        tensors_(gpt_state(options.bytes)),
+        scratch_(options.folder, "--folder") {
     const auto space = std::filesystem::space(options.folder);
     TRIREME_CHECK(space.available >= kCopiesOnDisk * state_bytes(tensors_),
                   "expected space for ",
@@ -81,6 +87,13 @@ class CheckpointBench {
                   "\", found ",
                   bytes_text(static_cast<long long>(space.available)),
                   "; choose another place with --folder, or fewer --bytes");
+    std::fprintf(stderr,
+                 "checkpoints are written to %s (%s) and removed at the end\n",
+                 scratch_.path().c_str(),
+                 file_system_of(options.folder).c_str());
+    if (in_memory()) {
+      std::fprintf(stderr, "%s: warning: %s\n", kName, kNoDisk);
+    }
     Json list = Json::array();
     for (const StateTensor& tensor : tensors_) {
       list.push_back({{"name", tensor.title()}, {"shape", tensor.shape}});
@@ -120,6 +133,9 @@ class CheckpointBench {
         tensors_.size(),
         file_system_of(options_.folder).c_str(),
         detail::counted(options_.rounds, "round").c_str());
+    if (in_memory()) {
+      std::printf("%s\n", kNoDisk);
+    }
     for (const auto& [peer, settings] : settings_) {
       std::printf("%s: %s\n", peer.c_str(), settings.c_str());
     }
@@ -143,6 +159,11 @@ class CheckpointBench {
   }
 
  private:
+  bool in_memory() const {
+    const std::string system = file_system_of(options_.folder);
+    return system == "tmpfs" || system == "ramfs";
+  }
+
   int run(const Contender& contender) {
     const std::string folder = scratch_.file("data");
     const std::string output = scratch_.file("samples.json");
@@ -322,9 +343,11 @@ int run(int argc, char** argv) {
                   "Number of rounds in which the systems take turns (default: 5)")
       ->check(CLI::Range(1, 100));
   program
-      .add_option("--folder",
-                  options.folder,
-                  "Where checkpoints are written, and removed again (default: build/temp)")
+      .add_option(
+          "--folder",
+          options.folder,
+          "Where checkpoints are written, in a folder of their own that is removed again; it "
+          "should be on the disk to be measured (default: the current folder)")
       ->type_name("FOLDER");
   program.add_flag(
       "--peers",

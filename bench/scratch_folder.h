@@ -13,9 +13,10 @@ namespace trireme::bench {
 // A folder that goes away with the benchmark.
 class ScratchFolder {
  public:
-  // Where `parent` is missing it is made, and goes away too.
+  // Where `parent` is missing it is made, and goes away too. `choice`: how another one is chosen.
   explicit ScratchFolder(
-      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path(),
+      const char* choice = "TMPDIR") {
     for (std::filesystem::path part = parent; !part.empty() && !std::filesystem::exists(part);
          part = part.parent_path()) {
       made_.push_back(part);
@@ -28,7 +29,8 @@ class ScratchFolder {
                   parent,
                   ": ",
                   detail::errno_text(errno),
-                  "; choose another place");
+                  "; choose another place with ",
+                  choice);
     path_ = pattern;
   }
   ~ScratchFolder() {
@@ -40,6 +42,7 @@ class ScratchFolder {
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
  private:

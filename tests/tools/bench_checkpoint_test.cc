@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "support/processes.h"
 #include "trireme/core/environment.h"
@@ -125,6 +126,50 @@ TEST_F(BenchCheckpoint, LeavesNothingBehindWhenItIsInterrupted) {
   kill(program.pid(), SIGINT);
   EXPECT_EQ(program.wait().code, 128 + SIGINT);
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/some"));
+}
+
+// An installed program knows no build folder.
+TEST_F(BenchCheckpoint, WritesIntoTheCurrentFolderUnlessToldOtherwise) {
+  const auto run_in = [](const std::string& folder) {
+    return testing::run_program({"env",
+                                 "-C",
+                                 folder,
+                                 testing::trireme_binary(),
+                                 "bench",
+                                 "checkpoint",
+                                 "--bytes",
+                                 "1MB",
+                                 "--rounds",
+                                 "1",
+                                 "-n",
+                                 "1"});
+  };
+  const Finished done = run_in(folder_.path());
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_NE(done.err.find("checkpoints are written to ./trireme-bench-"), std::string::npos)
+      << done.err;
+  EXPECT_NE(done.out.find(" 1 rank, "), std::string::npos) << done.out;
+  EXPECT_NE(done.out.find(" of 1 round\n"), std::string::npos) << done.out;
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_F(BenchCheckpoint, SaysThatMemoryIsNoDisk) {
+  const std::string memory = "/dev/shm/trireme-test-" + std::to_string(getpid());
+  const Finished done = testing::run_program({testing::trireme_binary(),
+                                              "bench",
+                                              "checkpoint",
+                                              "--bytes",
+                                              "1MB",
+                                              "--rounds",
+                                              "1",
+                                              "--folder",
+                                              memory});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_FALSE(std::filesystem::exists(memory));
+  for (const std::string& text : {done.out, done.err}) {
+    EXPECT_NE(text.find("in memory, not on a disk"), std::string::npos) << text;
+    EXPECT_NE(text.find("--folder"), std::string::npos) << text;
+  }
 }
 
 TEST_F(BenchCheckpoint, RefusesWhatItCannotMeasure) {
