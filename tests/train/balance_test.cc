@@ -133,6 +133,35 @@ TEST(RankBalance, OthersStayAsTheyAre) {
       << news;
 }
 
+// Said where a rank gets no micro-batch, and only there; what is advised gives work to all.
+TEST(IdleRanks, AreCountedAndCanBeHelped) {
+  for (const std::int64_t batch : {1, 2, 6, 12, 35, 64}) {
+    for (const std::int64_t size : detail::divisors_of(batch)) {
+      for (std::int64_t ranks = 1; ranks <= 9; ++ranks) {
+        const Counts64 dealt = deal_micro_batches(
+            batch / size, std::vector<double>(static_cast<std::size_t>(ranks), 1));
+        const auto idle = std::count(dealt.begin(), dealt.end(), 0);
+        const std::string text = detail::idle_ranks(ranks, batch, size, batch);
+        SCOPED_TRACE(detail::concat(ranks, " ranks, ", batch, " by ", size, ": ", text));
+        if (idle == 0) {
+          EXPECT_EQ(text, "");
+          continue;
+        }
+        EXPECT_EQ(text.find(detail::concat(idle, " of ", ranks, " ranks ha")), 0U);
+        const std::string flag = "--micro-batch ";
+        const auto at = text.find(flag);
+        EXPECT_EQ(at != std::string::npos, batch >= ranks);
+        if (at != std::string::npos) {
+          const std::int64_t advised = std::stoll(text.substr(at + flag.size()));
+          EXPECT_EQ(batch % advised, 0);
+          EXPECT_LT(advised, size);
+          EXPECT_EQ(detail::idle_ranks(ranks, batch, advised, batch), "");
+        }
+      }
+    }
+  }
+}
+
 TEST(MicroBatchSearch, KnowsDivisors) {
   for (std::int64_t batch = 1; batch <= 200; ++batch) {
     Counts64 expected;
