@@ -8,6 +8,8 @@
 #include "data/gzip.h"
 #include "data/missing_values.h"
 #include "data/text_lines.h"
+#include "trireme/core/error.h"
+#include "trireme/core/nearest_word.h"
 
 namespace trireme::detail {
 namespace {
@@ -57,36 +59,47 @@ std::int64_t numbered(const std::string& text, std::int64_t columns) {
   return there ? static_cast<std::int64_t>(*number) : columns;
 }
 
+// The columns that there are: by number, and by name where they have one.
+std::string existing_columns(const CsvLayout& layout) {
+  constexpr std::size_t kMost = 40;
+  std::string text = concat("numbers 0 to ", layout.size() - 1);
+  for (std::size_t i = 0; i < std::min(kMost, layout.names.size()); ++i) {
+    text += (i == 0 ? ", or " : ", ") + shown(layout.names[i]);
+  }
+  return text + (layout.names.size() > kMost ? ", ..." : "");
+}
+
+// `setting` is what asks for the column: that, and not the file, is what has to change.
 std::int64_t find_column(const MappedFile& file,
                          const CsvLayout& layout,
                          const std::string& wanted,
-                         const char* what) {
+                         const char* setting) {
   const auto named = std::find(layout.names.begin(), layout.names.end(), wanted);
   if (named != layout.names.end()) {
     const auto times = std::count(named, layout.names.end(), wanted);
-    if (times > 1) {
-      throw_text_error(file,
-                       text_begin(file),
-                       concat("expected one column that is called ",
-                              shown(wanted),
-                              " (the ",
-                              what,
-                              "), found ",
-                              times,
-                              ": ask for it by its number, counting from 0"));
-    }
+    TRIREME_CHECK(times == 1,
+                  setting,
+                  ": expected one column of \"",
+                  file.path(),
+                  "\" that is called ",
+                  shown(wanted),
+                  ", found ",
+                  times,
+                  ": ask for it by its number, counting from 0");
     return named - layout.names.begin();
   }
-  if (const auto number = numbered(wanted, layout.size()); number >= 0 && number < layout.size()) {
-    return number;
-  }
-  std::string existing = concat("numbers 0 to ", layout.size() - 1);
-  for (std::size_t i = 0; i < layout.names.size(); ++i) {
-    existing += (i == 0 ? ", or " : ", ") + shown(layout.names[i]);
-  }
-  throw_text_error(file,
-                   text_begin(file),
-                   concat("expected a ", what, " ", shown(wanted), ", found ", existing));
+  const auto number = numbered(wanted, layout.size());
+  const std::string near = nearest_word(wanted, layout.names);
+  TRIREME_CHECK(number >= 0 && number < layout.size(),
+                setting,
+                ": expected a column of \"",
+                file.path(),
+                "\" (",
+                existing_columns(layout),
+                "), found ",
+                shown(wanted),
+                near.empty() ? "" : concat("; did you mean ", shown(near), "?"));
+  return number;
 }
 
 [[noreturn]] void refuse_words_only(const MappedFile& file) {
@@ -162,13 +175,12 @@ CsvLayout find_csv_layout(const MappedFile& file, const CsvOptions& options, con
     from = begin;
   }
   set_titles(layout);
-  layout.target = options.target.empty()
-                      ? layout.size() - 1
-                      : find_column(file, layout, options.target, "target column");
+  layout.target = options.target.empty() ? layout.size() - 1
+                                         : find_column(file, layout, options.target, "target");
   layout.columns[static_cast<std::size_t>(layout.target)].kind = Kind::kTarget;
   for (const std::string& wanted : options.categorical) {
-    CsvColumn& column = layout.columns[static_cast<std::size_t>(
-        find_column(file, layout, wanted, "categorical column"))];
+    CsvColumn& column =
+        layout.columns[static_cast<std::size_t>(find_column(file, layout, wanted, "categorical"))];
     TRIREME_CHECK(column.kind != Kind::kTarget,
                   "categorical: expected columns of values, found ",
                   column.title,

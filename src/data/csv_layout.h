@@ -37,7 +37,7 @@ struct CsvLayout {
 };
 
 // By the first line of a file to train on, and what is asked for. `from` becomes the start of the
-// rows. Throws DataError.
+// rows. Throws DataError, and ConfigError where a column that is asked for is not there.
 CsvLayout find_csv_layout(const MappedFile& file, const CsvOptions& options, const char*& from);
 
 // Of a file whose columns have to be those of the training file; the target may be missing where

@@ -500,16 +500,46 @@ TEST(Csv, ThatIsNotWhatItShouldBeSaysWhere) {
   refused("a,b\n1,\"x\n2,y\n", 6, {"line 2, column 3", "closing quote"});
   refused("a,b\n1,\"x\"y\n", 9, {"line 2, column 6", "separator", "'y'"});
   refused("a,b\n1,\n", 6, {"line 2, column 3", "expected a class"});
-  refused("a,b\n1,2\n", 0, {"\"kind\"", "\"a\"", "\"b\"", "0 to 1"}, {.target = "kind"});
-  refused("1,2\n", 0, {"\"2\"", "0 to 1"}, {.target = "2"});
   refused("a,b\n", 4, {"rows"});
   refused("a;b\n1;2\n", 0, {"separator"});
   refused("\n  \n", 0, {"only blanks"});
   refused("a,b\r1,2\r3,4\r", 3, {"line 1, column 4", "\\r alone", "tr '\\r' '\\n'"});
-  refused(
-      "a,b,a\n1,2,3\n", 0, {"one column", "target column", "\"a\"", "found 2"}, {.target = "a"});
-  refused("a,a,b\n1,2,3\n", 0, {"one column", "categorical column"}, {.categorical = {"a"}});
   refused("a,b\n1,\n", 6, {"empty cell"}, {.regression = true});
+}
+
+// The file is as it is: what asks for the column has to change.
+TEST(Csv, NamesTheSettingThatAsksForAColumnThatIsNotThere) {
+  const DataFolder folder;
+  const auto refused = [&](const std::string& text,
+                           const std::vector<std::string>& words,
+                           const CsvOptions& options) {
+    const std::string path = folder.write("a.csv", text);
+    try {
+      open_csv(path, options);
+      ADD_FAILURE() << text;
+    } catch (const ConfigError& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find(path), std::string::npos) << message;
+      for (const std::string& word : words) {
+        EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
+      }
+    }
+  };
+  const std::string text = "size,colour,kind\n1,red,a\n2,blue,b\n";
+  refused(text,
+          {"target: expected a column",
+           "numbers 0 to 2",
+           "\"size\", \"colour\", \"kind\"",
+           "found \"knid\"",
+           "did you mean \"kind\"?"},
+          {.target = "knid"});
+  refused(text,
+          {"categorical: expected a column", "found \"color\"", "did you mean \"colour\"?"},
+          {.categorical = {"color"}});
+  refused(text, {"target: expected", "found \"3\"", "0 to 2"}, {.target = "3"});
+  refused("1,2\n", {"target: expected", "found \"2\"", "0 to 1"}, {.target = "2"});
+  refused("a,b,a\n1,2,3\n", {"target: expected one column", "\"a\"", "found 2"}, {.target = "a"});
+  refused("a,a,b\n1,2,3\n", {"categorical: expected one column"}, {.categorical = {"a"}});
 }
 
 TEST(Libsvm, ReadsSparseRowsInAnyOrder) {
