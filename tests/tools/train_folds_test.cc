@@ -142,6 +142,26 @@ TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
   expect_parts(data.err, {"fold 1", "other samples", data_.path()});
 }
 
+// What the ranks find in the first fold: 40 samples to train on are left of 60.
+TEST_F(TrainFolds, CanBeRepeatedAfterOneThatWasRefused) {
+  const std::string settings = mlp() + "--steps 3 --folds 3 --save-every 2 ";
+  const Finished refused = train("run", settings + "--batch 42");
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  expect_parts(refused.err, {"40 samples", "found 42"});
+  const Finished again = train("run", settings + "--batch 42");
+  EXPECT_EQ(again.code, 2) << again.out;
+  EXPECT_EQ(again.err, refused.err);
+  const Finished corrected = train("run", settings + "--batch 36");
+  ASSERT_EQ(corrected.code, 0) << corrected.err;
+  ASSERT_EQ(train("fresh", settings + "--batch 36").code, 0);
+  expect_same("fresh", "run", 3);
+  // Also where the next one is none.
+  EXPECT_EQ(train("single", settings + "--batch 42").code, 2);
+  const Finished single = train("single", mlp() + "--steps 3");
+  EXPECT_EQ(single.code, 0) << single.err;
+  EXPECT_FALSE(fs::exists(path("single") + "/fold-1"));
+}
+
 TEST_F(TrainFolds, SayHowTheyAreResumed) {
   signal(SIGINT, SIG_DFL);  // a shell may have had it ignored
   Program program(command("run", mlp() + "-n 2 --steps 1000000 --folds 3 --log-every 1"));

@@ -48,9 +48,29 @@ std::string text_in(const fs::path& path) {
 // The settings of a cross-validation whose first fold has begun; empty: the run is none.
 std::string settings_of_folds(const fs::path& run) {
   const fs::path first = run / "fold-1";
-  std::error_code error;
-  if (!fs::is_directory(first, error)) {
+  if (!folds_have_begun(run)) {
     return "";
+// Whether a cross-validation has come to train. One that was refused in its first fold has left its
+// folder at most.
+bool folds_have_begun(const fs::path& run) {
+  const fs::path first = run / "fold-1";
+  std::error_code error;
+  return fs::exists(first / "metrics.jsonl", error) || fs::exists(first / "config.json", error) ||
+         fs::exists(first / "summary.json", error) ||
+         (fs::is_directory(first / "checkpoints", error) &&
+          !CheckpointFolder(checkpoints_in(first.string())).steps().empty());
+}
+
+// Of one that was refused; what anybody else has put there stays.
+void forget_folder_of_first_fold(const fs::path& run) {
+  const fs::path first = run / "fold-1";
+  std::error_code error;
+  for (const char* name : {"checkpoints/.lock", "checkpoints"}) {
+    fs::remove(first / name, error);
+  }
+  fs::remove(first, error);
+}
+
   }
   const std::string text = text_in(run / "config.json");
   return text.empty() ? text_in(first / "config.json") : text;
@@ -167,8 +187,8 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
   const fs::path run = settings.run;
   std::error_code error;
   const auto has = [&](const char* name) { return fs::exists(run / name, error); };
-  if (settings.save_every == 0 || !has("metrics.jsonl") || has_ended_well(run) || has("fold-1") ||
-      !CheckpointFolder(checkpoints_in(settings.run)).steps().empty()) {
+  if (settings.save_every == 0 || !has("metrics.jsonl") || has_ended_well(run) ||
+      folds_have_begun(run) || !CheckpointFolder(checkpoints_in(settings.run)).steps().empty()) {
     return false;
   }
   std::ifstream file(run / "config.json", std::ios::binary);
@@ -238,7 +258,7 @@ void make_run_folder(const std::string& run) {
     }
   };
   // What every run leaves that got as far as its first step; one that did not can be repeated.
-  for (const char* name : {"metrics.jsonl", "summary.json", "fold-1"}) {
+  for (const char* name : {"metrics.jsonl", "summary.json"}) {
     refuse_where(fs::exists(fs::path(run) / name, error), name);
   }
   refuse_where(fs::is_directory(checkpoints_in(run), error) &&
@@ -257,3 +277,5 @@ void make_run_folder(const std::string& run) {
 }
 
 }  // namespace trireme::tools
+  refuse_where(folds_have_begun(run), "fold-1");
+  forget_folder_of_first_fold(run);
