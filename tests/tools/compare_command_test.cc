@@ -677,6 +677,44 @@ TEST_F(CompareCommand, NeighbouringStepsAreNotIndependent) {
       has(compare().out, "too short to compare their speed: it was measured over 360 and 2 steps"));
 }
 
+// What is missing in a run that did not come to its end, and what helps.
+TEST_F(CompareCommand, SaysHowARunThatDidNotEndIsCompleted) {
+  const std::string resume = "trireme train --resume " + b();
+  const std::string again = "trireme train --config " + b() + "/config.json --run NEW";
+  write_run(a(), R"("loss":0.5)");
+  write_file(a() + "/evaluation.csv", "sample,target,prediction,loss\n0,1,1,0.5\n");
+  write_file(b() + "/config.json", R"({"model":"mlp","data":"digits"})");
+  const auto write_end = [&](const std::string& text) { write_file(b() + "/summary.json", text); };
+  const auto words = [&] {
+    const Finished done = compare();
+    return done.out + done.err;
+  };
+  // Killed: without a checkpoint there is nothing to resume.
+  EXPECT_TRUE(has(words(), "found no summary.json")) << words();
+  EXPECT_TRUE(has(words(), again)) << words();
+  EXPECT_FALSE(has(words(), resume)) << words();
+  write_end(R"({"status":"failed","reason":"rank 1 was killed"})");
+  EXPECT_TRUE(has(words(), again)) << words();
+  // Interrupted, before anything was evaluated, and after.
+  write_end(R"({"status":"interrupted","steps":30,"metrics":{}})");
+  EXPECT_TRUE(has(words(), "nothing was evaluated in B")) << words();
+  EXPECT_TRUE(has(words(), again)) << words();
+  write_end(R"({"status":"interrupted","steps":30,"metrics":{"loss":0.7}})");
+  EXPECT_TRUE(has(words(), "interrupted after 30 steps, before its last evaluation")) << words();
+  EXPECT_TRUE(has(words(), "evaluation.csv), are missing in B")) << words();
+  EXPECT_FALSE(has(words(), "--folds")) << words();
+  // With a checkpoint.
+  write_file(b() + "/checkpoints/step-00000030/manifest.json", "{}");
+  EXPECT_TRUE(has(words(), resume)) << words();
+  EXPECT_FALSE(has(words(), again)) << words();
+  std::filesystem::remove(b() + "/summary.json");
+  EXPECT_TRUE(has(words(), resume)) << words();
+  // A cross-validation goes on with the fold at hand.
+  std::filesystem::remove_all(b() + "/checkpoints");
+  write_file(b() + "/fold-1/metrics.jsonl", "");
+  EXPECT_TRUE(has(words(), resume)) << words();
+}
+
 TEST_F(CompareCommand, FoldersThatAreNoRunsAreNamed) {
   write_run(a(), R"("loss":0.5)");
   const auto message = [&] {

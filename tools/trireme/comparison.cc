@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sample_tests.h"
+#include "train_resume.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 
@@ -45,9 +46,28 @@ void note_unfinished(Comparison& comparison) {
                                                 " is not a finished run: it was ",
                                                 run->status,
                                                 " after ",
-                                                detail::counted(run->steps, "step")));
+                                                detail::counted(run->steps, "step"),
+                                                ", before its last evaluation; ",
+                                                how_to_complete(run->folder)));
     }
   }
+}
+
+// Why there is one number of each run: more training helps only where it was complete.
+std::string why_one_number(const Comparison& comparison) {
+  std::string missing;
+  for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
+    if (run->status != "finished" && run->folds.empty()) {
+      missing += detail::concat(missing.empty() ? "" : " and ", name);
+    }
+  }
+  return missing.empty()
+             ? kHowToKnowMore
+             : detail::concat(
+                   "there is only one number per run, and nothing can be said about "
+                   "chance: the results of each sample, which the last evaluation writes "
+                   "(evaluation.csv), are missing in ",
+                   missing);
 }
 
 // The names that all of these have.
@@ -241,7 +261,7 @@ void compare_metrics(Comparison& comparison) {
                        of_b->samples.size(),
                        what_differs(*of_a, *of_b)));
   }
-  comparison.basis_text = kHowToKnowMore;
+  comparison.basis_text = why_one_number(comparison);
   compare_numbers(comparison, std::nullopt);
 }
 
@@ -286,6 +306,18 @@ void judge(Comparison& comparison) {
     }
     metric.verdict = verdict_on(metric.name, *metric.difference, metric.adjusted_p, tested.size());
   }
+}
+
+std::string no_common_metric(const Comparison& comparison) {
+  std::string without;
+  for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
+    if (run->metrics.empty() && run->folds.empty()) {
+      without += detail::concat(without.empty() ? "" : " and ", name);
+    }
+  }
+  return detail::concat(
+      "the runs have no metric in common",
+      without.empty() ? "" : detail::concat(": nothing was evaluated in ", without));
 }
 
 std::vector<RunLog> logs_of(const Run& run) {
@@ -368,7 +400,7 @@ Comparison compare_runs(const std::string& folder_a, const std::string& folder_b
   compare_metrics(comparison);
   judge(comparison);
   if (comparison.metrics.empty()) {
-    comparison.notes.emplace_back("the runs have no metric in common");
+    comparison.notes.emplace_back(no_common_metric(comparison));
   }
   compare_costs(comparison);
   return comparison;

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "train_resume.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
 #include "trireme/core/printable.h"
@@ -39,10 +40,10 @@ void check_folder(const std::string& folder) {
       std::filesystem::is_directory(folder, ignored), folder, ": ", expected_run_folder(folder));
 }
 
-Json read_object(const std::string& folder, const char* name, const char* hint) {
+Json read_object(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
   std::ifstream file(path);
-  TRIREME_CHECK(file.good(), folder, ": ", kRunFolder, ", found no ", name, hint);
+  TRIREME_CHECK(file.good(), folder, ": ", kRunFolder, ", found no ", name);
   Json content = parsed({std::istreambuf_iterator<char>(file), {}});
   TRIREME_CHECK(content.is_object(),
                 path,
@@ -172,22 +173,27 @@ Run read_run(const std::string& folder) {
   TRIREME_CHECK(is_run_folder(folder), folder, ": ", expected_run_folder(folder));
   Run run;
   run.folder = folder;
-  const Json config = read_object(folder, "config.json", "");
+  const Json config = read_object(folder, "config.json");
   for (const auto& [name, value] : config.items()) {
     run.settings[name] = value.is_string() ? value.get<std::string>() : value.dump();
   }
-  const Json summary =
-      read_object(folder,
-                  "summary.json",
-                  "; it is written when a run ends: if the run was killed, resume it first");
   const std::string where = folder + "/summary.json";
+  std::error_code ignored;
+  TRIREME_CHECK(
+      std::filesystem::exists(where, ignored),
+      folder,
+      ": expected a run that has ended, found no summary.json, which is written at its end: "
+      "it is still running, or was killed; ",
+      how_to_complete(folder));
+  const Json summary = read_object(folder, "summary.json");
   if (summary.value("status", Json()) == "failed") {
     const Json reason = summary.value("reason", Json());
     throw ConfigError(detail::concat(
         folder,
         ": expected a run that has ended, found one that failed (",
         reason.is_string() ? shown(reason.get<std::string>()) : "for a reason it does not say",
-        "): resume it, or train it again"));
+        "); ",
+        how_to_complete(folder)));
   }
   try {
     run.status = summary.at("status").get<std::string>();

@@ -40,16 +40,17 @@ bool has_ended_well(const fs::path& run) {
   return !summary.is_object() || summary.value("status", "") != "failed";
 }
 
+bool has_checkpoint(const std::string& run) {
+  const std::string checkpoints = checkpoints_in(run);
+  std::error_code error;
+  return fs::is_directory(checkpoints, error) && CheckpointFolder(checkpoints).newest();
+}
+
 std::string text_in(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The settings of a cross-validation whose first fold has begun; empty: the run is none.
-std::string settings_of_folds(const fs::path& run) {
-  const fs::path first = run / "fold-1";
-  if (!folds_have_begun(run)) {
-    return "";
 // Whether a cross-validation has come to train. One that was refused in its first fold has left its
 // folder at most.
 bool folds_have_begun(const fs::path& run) {
@@ -71,6 +72,11 @@ void forget_folder_of_first_fold(const fs::path& run) {
   fs::remove(first, error);
 }
 
+// The settings of a cross-validation whose first fold has begun; empty: the run is none.
+std::string settings_of_folds(const fs::path& run) {
+  const fs::path first = run / "fold-1";
+  if (!folds_have_begun(run)) {
+    return "";
   }
   const std::string text = text_in(run / "config.json");
   return text.empty() ? text_in(first / "config.json") : text;
@@ -223,12 +229,11 @@ void forget_run(const std::string& run) {
 
 std::string how_to_resume(const std::string& run) {
   std::error_code error;
-  const std::string checkpoints = checkpoints_in(run);
   if (!settings_of_folds(run).empty()) {
     return concat("to resume it with the first fold that has not ended: trireme train --resume ",
                   run);
   }
-  if (fs::is_directory(checkpoints, error) && CheckpointFolder(checkpoints).newest()) {
+  if (has_checkpoint(run)) {
     return concat("to resume it: trireme train --resume ", run);
   }
   if (fs::exists(fs::path(run) / "model.safetensors", error)) {
@@ -241,6 +246,18 @@ std::string how_to_resume(const std::string& run) {
         "/config.json (--config)");
   }
   return "";
+}
+
+std::string how_to_complete(const std::string& run) {
+  if (!settings_of_folds(run).empty() || has_checkpoint(run)) {
+    return concat("to complete it: trireme train --resume ", run);
+  }
+  return concat(
+      "it saved no checkpoint to resume from (--save-every N does); to train it again: trireme "
+      "train "
+      "--config ",
+      run,
+      "/config.json --run NEW");
 }
 
 void make_run_folder(const std::string& run) {
@@ -261,6 +278,7 @@ void make_run_folder(const std::string& run) {
   for (const char* name : {"metrics.jsonl", "summary.json"}) {
     refuse_where(fs::exists(fs::path(run) / name, error), name);
   }
+  refuse_where(folds_have_begun(run), "fold-1");
   refuse_where(fs::is_directory(checkpoints_in(run), error) &&
                    !CheckpointFolder(checkpoints_in(run)).steps().empty(),
                "checkpoints");
@@ -268,6 +286,7 @@ void make_run_folder(const std::string& run) {
                 "--run: expected a folder for the run, or a name that is free, found a file at \"",
                 run,
                 "\": choose another name");
+  forget_folder_of_first_fold(run);
   fs::create_directories(run, error);
   TRIREME_CHECK(!error && fs::is_directory(run, error),
                 "--run: the folder \"",
@@ -277,5 +296,3 @@ void make_run_folder(const std::string& run) {
 }
 
 }  // namespace trireme::tools
-  refuse_where(folds_have_begun(run), "fold-1");
-  forget_folder_of_first_fold(run);

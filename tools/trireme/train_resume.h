@@ -45,6 +45,10 @@ void forget_run(const std::string& run);
 // a new run from its weights. Empty where it has left neither.
 std::string how_to_resume(const std::string& run);
 
+// How a run that has not come to its end gets there: "trireme train --resume RUN", or the same
+// training once more where it has saved nothing to resume from.
+std::string how_to_complete(const std::string& run);
+
 // Makes the folder of a new run. Throws ConfigError where it holds one.
 void make_run_folder(const std::string& run);
 
