@@ -176,6 +176,26 @@ class Training {
     if (is_due() && progress_.evaluated_step != runner_.next_step()) {
       evaluate_now();  // interrupted: the first step notices it, too
     }
+    say_what_is_left();
+  }
+
+  // To whoever resumes a run that has come to its end: what there is to do.
+  void say_what_is_left() {
+    if (runner_.next_step() < runner_.steps() || settings_.folds > 0) {
+      return;
+    }
+    say(concat("all ",
+               runner_.steps(),
+               " steps are done: nothing is left to train; ",
+               how_to_train_longer(settings_.steps > 0 ? "--steps N" : "--epochs N")));
+  }
+
+  std::string how_to_train_longer(const std::string& flags) const {
+    return concat(
+        "to train longer: ",
+        settings_.run.empty() ? "" : concat("trireme train --resume ", settings_.run, " "),
+        flags,
+        " --allow-changes");
   }
 
   void go_on(const TrainProgress& saved) {
@@ -356,7 +376,10 @@ class Training {
                " has not improved in ",
                counted(progress_.without_improvement, "evaluation"),
                "; it was best in step ",
-               progress_.best_step));
+               progress_.best_step,
+               first_step_ > 0 && runner_.next_step() == first_step_ && settings_.folds == 0
+                   ? concat("; nothing is left to train; ", how_to_train_longer("--early-stop 0"))
+                   : ""));
     return true;
   }
 

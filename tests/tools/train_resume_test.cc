@@ -163,6 +163,40 @@ TEST_F(TrainResume, EndsOnceMoreWhereItHadEnded) {
   expect_same_run("run", "again");
 }
 
+// With advice that works.
+TEST_F(TrainResume, SaysThatNothingIsLeftToDo) {
+  const auto resume = [&](const std::string& run, const Words& more = {}) {
+    Words all = {trireme_binary(), "train", "--resume", path(run)};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished finished = run_program(all);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return finished.out;
+  };
+  train_well("run", mlp() + "--steps 5 --save-every 2");
+  expect_parts(resume("run"),
+               {"all 5 steps are done",
+                "trireme train --resume " + path("run") + " --steps N --allow-changes"});
+  const std::string longer = resume("run", {"--steps", "7", "--allow-changes"});
+  EXPECT_EQ(longer.find("steps are done"), std::string::npos) << longer;
+  EXPECT_EQ(summary("run").at("steps"), 7);
+  // 60 images, 12 in a batch.
+  train_well("epochs", mlp() + "--epochs 2 --save-every 5");
+  expect_parts(resume("epochs"), {"all 10 steps are done", "--epochs N --allow-changes"});
+  resume("epochs", {"--epochs", "3", "--allow-changes"});
+  EXPECT_EQ(summary("epochs").at("steps"), 15);
+  // One that has stopped early: nothing improves without a learning rate worth the name.
+  train_well("early",
+             mlp() +
+                 "--steps 50 --eval-every 1 --early-stop 2 --lr 1e-30 --weight-decay 0 "
+                 "--save-every 50");
+  const std::int64_t before = summary("early").at("steps");
+  ASSERT_LT(before, 50);
+  expect_parts(resume("early"), {"nothing is left to train", "--early-stop 0 --allow-changes"});
+  EXPECT_EQ(summary("early").at("steps"), before);
+  resume("early", {"--early-stop", "0", "--allow-changes"});
+  EXPECT_EQ(summary("early").at("steps"), 50);
+}
+
 // --- settings
 
 TEST_F(TrainResume, RefusesOtherSettingsAndChangesNothing) {
