@@ -387,5 +387,34 @@ TEST(Work, AbortEndsEveryRank) {
   });
 }
 
+// A list of all that is wrong with a file, say.
+TEST(Work, ALongReasonReachesEveryRankWhole) {
+  std::string reason;
+  for (int i = 0; i < 400; ++i) {
+    reason += std::to_string(i) + " is wrong;";
+  }
+  fork_world(3, [&](World& world) {
+    if (world.rank() == 1) {
+      world.abort(reason);
+      return;
+    }
+    const std::string message = message_of<CommError>([&] { world.barrier().wait(); });
+    EXPECT_NE(message.find(reason), std::string::npos) << message;
+  });
+  // One that is longer than any memory set aside for it says that it is cut, between characters.
+  std::string endless;
+  for (int i = 0; i < 10'000; ++i) {
+    endless += "\xc3\xa9";
+  }
+  fork_world(2, [&](World& world) {
+    if (world.rank() == 1) {
+      world.abort(endless);
+      return;
+    }
+    const std::string message = message_of<CommError>([&] { world.barrier().wait(); });
+    EXPECT_NE(message.find("\xc3\xa9... (cut"), std::string::npos) << message;
+  });
+}
+
 }  // namespace
 }  // namespace trireme

@@ -211,6 +211,24 @@ TEST_F(TrainFailures, NameDataThatIsNotThere) {
   for (const std::string& data :
        {"--data " + nothing, "-n 3 --data " + nothing, "--eval-data " + nothing}) {
     expect_failure(gpt() + "--steps 1 " + data, 2, {nothing, "data: expected a file or folder"});
+// Whether one rank has seen it, or all of them.
+TEST_F(TrainFailures, AreToldOnce) {
+  fs::create_directories(path("run-1/train.log"));  // rank 0 alone writes there
+  const std::string table = data_.write("a.csv", "x,kind\n1,a\nz,b\n");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {mlp() + "-n 3 --steps 1", path("run-1") + "/train.log"},
+      {mlp() + "-n 3 --steps 1 --batch 62", "60 samples to train on"},
+      {"--model mlp --steps 1 -n 3 --data " + table, "line 3"},
+  };
+  for (const auto& [settings, part] : cases) {
+    const Finished finished = train("run-" + std::to_string(++runs_), settings);
+    EXPECT_GE(finished.code, 2) << finished.out;
+    const std::size_t first = finished.err.find(part);
+    ASSERT_NE(first, std::string::npos) << finished.err;
+    EXPECT_EQ(finished.err.find(part, first + 1), std::string::npos) << finished.err;
+  }
+}
+
     EXPECT_FALSE(fs::exists(path("run-" + std::to_string(runs_)))) << "a folder for nothing";
   }
 }

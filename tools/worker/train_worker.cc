@@ -366,8 +366,12 @@ int train_in(const std::string& run, const std::string& step) {
   watch_signals();  // before there is a world there is nothing to end in good order
   try {
     return job.run();
-  } catch (const CommError&) {
-    throw;  // the others know
+  } catch (const CommError& error) {
+    // The others know. Why a rank has left them alone is told by rank 0, once.
+    if (job.rank() > 0 && error.reason() == CommError::Reason::kAborted) {
+      return 1;
+    }
+    throw;
   } catch (const std::exception& error) {
     // Most failures are seen by all ranks alike; one says so. What only this rank has seen reaches
     // rank 0 as the reason why it was left alone.

@@ -81,7 +81,7 @@ struct AbortRecord {
   std::int32_t reporter;
   std::int32_t blamed;
   std::int32_t reason;
-  char message[1024];
+  char message[8192];  // the reason comes first; what does not fit is marked as cut
 };
 
 struct ControlHeader {

@@ -25,6 +25,19 @@ std::string describe_call(const Call& call) {
                 describe(op.kind, op.reduce, op.dtype, op.total, op.root));
 }
 
+// What is cut says so, and not in the middle of a character.
+std::string shortened(const std::string& message, std::size_t longest) {
+  if (message.size() <= longest) {
+    return message;
+  }
+  const std::string mark = concat("... (cut; it has ", message.size(), " bytes)");
+  std::size_t end = longest - mark.size();
+  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0U) == 0x80U) {
+    --end;
+  }
+  return message.substr(0, end) + mark;
+}
+
 }  // namespace
 
 void Progress::throw_if_failed() const {
@@ -151,7 +164,7 @@ void Progress::fail(CommError::Reason reason, int blamed, const std::string& wha
     record.reporter = station_.rank();
     record.blamed = blamed;
     record.reason = static_cast<std::int32_t>(reason);
-    message.copy(record.message, sizeof(record.message) - 1);
+    shortened(message, sizeof(record.message) - 1).copy(record.message, sizeof(record.message) - 1);
     record.state.store(2, std::memory_order_seq_cst);
     station_.ring_all();
   }
