@@ -441,7 +441,7 @@ TEST(Program, NamesTheNearestCommand) {
   const testing::Finished finished =
       testing::run_program({testing::trireme_binary(), "trian", "--steps", "3"});
   EXPECT_EQ(finished.code, 2);
-  EXPECT_NE(finished.err.find("\"trian\", did you mean train?"), std::string::npos) << finished.err;
+  EXPECT_NE(finished.err.find("\"trian\"; did you mean train?"), std::string::npos) << finished.err;
 }
 
 }  // namespace

@@ -312,7 +312,7 @@ TEST_F(CkptCommand, PrunesAllButWhatIsToStay) {
 
 TEST_F(CkptCommand, NamesTheNearestCommand) {
   expect({"verfy", run()}, 2, {"did you mean verify?"});
-  expect({}, 2, {"subcommand is required"});
+  expect({}, 2, {"expected a command (", "found none"});
 }
 
 }  // namespace

@@ -25,9 +25,6 @@ void add_compare_command(CLI::App& program, Action& action);
 void add_doctor_command(CLI::App& program, Action& action);
 void add_plot_command(CLI::App& program, Action& action);
 void add_train_command(CLI::App& program, Action& action);
-// What to say about a command (also one of `trireme ckpt`), or a flag of `trireme train`, that does
-// not exist: the nearest one. Empty where there is none.
-std::string suggestion_for(const std::vector<std::string>& words);
 // `trireme predict` and `trireme sample`, which need LibTorch: another program runs them. `words`
 // is what split_off_worker_words has found.
 void add_worker_commands(CLI::App& program, Action& action, const std::vector<std::string>& words);

@@ -26,8 +26,6 @@ void add_doctor_command(CLI::App& program, Action& action) {
             "Ranks on this machine that measure each other (default: one per processor, at most "
             "8)");
   add_machine_options(*doctor, launch);
-  // What is wrong with the command is no finding about the machine.
-  doctor->get_option("--backend")->check(CLI::IsMember({"auto", "shm", "ucx", "mpi"}));
   add_optional_seconds(*doctor,
                        "--timeout",
                        launch.timeout_seconds,

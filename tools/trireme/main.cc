@@ -17,22 +17,17 @@
 #include "trireme/core/log.h"
 #include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
+#include "usage_error.h"
 
 namespace {
 
 // CLI11 has exit codes of its own; ours are fixed: 2 for anything wrong with the command line.
-int report_usage(const CLI::App& program,
-                 const CLI::ParseError& error,
-                 const std::vector<std::string>& words) {
+int report_usage(const CLI::App& program, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help, --version
     program.exit(error);
     return trireme::kExitOk;
   }
-  std::fprintf(stderr,
-               "trireme: %s%s\n"
-               "Run \"trireme --help\" or \"trireme COMMAND --help\" to see its options.\n",
-               error.what(),
-               trireme::tools::suggestion_for(words).c_str());
+  std::fprintf(stderr, "trireme: %s\n", trireme::tools::usage_error_text(program, error).c_str());
   return trireme::kExitUsage;
 }
 
@@ -56,7 +51,7 @@ int run_program(int argc, char** argv) {
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
     program.parse(words);
   } catch (const CLI::ParseError& error) {
-    return report_usage(program, error, {argv + 1, argv + argc});
+    return report_usage(program, error);
   }
   return action();
 }

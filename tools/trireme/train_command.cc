@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
@@ -263,64 +262,6 @@ int run_training(const TrainCommand& command) {
 
 }  // namespace
 
-std::string suggestion_for(const std::vector<std::string>& words) {
-  if (words.empty()) {
-    return {};
-  }
-  const auto unknown = [](const std::string& word, const std::vector<std::string>& commands) {
-    if (word.starts_with("-") ||
-        std::find(commands.begin(), commands.end(), word) != commands.end()) {
-      return std::string();
-    }
-    const std::string near = nearest_name(word, commands);
-    return concat(
-        "; found \"", word, "\"", near.empty() ? "" : concat(", did you mean ", near, "?"));
-  };
-  std::string other =
-      words[0] == "ckpt" && words.size() > 1
-          ? unknown(words[1], {"ls", "show", "verify", "export", "import", "diff", "prune"})
-          : unknown(words[0],
-                    {"run",
-                     "bench",
-                     "ckpt",
-                     "compare",
-                     "doctor",
-                     "plot",
-                     "predict",
-                     "train",
-                     "sample"});
-  if (!other.empty()) {
-    return other;
-  }
-  if (words[0] != "train") {
-    return {};
-  }
-  std::vector<std::string> flags = {"--config",
-                                    "--resume",
-                                    "--print-config",
-                                    "--help",
-                                    "--settings-page",
-                                    "--nnodes",
-                                    "--node-rank",
-                                    "--rendezvous",
-                                    "--backend",
-                                    "--token-file",
-                                    "--interfaces",
-                                    "--algorithm",
-                                    "--sum-group"};
-  for (const Setting& setting : settings_table()) {
-    flags.push_back(setting.flag());
-  }
-  for (const std::string& word : words) {
-    const std::string flag = word.substr(0, word.find('='));
-    if (flag.starts_with("--") && std::find(flags.begin(), flags.end(), flag) == flags.end()) {
-      const std::string near = nearest_name(flag, flags);
-      return near.empty() ? "" : concat("; did you mean ", near, "?");
-    }
-  }
-  return {};
-}
-
 void add_train_command(CLI::App& program, Action& action) {
   auto command = std::make_shared<TrainCommand>();
   CLI::App* train =
@@ -340,7 +281,7 @@ void add_train_command(CLI::App& program, Action& action) {
       ->type_name("[RUN|STEP|never]");
   add_machine_options(*train, command->machines);
   train->add_flag("--print-config", command->print_config, "Print the settings in effect");
-  train->add_flag("--settings-page", command->page, "");  // for docs/train.md
+  train->add_flag("--settings-page", command->page, "")->group("");  // for docs/train.md
   for (const Setting& setting : settings_table()) {
     const std::string names = (setting.name == "ranks" ? "-n," : "") + setting.flag();
     const bool switches = setting.kind == "on/off";

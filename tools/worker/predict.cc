@@ -21,6 +21,7 @@
 #include "trireme/train/preprocessing_file.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/weights.h"
+#include "usage_error.h"
 #include "worker.h"
 
 namespace trireme::worker {
@@ -363,9 +364,7 @@ int predict(const std::vector<std::string>& arguments) {
       app.exit(error);
       return kExitOk;
     }
-    std::fprintf(stderr,
-                 "trireme predict: %s\nRun \"trireme predict --help\" for what it takes.\n",
-                 error.what());
+    std::fprintf(stderr, "trireme predict: %s\n", tools::usage_error_text(app, error).c_str());
     return kExitUsage;
   }
   return run_prediction(options);

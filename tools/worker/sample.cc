@@ -17,6 +17,7 @@
 #include "trireme/settings/settings_table.h"
 #include "trireme/train/task.h"
 #include "trireme/train/weights.h"
+#include "usage_error.h"
 #include "worker.h"
 
 namespace trireme::worker {
@@ -202,10 +203,7 @@ int sample(const std::vector<std::string>& arguments) {
       app.exit(error);
       return kExitOk;
     }
-    std::fprintf(stderr,
-                 "trireme sample: %s\n"
-                 "Run \"trireme sample --help\" to see its options.\n",
-                 error.what());
+    std::fprintf(stderr, "trireme sample: %s\n", tools::usage_error_text(app, error).c_str());
     return kExitUsage;
   }
   return write_text(options);
