@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "settings/deepspeed_names.h"
+#include "settings/json_mistakes.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
 #include "trireme/core/log.h"
@@ -37,23 +38,19 @@ Json parse_without_repetition(const std::string& text, const std::string& source
 }
 
 // Which of the two counts would be anybody's guess.
-void refuse_two_names(const std::set<std::string>& ours,
-                      const detail::DeepspeedNotes& theirs,
-                      const std::string& source) {
+void refuse_two_names(const std::set<std::string>& ours, detail::DeepspeedNotes& theirs) {
   for (const auto& [name, other] : theirs.set_by) {
-    TRIREME_CHECK(ours.count(name) == 0,
-                  source,
-                  ": expected one name for each setting, found \"",
-                  name,
-                  "\" and DeepSpeed's ",
-                  other,
-                  ", which set the same thing: leave one of them out");
+    if (ours.count(name) > 0) {
+      theirs.problems.push_back(concat("expected one name for each setting, found \"",
+                                       name,
+                                       "\" and DeepSpeed's ",
+                                       other,
+                                       ", which set the same thing: leave one of them out"));
+    }
   }
 }
 
-}  // namespace
-
-void apply_json(TrainSettings& settings, const std::string& text, const std::string& source) {
+Json parsed(const std::string& text, const std::string& source) {
   if (const auto deep = json_too_deep_at(text)) {
     throw ConfigError(concat(source,
                              ", byte ",
@@ -66,23 +63,46 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
   try {
     json = parse_without_repetition(text, source);
   } catch (const Json::parse_error& error) {
-    throw ConfigError(concat(
-        source, ", byte ", error.byte, ": expected JSON, found something else: ", error.what()));
+    throw ConfigError(concat(source, ": ", detail::describe_mistake(text, error)));
   } catch (const Json::out_of_range& error) {
-    throw ConfigError(concat(source, ": expected numbers that a double holds: ", error.what()));
+    throw ConfigError(concat(source, ": ", detail::describe_mistake(text, error)));
   }
   TRIREME_CHECK(json.is_object(),
                 source,
                 ": expected one JSON object { \"name\": value, ... }, found ",
                 json.type_name());
+  return json;
+}
+
+// All at once: who mends a file wants to know what else is wrong with it.
+void refuse_problems(const std::vector<std::string>& problems, const std::string& source) {
+  if (problems.empty()) {
+    return;
+  }
+  if (problems.size() == 1) {
+    throw ConfigError(concat(source, ": ", problems.front()));
+  }
+  std::string text = concat(source, ": ", problems.size(), " problems:");
+  for (const std::string& problem : problems) {
+    text += concat("\n  ", problem);
+  }
+  throw ConfigError(text);
+}
+
+}  // namespace
+
+void apply_json(TrainSettings& settings, const std::string& text, const std::string& source) {
+  const Json json = parsed(text, source);
   std::vector<std::string> names = detail::deepspeed_names();
   for (const Setting& setting : settings_table()) {
     names.push_back(setting.name);
   }
   std::set<std::string> own_names;
   detail::DeepspeedNotes notes;
-  for (const auto& [name, value] : json.items()) {
-    try {
+  for (const auto& item : json.items()) {
+    const std::string& name = item.key();
+    const Json& value = item.value();
+    notes.attempt([&] {
       const Setting* ours = nullptr;
       for (const Setting& setting : settings_table()) {
         ours = setting.name == name ? &setting : ours;
@@ -99,13 +119,15 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
                                  near.empty() ? "; trireme train --help lists all of them"
                                               : concat("; did you mean \"", near, "\"?")));
       }
-    } catch (const ConfigError& error) {
-      throw ConfigError(concat(source, ": ", error.what()));
-    }
+    });
   }
-  refuse_two_names(own_names, notes, source);
+  refuse_two_names(own_names, notes);
+  refuse_problems(notes.problems, source);
   for (const std::string& name : notes.without_effect) {
     log(LogLevel::kWarning, concat(source, ": ", name, " has no effect here"));
+  }
+  for (const std::string& text_of_note : notes.remarks) {
+    log(LogLevel::kWarning, concat(source, ": ", text_of_note));
   }
 }
 

@@ -44,6 +44,14 @@ void require_object(const std::string& name, const Json& value) {
   TRIREME_CHECK(value.is_object(), name, ": expected an object { ... }, found ", value.dump());
 }
 
+// Calls each(name, value) for all members, also after one that is refused.
+template <class Each>
+void for_each_item(const Json& object, DeepspeedNotes& notes, const Each& each) {
+  for (const auto& item : object.items()) {
+    notes.attempt([&] { each(item.key(), item.value()); });
+  }
+}
+
 [[noreturn]] void refuse_unknown(const std::string& object,
                                  const std::string& name,
                                  const Names& known) {
@@ -66,7 +74,7 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
   static const Names known_params = {
       "lr", "betas", "eps", "weight_decay", "momentum", "nesterov", "adam_w_mode"};
   static const Names tuning = {"torch_adam", "fused"};
-  for (const auto& [name, item] : value.items()) {
+  for_each_item(value, notes, [&](const std::string& name, const Json& item) {
     if (name == "type") {
       TRIREME_CHECK(item.is_string(), "optimizer.type: expected a name, found ", item.dump());
       std::string type = item.get<std::string>();
@@ -84,12 +92,15 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
     } else {
       refuse_unknown("optimizer", name, {"type", "params"});
     }
-  }
+  });
   const Json params = value.value("params", Json::object());
-  for (const auto& [name, item] : params.items()) {
+  if (!params.is_object()) {
+    return;  // that has been said
+  }
+  for_each_item(params, notes, [&](const std::string& name, const Json& item) {
     const std::string whole = "optimizer.params." + name;
     if (name == "betas" && item == Json("auto")) {
-      continue;
+      return;
     }
     if (name == "betas") {
       TRIREME_CHECK(item.is_array() && item.size() == 2,
@@ -119,18 +130,18 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
     } else {
       refuse_unknown("optimizer.params", name, known_params);
     }
-  }
+  });
 }
 
 void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
   require_object("scheduler", value);
   const Json params = value.value("params", Json::object());
   require_object("scheduler.params", params);
-  for (const auto& [name, item] : value.items()) {
+  for_each_item(value, notes, [&](const std::string& name, const Json& /*item*/) {
     if (name != "type" && name != "params") {
       refuse_unknown("scheduler", name, {"type", "params"});
     }
-  }
+  });
   const Json named = value.value("type", Json());
   const std::string type = named.is_string() ? named.get<std::string>() : "";
   notes.set_by["schedule"] = "scheduler.type";
@@ -155,13 +166,18 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
              "cos_min_ratio",
              "warmup_type",
              "last_batch_iteration"};
-    set({settings, notes},
-        "final_factor",
-        "scheduler.params.cos_min_ratio",
-        Json(number("cos_min_ratio", 0.0001)));
-    TRIREME_CHECK(number("warmup_min_ratio", 0) == 0,
-                  "scheduler.params.warmup_min_ratio: a warm-up begins at 0 here, found ",
-                  number("warmup_min_ratio", 0));
+    notes.attempt([&] {
+      set({settings, notes},
+          "final_factor",
+          "scheduler.params.cos_min_ratio",
+          Json(number("cos_min_ratio", 0.0001)));
+    });
+    notes.attempt([&] {
+      TRIREME_CHECK(number("warmup_min_ratio", 0) == 0,
+                    "scheduler.params.warmup_min_ratio: expected 0, since a warm-up begins at 0 in "
+                    "Trireme, found ",
+                    number("warmup_min_ratio", 0));
+    });
   } else if (type == "OneCycle") {
     settings.schedule = "one_cycle";
     known = {"cycle_min_lr", "cycle_max_lr", "cycle_first_step_size", "cycle_second_step_size"};
@@ -187,7 +203,7 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
         named.is_null() ? "none" : named.dump(),
         "; Trireme's own schedules are set with \"schedule\""));
   }
-  for (const auto& [name, item] : params.items()) {
+  for_each_item(params, notes, [&](const std::string& name, const Json& item) {
     const std::string whole = "scheduler.params." + name;
     if (!contains(known, name)) {
       refuse_unknown("scheduler.params", name, known);
@@ -201,25 +217,32 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
     } else if (name == "warmup_min_lr") {
       TRIREME_CHECK(item == Json(0) || item == Json(0.0) || item == Json("auto"),
                     whole,
-                    ": a warm-up begins at 0 here, found ",
+                    ": expected 0, since a warm-up begins at 0 in Trireme, found ",
                     item.dump());
     } else if (name == "warmup_type") {
-      TRIREME_CHECK(item == Json("linear"),
-                    whole,
-                    ": Trireme warms up linearly (\"linear\"), found ",
-                    item.dump());
+      TRIREME_CHECK(
+          item == Json("linear"),
+          whole,
+          ": expected \"linear\": in Trireme a warm-up raises the learning rate by the same "
+          "amount in each step; found ",
+          item.dump());
     } else if (name == "last_batch_iteration") {
       notes.without_effect.push_back(whole);
     }
-  }
+  });
   const bool warms_up = type != "OneCycle";
   if (warms_up && !params.contains("warmup_type")) {
-    notes.without_effect.push_back(
-        "scheduler.params.warmup_type (DeepSpeed's default is log, here it is linear)");
+    notes.remarks.emplace_back(
+        "the warm-up is linear, as with \"warmup_type\": \"linear\"; DeepSpeed's default is "
+        "\"log\", "
+        "which Trireme does not have");
   }
   if (warms_up && !params.contains("warmup_num_steps")) {
     settings.warm_up = 1000;  // DeepSpeed's default
     notes.set_by["warm_up"] = "scheduler.type (whose warmup_num_steps is 1000 if it is not given)";
+    notes.remarks.emplace_back(
+        "the warm-up takes 1000 steps, DeepSpeed's default; scheduler.params.warmup_num_steps sets "
+        "another number");
   }
 }
 
@@ -242,7 +265,7 @@ void apply_zero(TrainSettings& settings, const Json& value, DeepspeedNotes& note
                                "elastic_checkpoint",
                                "ignore_unused_parameters",
                                "memory_efficient_linear"};
-  for (const auto& [name, item] : value.items()) {
+  for_each_item(value, notes, [&](const std::string& name, const Json& item) {
     const std::string whole = "zero_optimization." + name;
     if (name == "stage") {
       set({settings, notes}, "zero", whole, item);
@@ -264,7 +287,7 @@ void apply_zero(TrainSettings& settings, const Json& value, DeepspeedNotes& note
       known.insert(known.end(), {"stage", "reduce_bucket_size"});
       refuse_unknown("zero_optimization", name, known);
     }
-  }
+  });
 }
 
 void apply_half(TrainSettings& settings,
@@ -275,12 +298,14 @@ void apply_half(TrainSettings& settings,
   const bool enabled = value.value("enabled", Json(false)) == Json(true);
   if (enabled) {
     const char* precision = which == "bf16" ? "bfloat16" : "float16";
-    TRIREME_CHECK(settings.precision == "float32" || settings.precision == precision,
-                  "bf16 and fp16 are both enabled: choose one");
+    notes.attempt([&] {
+      TRIREME_CHECK(settings.precision == "float32" || settings.precision == precision,
+                    "bf16 and fp16 are both enabled: choose one");
+    });
     settings.precision = precision;
     notes.set_by["precision"] = which + ".enabled";
   }
-  for (const auto& [name, item] : value.items()) {
+  for_each_item(value, notes, [&](const std::string& name, const Json& item) {
     const std::string whole = concat(which, ".", name);
     if (name == "enabled") {
       TRIREME_CHECK(item.is_boolean() || item == Json("auto"),
@@ -303,7 +328,7 @@ void apply_half(TrainSettings& settings,
       refuse_unknown(
           which, name, {"enabled", "initial_scale_power", "loss_scale_window", "loss_scale"});
     }
-  }
+  });
 }
 
 using Apply = std::function<void(TrainSettings&, const Json&, DeepspeedNotes&)>;
@@ -342,14 +367,14 @@ const std::map<std::string, Apply>& handlers() {
              "tensorboard",
              "tensorboard.enabled",
              value.value("enabled", Json(false)));
-         for (const auto& [name, item] : value.items()) {
+         for_each_item(value, notes, [&](const std::string& name, const Json& /*item*/) {
            if (name == "output_path" || name == "job_name") {
              notes.without_effect.push_back(
                  concat("tensorboard.", name, " (the run folder has the file)"));
            } else if (name != "enabled") {
              refuse_unknown("tensorboard", name, {"enabled", "output_path", "job_name"});
            }
-         }
+         });
        }},
       {"wall_clock_breakdown", tuning("wall_clock_breakdown")},
       {"zero_allow_untested_optimizer", tuning("zero_allow_untested_optimizer")},

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "trireme/core/error.h"
 #include "trireme/settings/train_settings.h"
 
 namespace trireme::detail {
@@ -13,13 +14,25 @@ namespace trireme::detail {
 // What a configuration of DeepSpeed has said besides values.
 struct DeepspeedNotes {
   std::vector<std::string> without_effect;
+  std::vector<std::string> remarks;           // what is done otherwise than by DeepSpeed
+  std::vector<std::string> problems;          // what cannot be done
   std::map<std::string, std::string> set_by;  // the names of our settings, and theirs
+
+  // Takes a ConfigError for a problem, so that what comes after it is looked at, too.
+  template <class Action>
+  void attempt(const Action& action) {
+    try {
+      action();
+    } catch (const ConfigError& error) {
+      problems.emplace_back(error.what());
+    }
+  }
 };
 
 // A top-level name of DeepSpeed's configuration that Trireme's has not. False where it is none; the
 // settings that correspond to it are set otherwise. Names that tune DeepSpeed's own machinery and
-// cannot change a result are collected in `notes`; what would change it and has no
-// counterpart is refused (ConfigError).
+// cannot change a result are collected in `notes`; what would change it and has no counterpart is a
+// problem in `notes`, or refused (ConfigError).
 bool apply_deepspeed(TrainSettings& settings,
                      const std::string& name,
                      const nlohmann::json& value,

@@ -319,13 +319,78 @@ TEST(Configuration, RefusesUnknownNamesWithTheNearest) {
   }
 }
 
-TEST(Configuration, NamesFileAndByteOfBrokenJson) {
-  expect_parts(refusal_of_json(R"({"batch": 3,})"), {"a.json", "byte 13"});
-  expect_parts(refusal_of_json(""), {"a.json", "expected JSON"});
-  expect_parts(refusal_of_json("{\"data\": \"\xff\"}"), {"a.json", "byte 11"});
-  expect_parts(refusal_of_json("[1, 2]"), {"a.json", "object", "array"});
-  expect_parts(refusal_of_json("3"), {"a.json", "object", "number"});
-  expect_parts(refusal_of_json(R"({"lr": 1e999})"), {"a.json"});
+TEST(Configuration, SaysWhereJsonIsBrokenAndWhatWasExpected) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {R"({"batch": 3,})",
+       {"line 1, column 13: expected a name in double quotes, found '}'", "one too many"}},
+      {"{\n  \"batch\": 3\n  \"lr\": 1\n}",
+       {"line 3, column 3: expected ',' or '}', found \"lr\""}},
+      {"{\n  batch: 3\n}", {"line 2, column 3: expected a name in double quotes, found 'b"}},
+      {"{\"batch\" 3}", {"line 1, column 10: expected ':' after the name, found '3'"}},
+      {"{\"batch\": }", {"line 1, column 11: expected a value", "found '}'"}},
+      {"{\"flip\": True}", {"line 1, column 10: expected a value", "found 'True'"}},
+      {"{\"hidden\": [3 4]}", {"line 1, column 15: expected ',' or ']', found '4'"}},
+      {"{\"batch\": 3", {"line 1, column 12: expected ',' or '}', found the end of the file"}},
+      {"{\"batch\": -}", {"line 1, column 1", "expected a number like 3"}},
+      {"{\"data\": \"a\nb\"}",
+       {"line 1, column 12: expected text on one line", "the end of the line"}},
+      {"{\"data\": \"a", {"line 1, column 12: expected a closing double quote", "end of the file"}},
+      {"{\"data\": \"a\\d\"}", {"line 1, column 1", "after a backslash", "found 'd'"}},
+      {"{\"data\": \"\xff\"}", {"line 1, column 11: expected text in UTF-8, found \\xff"}},
+      {"{\"batch\": 3}\n}",
+       {"line 2, column 1: expected nothing more after the last '}', found '}'"}},
+      {"// mine\n{}", {"line 1, column ", "JSON has no comments"}},
+      {"", {"expected JSON", "found an empty file"}},
+      {" \n ", {"expected JSON", "found an empty file"}},
+      {"[1, 2]", {"object", "array"}},
+      {"3", {"object", "number"}},
+      {"{\n\"lr\": 1e999}",
+       {"line 2, column 7: expected numbers that a double holds", "found 1e999"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    const std::string message = refusal_of_json(text);
+    expect_parts(message, parts);
+    EXPECT_EQ(message.find("a.json: "), 0U) << message;
+    for (const char* inside : {"json.exception", "syntax error", "literal", "last read"}) {
+      EXPECT_EQ(message.find(inside), std::string::npos) << message;
+    }
+  }
+}
+
+// Who mends a file is told all that is wrong with it.
+TEST(Configuration, ListsAllProblems) {
+  const std::string message = refusal_of_json(R"({
+    "bacth": 3, "steps": "many", "lr": 1,
+    "optimizer": {"type": "Sgdd", "params": {"lr": 2, "betas": [1], "lrr": 3}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log", "warmup_min_lr": 1}},
+    "zero_optimization": {"stage": 7, "offload_param": {"device": "cpu"}},
+    "bf16": {"enabled": true}, "fp16": {"enabled": true, "loss_scale": 8}})");
+  expect_parts(message,
+               {"a.json: 12 problems:\n",
+                "\n  unknown name \"bacth\"; did you mean \"batch\"?",
+                "\n  steps: expected a whole number",
+                "\n  optimizer.type: expected",
+                "\n  optimizer.params.betas: expected two numbers",
+                "\n  optimizer.params: unknown name \"lrr\"",
+                "\n  scheduler.params.warmup_type: expected \"linear\"",
+                "\n  scheduler.params.warmup_min_lr: expected 0",
+                "\n  zero_optimization.stage",
+                "\n  zero_optimization.offload_param",
+                "\n  bf16 and fp16 are both enabled",
+                "\n  fp16.loss_scale: expected 0",
+                "\n  expected one name for each setting, found \"lr\""});
+}
+
+TEST(FlagNames, StandForTheSettingsThatAMessageBeginsWith) {
+  EXPECT_EQ(with_flags("batch: expected 3", {"batch"}), "--batch: expected 3");
+  EXPECT_EQ(with_flags("micro_batch: expected 3", {"batch"}),
+            "micro_batch (--micro-batch): expected 3");
+  EXPECT_EQ(with_flags("ranks: expected 3", {"ranks"}), "-n: expected 3");
+  EXPECT_EQ(with_flags("micro_batch, accumulate: expected 3", {"accumulate"}),
+            "micro_batch (--micro-batch), --accumulate: expected 3");
+  for (const std::string other : {"a.json: batch: expected 3", "batch", "", "it failed: batch"}) {
+    EXPECT_EQ(with_flags(other, {"batch"}), other);
+  }
 }
 
 TEST(Configuration, RefusesJsonThatIsNestedWithoutEnd) {

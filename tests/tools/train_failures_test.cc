@@ -100,6 +100,10 @@ TEST_F(TrainFailures, SayWhichModelTakesATable) {
   }
   expect_failure("--steps 1 --model mlp -n 1 --data " + table, 3, {"\"Rome\"", "--categorical"});
 }
+  // A column that is not there is no fault of the table.
+  expect_failure("--steps 1 --model mlp -n 2 --target knid --data " + table,
+                 2,
+                 {"target (--target): expected a column", "\"town\"", "did you mean \"kind\"?"});
 
 // As GNU timeout ends it: one signal for the program, one for its group.
 TEST_F(TrainFailures, SaveACheckpointWhenTerminatedTwiceAtOnce) {
@@ -206,11 +210,6 @@ TEST_F(TrainFailures, NameTheFileThatCouldNotBeWritten) {
   }
 }
 
-TEST_F(TrainFailures, NameDataThatIsNotThere) {
-  const std::string nothing = path("nothing.txt");
-  for (const std::string& data :
-       {"--data " + nothing, "-n 3 --data " + nothing, "--eval-data " + nothing}) {
-    expect_failure(gpt() + "--steps 1 " + data, 2, {nothing, "data: expected a file or folder"});
 // Whether one rank has seen it, or all of them.
 TEST_F(TrainFailures, AreToldOnce) {
   fs::create_directories(path("run-1/train.log"));  // rank 0 alone writes there
@@ -230,6 +229,11 @@ TEST_F(TrainFailures, AreToldOnce) {
 }
 
     EXPECT_FALSE(fs::exists(path("run-" + std::to_string(runs_)))) << "a folder for nothing";
+TEST_F(TrainFailures, NameDataThatIsNotThere) {
+  const std::string nothing = path("nothing.txt");
+  for (const std::string& data :
+       {"--data " + nothing, "-n 3 --data " + nothing, "--eval-data " + nothing}) {
+    expect_failure(gpt() + "--steps 1 " + data, 2, {nothing, "data: expected a file or folder"});
   }
 }
 
@@ -295,15 +299,17 @@ TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
 // 60 images; of a text, whole windows of 16 characters and the one that follows them.
 TEST_F(TrainFailures, RefuseABatchThatIsLargerThanTheData) {
   train_well("whole", mlp() + "--batch 60 --steps 1");
-  expect_failure(mlp() + "--batch 62 --steps 1 -n 2",
-                 2,
-                 {"batch: expected", "60 samples to train on", "found 62", "--batch 60 or less"});
+  expect_failure(
+      mlp() + "--batch 62 --steps 1 -n 2",
+      2,
+      {"batch (--batch): expected", "60 samples to train on", "found 62", "--batch 60 or less"});
   expect_failure(mlp() + "--batch 72 --micro-batch 8 --steps 1",
                  2,
                  {"--batch 56 (a multiple of the micro-batch of 8) or less"});
-  expect_failure(mlp() + "--batch-schedule 5:62 --steps 1",
-                 2,
-                 {"batch_schedule: expected", "found 62 from step 5 on", "60 samples"});
+  expect_failure(
+      mlp() + "--batch-schedule 5:62 --steps 1",
+      2,
+      {"batch_schedule (--batch-schedule): expected", "found 62 from step 5 on", "60 samples"});
   // What a fold leaves, and what is held out.
   train_well("folds", mlp() + "--folds 3 --batch 40 --steps 1");
   expect_failure(
@@ -324,12 +330,12 @@ TEST_F(TrainFailures, RefuseWrongUsage) {
       {"--steps three", {"--steps: expected", "\"three\""}},
       {"--steps", {"--steps"}},
       {"--steps 1.5", {"steps", "1.5"}},
-      {"--zero 4", {"zero", "4"}},
-      {"-n -2", {"ranks", "-2"}},
+      {"--zero 4", {"--zero: expected", "4"}},
+      {"-n -2", {"-n: expected", "-2"}},
       {"--optimizer adan", {"optimizer", "did you mean adam"}},
-      {"--batch 10 --micro-batch 3", {"micro_batch", "10"}},
-      {"--memory-limit lots", {"memory_limit", "lots"}},
-      {"--flip perhaps", {"flip", "perhaps"}},
+      {"--batch 10 --micro-batch 3", {"--micro-batch: expected", "10"}},
+      {"--memory-limit lots", {"--memory-limit: expected", "lots"}},
+      {"--flip perhaps", {"--flip: expected", "perhaps"}},
       {"--steps 3 stray", {"stray"}},
       {"--steps 1 --data a.txt b.txt", {"b.txt"}},
       {"--config /no/such.json", {"/no/such.json", "No such file"}},
@@ -347,7 +353,7 @@ TEST_F(TrainFailures, RefuseWrongUsage) {
 TEST_F(TrainFailures, RefuseConfigurationsThatAreNone) {
   const std::vector<std::pair<std::string, Words>> cases = {
       {"", {"expected JSON"}},
-      {"{\"batch\": 3,}", {"byte 13"}},
+      {"{\"batch\": 3,}", {"line 1, column 13"}},
       {"[]", {"object"}},
       {R"({"bacth": 3})", {"did you mean \"batch\""}},
       {R"({"zero_optimization": {"offload_param": {"device": "cpu"}}})", {"does not offload"}},

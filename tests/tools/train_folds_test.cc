@@ -128,7 +128,7 @@ TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
     const Finished one = resume("run", {"-n", sample % 2 == 0 ? "1" : "2"});
     // 3 where the launcher hears first of a rank that missed the one that refused.
     EXPECT_TRUE(one.code == 2 || one.code == 3) << sample << one.out;
-    expect_parts(one.err, {"data: fold 1", "other samples", data_.path(), "--run"});
+    expect_parts(one.err, {"data (--data): fold 1", "other samples", data_.path(), "--run"});
   }
   // Other data of the same size. Where a fold is from before all samples were looked at, those that
   // it was evaluated on tell.

@@ -317,9 +317,9 @@ TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
       {{"--resume", path("nowhere")}, {path("nowhere"), "found nothing"}},
       {{"--resume"}, {"--resume", "--run"}},
       {{"--resume", "7"}, {"--resume", "--run"}},
-      {{"--weights-partial"}, {"weights_partial", "weights_from"}},
-      {{"--snapshot-limit", "much"}, {"snapshot_limit", "much"}},
-      {{"--save-every", "-1"}, {"save_every", "-1"}},
+      {{"--weights-partial"}, {"--weights-partial: ", "weights_from"}},
+      {{"--snapshot-limit", "much"}, {"--snapshot-limit: ", "much"}},
+      {{"--save-every", "-1"}, {"--save-every: ", "-1"}},
   };
   for (const auto& [given, parts] : cases) {
     Words command = {trireme_binary(), "train", "--model", "mlp"};

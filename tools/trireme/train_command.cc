@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include <unistd.h>
 
@@ -55,10 +56,25 @@ std::string text_of(const std::string& path) {
 // What is given, over these.
 TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
   if (!command.config.empty()) {
+// Whoever has typed a flag is told of the flag, not of the setting.
+template <class Action>
+void naming_flags(const TrainCommand& command, const Action& action) {
+  try {
+    action();
+  } catch (const ConfigError& error) {
+    std::set<std::string> names;
+    for (const auto& [setting, value] : command.flags) {
+      names.insert(setting->name);
+    }
+    throw ConfigError(with_flags(error.what(), names));
+  }
+}
+
     apply_json(settings, text_of(command.config), command.config);
   }
   for (const auto& [setting, value] : command.flags) {
-    setting->set_text(settings, value);
+    naming_flags(command,
+                 [&, &setting = setting, &value = value] { setting->set_text(settings, value); });
   }
   return settings;
 }
@@ -200,7 +216,8 @@ int run_training(const TrainCommand& command) {
     wanted.ranks *= command.machines.nodes;  // if every machine has as many
   }
   const bool knows_ranks = !several || command.print_config;
-  TrainSettings settings = knows_ranks ? resolve(wanted) : wanted;
+  TrainSettings settings = wanted;
+  naming_flags(command, [&] { settings = knows_ranks ? resolve(wanted) : wanted; });
   settings.run = run;
   if (step && knows_ranks) {
     check_settings(run, *step, settings);
@@ -213,7 +230,8 @@ int run_training(const TrainCommand& command) {
                 "--nnodes ",
                 command.machines.nodes,
                 ": expected --run FOLDER, a folder that all machines share, found none");
-  const TrainSettings checked = several ? resolved_without_ranks(settings) : settings;
+  TrainSettings checked = settings;
+  naming_flags(command, [&] { checked = several ? resolved_without_ranks(settings) : settings; });
   check_data(checked);
   settings.threads = checked.threads;
   if (settings.run.empty()) {

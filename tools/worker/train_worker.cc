@@ -375,12 +375,13 @@ int train_in(const std::string& run, const std::string& step) {
   } catch (const std::exception& error) {
     // Most failures are seen by all ranks alike; one says so. What only this rank has seen reaches
     // rank 0 as the reason why it was left alone.
-    const std::string reason = readable(error);
+    const bool usage = dynamic_cast<const ConfigError*>(&error) != nullptr;
+    const std::string reason = usage ? with_flags(error.what(), {}) : readable(error);
     job.abandon(concat("rank ", job.rank(), ": ", reason));
     if (job.rank() == 0) {
       std::fprintf(stderr, "trireme: %s\n", reason.c_str());
     }
-    return dynamic_cast<const ConfigError*>(&error) != nullptr ? kExitUsage : 1;
+    return usage ? kExitUsage : 1;
   }
 }
 

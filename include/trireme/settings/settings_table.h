@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,11 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
 
 // The inverse: one flat object, names as in the table.
 std::string to_json(const TrainSettings& settings);
+
+// A message about settings ("batch: expected ...", "micro_batch, accumulate: ...") for somebody at
+// a command line: names the flag of each that was given by its flag, and the flag beside the name
+// of each other one. Any other message is returned as it is.
+std::string with_flags(const std::string& message, const std::set<std::string>& given_by_flag);
 
 // The variable in which `trireme train` hands its settings to the ranks: JSON, or the path of a
 // file with it.
