@@ -8,11 +8,16 @@
 #include <sstream>
 
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "trireme/core/environment.h"
+#include "trireme/core/error.h"
 
 namespace trireme {
 namespace {
+
+using detail::concat;
 
 std::optional<std::string> first_line(const std::string& path) {
   std::ifstream file(path);
@@ -173,6 +178,41 @@ std::uint64_t memory_quota_bytes(const std::string& root) {
     limit = std::min(limit, number_in(folder + "/memory.limit_in_bytes").value_or(kNone));
   });
   return limit < kNone ? limit : 0;
+}
+
+std::uint64_t available_processes(std::string* limit, const std::string& root) {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  const auto bound = [&](std::uint64_t most, std::uint64_t used, const std::string& name) {
+    const std::uint64_t left = most > used ? most - used : 0;
+    if (left < available) {
+      available = left;
+      if (limit != nullptr) {
+        *limit = name;
+      }
+    }
+  };
+  const auto bound_by_group = [&](const std::string& folder) {
+    const auto most = number_in(folder + "/pids.max");
+    const auto used = number_in(folder + "/pids.current");
+    if (most && used) {
+      bound(*most, *used, "pids.max of the control group");
+    }
+  };
+  const std::string groups = root + "/sys/fs/cgroup";
+  for_each_group(groups, cgroup_path(root, ""), bound_by_group);
+  for_each_group(groups + "/pids", cgroup_path(root, "pids"), bound_by_group);
+  for (const char* name : {"pid_max", "threads-max"}) {
+    if (const auto most = number_in(root + "/proc/sys/kernel/" + name)) {
+      bound(*most, 0, concat("/proc/sys/kernel/", name));
+    }
+  }
+  rlimit own{};
+  // The administrator is above it.
+  if (root.empty() && geteuid() != 0 && getrlimit(RLIMIT_NPROC, &own) == 0 &&
+      own.rlim_cur != RLIM_INFINITY) {
+    bound(own.rlim_cur, 0, "ulimit -u");
+  }
+  return available;
 }
 
 }  // namespace trireme

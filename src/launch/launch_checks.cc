@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -11,6 +12,7 @@
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
 
 namespace trireme::detail {
 namespace {
@@ -59,6 +61,12 @@ void check_interfaces(const LaunchOptions& options) {
   }
 }
 
+// "1.5 GiB".
+std::string gibibytes(std::uint64_t bytes) {
+  const double tenths = std::floor(static_cast<double>(bytes) / 0x1p30 * 10);
+  return concat(tenths / 10, " GiB");
+}
+
 }  // namespace
 
 void check_options(const LaunchOptions& options) {
@@ -98,6 +106,41 @@ void check_options(const LaunchOptions& options) {
   if (options.nodes > 1) {
     check_interfaces(options);
   }
+  check_room(options);
 }
 
 }  // namespace trireme::detail
+
+namespace trireme {
+
+void check_room(const LaunchOptions& options) {
+  const auto ranks = static_cast<std::uint64_t>(std::max(0, options.ranks));
+  const std::uint64_t memory = available_memory_bytes();
+  const std::uint64_t room = memory / std::max<std::uint64_t>(1, options.rank_bytes);
+  TRIREME_CHECK(
+      ranks <= room,
+      "-n: ",
+      ranks,
+      ranks == 1 ? " rank needs" : " ranks need",
+      " at least ",
+      detail::gibibytes(ranks * options.rank_bytes),
+      " of memory (",
+      options.rank_bytes >> 20,
+      " MiB each), found ",
+      detail::gibibytes(memory),
+      " available on this machine, limits of control groups included: ",
+      room > 0 ? detail::concat("start at most ", room, " here, or free memory") : "free memory");
+  std::string limit;
+  const std::uint64_t processes = available_processes(&limit);
+  TRIREME_CHECK(ranks <= processes,
+                "-n: ",
+                ranks,
+                ranks == 1 ? " rank needs" : " ranks need",
+                " as many processes, found room for ",
+                processes,
+                " (",
+                limit,
+                "): start fewer, or raise that limit");
+}
+
+}  // namespace trireme

@@ -63,6 +63,29 @@ TEST_F(FullGroup, OfPageCacheHasRoom) {
   EXPECT_EQ(available_memory_bytes(root()), kLimit) << "never more than the limit";
 }
 
+TEST_F(FullGroup, HasRoomForAsManyProcessesAsItsTightestLimit) {
+  std::string limit;
+  write("/proc/self/cgroup", "0::/outer/inner\n");
+  EXPECT_GT(available_processes(&limit, root()), 1'000'000'000U) << "no limit at all";
+  EXPECT_EQ(limit, "");
+  write("/proc/sys/kernel/pid_max", "4194304\n");
+  write("/proc/sys/kernel/threads-max", "5000\n");
+  EXPECT_EQ(available_processes(&limit, root()), 5000U);
+  EXPECT_EQ(limit, "/proc/sys/kernel/threads-max");
+  write("/sys/fs/cgroup/outer/inner/pids.max", "max\n");
+  write("/sys/fs/cgroup/outer/inner/pids.current", "3\n");
+  write("/sys/fs/cgroup/outer/pids.max", "100\n");
+  write("/sys/fs/cgroup/outer/pids.current", "40\n");
+  EXPECT_EQ(available_processes(&limit, root()), 60U);
+  EXPECT_NE(limit.find("pids.max"), std::string::npos) << limit;
+  write("/sys/fs/cgroup/outer/pids.current", "400\n");
+  EXPECT_EQ(available_processes(nullptr, root()), 0U);
+  write("/proc/self/cgroup", "7:pids:/job\n0::/\n");  // of the older kind
+  write("/sys/fs/cgroup/pids/job/pids.max", "20\n");
+  write("/sys/fs/cgroup/pids/job/pids.current", "5\n");
+  EXPECT_EQ(available_processes(nullptr, root()), 15U);
+}
+
 TEST(Machine, IsReadTheSameInEveryLocale) {
   const testing::TemporaryFolder folder;
   const auto write = [&](const std::string& path, const std::string& text) {

@@ -217,5 +217,14 @@ TEST(LaunchCall, KeepsLogsWhereItIsTold) {
   EXPECT_EQ(read_file(folder.path() + "/rank-0.log"), "once\nonce\n");
 }
 
+TEST(LaunchCall, AsksWhetherThereIsRoom) {
+  LaunchOptions options;
+  options.command = {"/bin/true"};
+  EXPECT_NO_THROW(check_room(options));
+  options.rank_bytes = std::uint64_t{1} << 50;
+  EXPECT_THROW(check_room(options), ConfigError);
+  EXPECT_THROW(launch(options), ConfigError);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -113,6 +113,63 @@ TEST(RunCommand, RefusesWrongUsageWithCodeTwo) {
   EXPECT_EQ(run_program({trireme_binary(), "run", "--help"}).code, 0);
 }
 
+// A million ranks: 8 TiB for what each takes at least. Never fewer than no machine has room for.
+TEST(RunCommand, RefusesMoreRanksThanTheMachineHasRoomFor) {
+  const Finished result = run({"-n", "1048576", "--", "true"});
+  EXPECT_EQ(result.code, 2) << result.err;
+  expect_parts(result.err,
+               {"-n: 1048576 ranks need at least 8192 GiB of memory (8 MiB each)",
+                "available on this machine",
+                "start at most "});
+}
+
+TEST(RunCommand, NamesTheNearestFlagAndItsOwnHelp) {
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
+      {{"run", "-n", "2", "--log-dri", "x", "--", "true"},
+       {"flags of trireme run, found --log-dri; did you mean --log-dir?",
+        "\"trireme run --help\""}},
+      {{"run", "-n", "2", "--nobind", "true"}, {"found --nobind; did you mean --no-bind?"}},
+      {{"doctor", "--timeuot=3"},
+       {"found --timeuot; did you mean --timeout?", "trireme doctor --"}},
+      {{"compare", "a", "b", "--jsno", "x"},
+       {"flags of trireme compare, found --jsno; did you mean --json?"}},
+      {{"ckpt", "shwo", "x"}, {"found \"shwo\"; did you mean show?", "\"trireme ckpt --help\""}},
+      {{"ckpt", "show", "x", "--stpe", "3"},
+       {"flags of trireme ckpt show, found --stpe; did you mean --step?",
+        "\"trireme ckpt show --help\""}},
+      {{"compare", "a", "b", "c"}, {"nothing more for trireme compare, found \"c\""}},
+      {{}, {"expected a command (run, ", "found none", "\"trireme --help\""}},
+      {{"--vresion"}, {"flags of trireme, found --vresion; did you mean --version?"}},
+      {{"run", "-n", "0", "--", "true"}, {"found \"0\"", "\"trireme run --help\""}},
+  };
+  for (const auto& [arguments, parts] : cases) {
+    std::vector<std::string> words = arguments;
+    words.insert(words.begin(), trireme_binary());
+    const Finished result = run_program(words);
+    EXPECT_EQ(result.code, 2) << result.err;
+    expect_parts(result.err, parts);
+  }
+}
+
+// In the same words whoever is asked.
+TEST(RunCommand, NamesTheBackendsThatThereAre) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"run", "-n", "2"},
+                                                  {"train", "-n", "2"},
+                                                  {"doctor", "-n", "2"},
+                                                  {"bench", "collectives", "-n", "2"}}) {
+    std::vector<std::string> words = command;
+    words.insert(words.begin(), trireme_binary());
+    words.insert(words.end(), {"--backend", "nccl"});
+    if (command.front() == "run") {
+      words.insert(words.end(), {"--", "true"});
+    }
+    const Finished result = run_program(words);
+    EXPECT_EQ(result.code, 2) << result.err;
+    expect_parts(result.err,
+                 {"trireme: --backend: expected auto, shm, ucx or mpi, found \"nccl\""});
+  }
+}
+
 TEST(RunCommand, SaysThatAFileIsNoProgram) {
   const testing::TemporaryFolder folder;
   const std::string path = folder.path() + "/broken";

@@ -6,6 +6,7 @@
 
 #include "tools/train_runs.h"
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/core/machine.h"
 
 namespace trireme {
 namespace {
@@ -99,11 +100,11 @@ TEST_F(TrainFailures, SayWhichModelTakesATable) {
         "--steps 1 --model " + model + " --data " + table, 2, {"does not take tables", "mlp"});
   }
   expect_failure("--steps 1 --model mlp -n 1 --data " + table, 3, {"\"Rome\"", "--categorical"});
-}
   // A column that is not there is no fault of the table.
   expect_failure("--steps 1 --model mlp -n 2 --target knid --data " + table,
                  2,
                  {"target (--target): expected a column", "\"town\"", "did you mean \"kind\"?"});
+}
 
 // As GNU timeout ends it: one signal for the program, one for its group.
 TEST_F(TrainFailures, SaveACheckpointWhenTerminatedTwiceAtOnce) {
@@ -228,12 +229,12 @@ TEST_F(TrainFailures, AreToldOnce) {
   }
 }
 
-    EXPECT_FALSE(fs::exists(path("run-" + std::to_string(runs_)))) << "a folder for nothing";
 TEST_F(TrainFailures, NameDataThatIsNotThere) {
   const std::string nothing = path("nothing.txt");
   for (const std::string& data :
        {"--data " + nothing, "-n 3 --data " + nothing, "--eval-data " + nothing}) {
     expect_failure(gpt() + "--steps 1 " + data, 2, {nothing, "data: expected a file or folder"});
+    EXPECT_FALSE(fs::exists(path("run-" + std::to_string(runs_)))) << "a folder for nothing";
   }
 }
 
@@ -347,6 +348,16 @@ TEST_F(TrainFailures, RefuseWrongUsage) {
     expect_failure(settings, 2, all);
     EXPECT_FALSE(fs::exists(path("run-" + std::to_string(runs_))))
         << settings << " has made a folder";
+  }
+}
+
+TEST_F(TrainFailures, RefuseMoreRanksThanTheMachineHasRoomFor) {
+  if (available_memory_bytes() < std::uint64_t{256} << 30) {
+    expect_failure(
+        gpt() + "-n 4096 --batch 4096 --micro-batch 1",
+        2,
+        {"-n: 4096 ranks need at least 256 GiB of memory (64 MiB each)", "start at most"});
+    EXPECT_FALSE(fs::exists(path("run-1"))) << "a folder for nothing";
   }
 }
 

@@ -28,6 +28,9 @@ namespace {
 namespace fs = std::filesystem;
 using detail::concat;
 
+// Of a rank, before it has a model or data: LibTorch's own.
+constexpr std::uint64_t kLeastRankBytes = std::uint64_t{64} << 20;
+
 // After Ctrl-C: for the step at hand, and for writing the weights.
 constexpr double kTimeToEnd = 60;
 
@@ -53,9 +56,6 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What is given, over these.
-TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
-  if (!command.config.empty()) {
 // Whoever has typed a flag is told of the flag, not of the setting.
 template <class Action>
 void naming_flags(const TrainCommand& command, const Action& action) {
@@ -70,6 +70,9 @@ void naming_flags(const TrainCommand& command, const Action& action) {
   }
 }
 
+// What is given, over these.
+TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
+  if (!command.config.empty()) {
     apply_json(settings, text_of(command.config), command.config);
   }
   for (const auto& [setting, value] : command.flags) {
@@ -234,6 +237,12 @@ int run_training(const TrainCommand& command) {
   naming_flags(command, [&] { checked = several ? resolved_without_ranks(settings) : settings; });
   check_data(checked);
   settings.threads = checked.threads;
+  LaunchOptions options = command.machines;
+  options.ranks = static_cast<int>(settings.ranks);
+  options.rank_bytes = kLeastRankBytes;
+  if (!foreign) {
+    check_room(options);  // before a folder is made
+  }
   if (settings.run.empty()) {
     settings.run = dated_folder(settings.model);
   }
@@ -256,13 +265,11 @@ int run_training(const TrainCommand& command) {
   if (foreign) {
     return train_as_rank(settings, step);
   }
-  LaunchOptions options = command.machines;
   options.command = {sibling_path("trireme-worker"), "train", settings.run};
   if (step) {
     options.command.push_back(std::to_string(*step));
   }
   options.environment = {concat(kEnvTrainSettings, "=", inherited_text(to_json(settings)))};
-  options.ranks = static_cast<int>(settings.ranks);
   options.threads = static_cast<int>(settings.threads);
   options.timeout_seconds = settings.timeout;
   options.log_dir = (fs::path(settings.run) / "logs").string();

@@ -23,4 +23,10 @@ std::uint64_t available_memory_bytes(const std::string& root = "");
 // Bytes that the tightest control group above this process lets it have; 0 for no limit.
 std::uint64_t memory_quota_bytes(const std::string& root = "");
 
+// How many more processes this one may start, by the tightest control group above it (pids.max, as
+// docker --pids-limit sets it), by the user's limit (ulimit -u, which is one for all of the user's
+// processes) and by the machine's; all of these count threads as well. `limit` gets the name of the
+// tightest.
+std::uint64_t available_processes(std::string* limit = nullptr, const std::string& root = "");
+
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,9 @@ struct LaunchOptions {
   // Threads per rank (OMP_NUM_THREADS and the like). Not set: a rank's share of the processors, or
   // what the environment already says.
   std::optional<int> threads;
+  // Memory that a rank takes at the very least: a machine that does not have it for all its ranks
+  // is spared the attempt (check_room).
+  std::uint64_t rank_bytes = std::uint64_t{8} << 20;
   // A folder for rank-R.log files and flight records; created. Empty: none.
   std::string log_dir;
   // The deadline of every wait inside the job, the rendezvous included. Not set: the library's.
@@ -52,6 +56,11 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitRankFailed = 3;
 inline constexpr int kExitRendezvousTimedOut = 4;
+
+// Throws ConfigError where this machine, or the control group that this process is in, clearly has
+// no room for options.ranks: they need more memory or more processes than are left. `launch` asks,
+// too.
+void check_room(const LaunchOptions& options);
 
 // Starts the ranks, prints their output line by line with the rank in front, forwards signals,
 // and returns when all have ended. When one fails the others are ended too, and it is named with
