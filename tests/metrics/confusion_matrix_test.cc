@@ -164,10 +164,10 @@ TEST(ConfusionMatrix, TableShowsTheNamesOfClasses) {
   matrix.add(0, 1, 10);
   matrix.add(1, 1, 60);
   EXPECT_EQ(matrix.to_string({"no", "peut-\xc3\xaatre"}),
-            "    target          no  peut-\xc3\xaatre  precision     recall         F1    samples\n"
-            "        no          30          10     1.0000     0.7500     0.8571         40\n"
-            "peut-\xc3\xaatre           0          60     0.8571     1.0000     0.9231         60\n"
-            "   average                             0.9286     0.8750     0.8901        100\n");
+            "   target         no  peut-\xc3\xaatre  precision     recall         F1    samples\n"
+            "       no         30         10     1.0000     0.7500     0.8571         40\n"
+            "peut-\xc3\xaatre          0         60     0.8571     1.0000     0.9231         60\n"
+            "  average                           0.9286     0.8750     0.8901        100\n");
   EXPECT_THROW(matrix.to_string({"one"}), ConfigError);
 }
 

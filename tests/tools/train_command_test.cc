@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <regex>
 #include <set>
 
 #include "tools/train_runs.h"
@@ -127,7 +128,8 @@ TEST_F(TrainCommand, ClassesAreCalledWhatTheDataCallsThem) {
   expect_parts(log, {shown});
   // Images have numbers only.
   train_well("numbers", mlp() + "--steps 2");
-  expect_parts(read_file(path("numbers") + "/train.log"), {" target   0   1   2  precision"});
+  EXPECT_TRUE(std::regex_search(read_file(path("numbers") + "/train.log"),
+                                std::regex(" target +0 +1 +2  precision")));
   EXPECT_FALSE(summary("numbers").at("classes").at(0).contains("name"));
 }
 
