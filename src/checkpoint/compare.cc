@@ -46,7 +46,12 @@ double distance(Dtype dtype, const std::byte* a, const std::byte* b) {
       return integer_distance<std::int32_t>(a, b);
     case Dtype::kInt64:
       return integer_distance<std::int64_t>(a, b);
+    case Dtype::kInt16:
+      return integer_distance<std::int16_t>(a, b);
+    case Dtype::kInt8:
+      return integer_distance<std::int8_t>(a, b);
     case Dtype::kUint8:
+    case Dtype::kBool:
       return integer_distance<std::uint8_t>(a, b);
     default:
       break;

@@ -32,7 +32,10 @@ constexpr DtypeName kDtypeNames[] = {{Dtype::kFloat32, "F32"},
                                      {Dtype::kBFloat16, "BF16"},
                                      {Dtype::kInt32, "I32"},
                                      {Dtype::kInt64, "I64"},
-                                     {Dtype::kUint8, "U8"}};
+                                     {Dtype::kUint8, "U8"},
+                                     {Dtype::kInt8, "I8"},
+                                     {Dtype::kInt16, "I16"},
+                                     {Dtype::kBool, "BOOL"}};
 
 }  // namespace
 

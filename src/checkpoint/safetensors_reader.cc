@@ -189,7 +189,8 @@ class SafetensorsFile::Impl {
     const bool skipped = skipped_ && skipped_(name);
     const std::optional<Dtype> known = detail::dtype_called(dtype);
     if (!known && !skipped) {
-      broken(concat("expected a dtype of F32, F64, F16, BF16, I32, I64 or U8, found ", dtype));
+      broken(concat(
+          "expected a dtype of F32, F64, F16, BF16, I64, I32, I16, I8, U8 or BOOL, found ", dtype));
     }
     entry.dtype = known.value_or(Dtype::kUint8);
     std::uint64_t numel = 1;

@@ -58,6 +58,15 @@ void check_ranges(OpKind kind, const std::vector<Range>& ranges, std::int64_t nu
   }
 }
 
+void check_can_reduce(OpKind kind, ReduceOp op, Dtype dtype) {
+  TRIREME_CHECK(dtype != Dtype::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax,
+                op_name(kind),
+                ": ",
+                reduce_name(op),
+                " of bool would not be bool: use ReduceOp::kMin (all are true) or kMax (any is), "
+                "or convert to an integer type first");
+}
+
 void check_terms(OpKind kind, ReduceOp op, const SumTerms& terms, std::int64_t numel) {
   TRIREME_CHECK(op == ReduceOp::kSum || (terms.absent.empty() && !terms.accumulate),
                 op_name(kind),
@@ -133,6 +142,7 @@ Work Communicator::submit_to(Communicator& other, Operation operation) {
 }
 
 Work Communicator::all_reduce(const Span& data, ReduceOp op, SumTerms terms) {
+  check_can_reduce(OpKind::kAllReduce, op, data.dtype());
   check_terms(OpKind::kAllReduce, op, terms, data.numel());
   TRIREME_CHECK(!terms.accumulate, "all_reduce: only reduce_scatter can accumulate");
   return submit({.kind = OpKind::kAllReduce,
@@ -153,6 +163,7 @@ Work Communicator::reduce_scatter(
   if (!widens) {
     check_same_dtype(kKind, input, output);
   }
+  check_can_reduce(kKind, op, input.dtype());
   check_terms(kKind, op, terms, input.numel());
   const std::int64_t total = input.numel();
   counts = checked_counts(kKind, std::move(counts), total);
@@ -192,6 +203,7 @@ Work Communicator::broadcast(const Span& data, int root) {
 }
 
 Work Communicator::reduce(const Span& data, int root, ReduceOp op) {
+  check_can_reduce(OpKind::kReduce, op, data.dtype());
   check_root(OpKind::kReduce, root);
   return submit({.kind = OpKind::kReduce,
                  .reduce = op,

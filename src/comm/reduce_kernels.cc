@@ -261,7 +261,12 @@ void reduce(const Reduction& reduction) {
       return reduce_integers<std::int32_t, std::int64_t>(reduction);
     case Dtype::kInt64:
       return reduce_integers<std::int64_t, std::int64_t>(reduction);
+    case Dtype::kInt16:
+      return reduce_integers<std::int16_t, std::int64_t>(reduction);
+    case Dtype::kInt8:
+      return reduce_integers<std::int8_t, std::int64_t>(reduction);
     case Dtype::kUint8:
+    case Dtype::kBool:  // minimum and maximum only
       return reduce_integers<std::uint8_t, std::int64_t>(reduction);
     default:
       return HWY_DYNAMIC_DISPATCH(reduce_floats)(reduction);

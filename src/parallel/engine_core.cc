@@ -140,9 +140,7 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
     scaler_ = std::make_unique<LossScaler>(options_.loss_scale);
   }
   for (const Parameter& parameter : parameters_) {
-    const bool floating = parameter.dtype != Dtype::kInt32 && parameter.dtype != Dtype::kInt64 &&
-                          parameter.dtype != Dtype::kUint8;
-    TRIREME_CHECK(floating || !parameter.trainable,
+    TRIREME_CHECK(is_float(parameter.dtype) || !parameter.trainable,
                   "parameter ",
                   parameter.name,
                   " is ",

@@ -30,19 +30,14 @@ struct Copies {
   at::Tensor generator;
 };
 
-bool is_plain(at::ScalarType type) {
-  return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16 ||
-         type == at::kInt || type == at::kLong || type == at::kByte;
-}
-
 // A buffer's shape as checkpoints have it: elements of other types are their bytes.
 StateTensor tensor_of_buffer(const std::string& name, const at::Tensor& buffer) {
   StateTensor tensor;
   tensor.kind = kBufferKind;
   tensor.name = name;
   tensor.shape = buffer.sizes().vec();
-  if (is_plain(buffer.scalar_type())) {
-    tensor.dtype = dtype_of(buffer.scalar_type());
+  if (const auto dtype = find_dtype(buffer.scalar_type())) {
+    tensor.dtype = *dtype;
   } else {
     tensor.dtype = Dtype::kUint8;
     tensor.shape.push_back(static_cast<std::int64_t>(buffer.element_size()));

@@ -141,7 +141,19 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     parameter.tensor = tensor;
     parameter.sizes = tensor.sizes().vec();
     parameter.numel = tensor.numel();
-    parameter.dtype = dtype_of(tensor.scalar_type());
+    const auto dtype = find_dtype(tensor.scalar_type());
+    TRIREME_CHECK(
+        dtype,
+        "parameter ",
+        item.key(),
+        " is of ",
+        c10::toString(tensor.scalar_type()),
+        ", which cannot be divided among ranks: expected float32, float64, float16 or bfloat16, "
+        "or, if it is frozen, int64, int32, int16, int8, uint8 or bool",
+        tensor.is_complex() ? "; register torch::view_as_real() of it, and use "
+                              "torch::view_as_complex() in forward()"
+                            : "");
+    parameter.dtype = *dtype;
     parameter.trainable = tensor.requires_grad();
     // Memory formats (channels_last) are kept; memory with holes or overlaps becomes contiguous.
     if (tensor.is_non_overlapping_and_dense()) {

@@ -1,40 +1,51 @@
 #include "trireme/tensor/span.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 
 #include "tensor/span_guard.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
 
-Dtype dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return Dtype::kFloat32;
-    case at::kDouble:
-      return Dtype::kFloat64;
-    case at::kHalf:
-      return Dtype::kFloat16;
-    case at::kBFloat16:
-      return Dtype::kBFloat16;
-    case at::kInt:
-      return Dtype::kInt32;
-    case at::kLong:
-      return Dtype::kInt64;
-    case at::kByte:
-      return Dtype::kUint8;
-    default:
-      throw ConfigError(
-          detail::concat("a tensor of ",
-                         c10::toString(type),
-                         " cannot be communicated: use float32, float64, float16, bfloat16, "
-                         "int32, int64 or uint8"));
+namespace {
+
+constexpr at::ScalarType kTypes[] = {at::kFloat,
+                                     at::kDouble,
+                                     at::kHalf,
+                                     at::kBFloat16,
+                                     at::kInt,
+                                     at::kLong,
+                                     at::kByte,
+                                     at::kChar,
+                                     at::kShort,
+                                     at::kBool};
+static_assert(std::size(kTypes) == kDtypeCount);
+
+}  // namespace
+
+std::optional<Dtype> find_dtype(at::ScalarType type) {
+  const auto* const found = std::find(std::begin(kTypes), std::end(kTypes), type);
+  if (found == std::end(kTypes)) {
+    return std::nullopt;
   }
+  return static_cast<Dtype>(found - std::begin(kTypes));
+}
+
+Dtype dtype_of(at::ScalarType type) {
+  if (const auto dtype = find_dtype(type)) {
+    return *dtype;
+  }
+  throw ConfigError(
+      detail::concat("a tensor of ",
+                     c10::toString(type),
+                     " cannot be communicated: use float32, float64, float16, bfloat16, int64, "
+                     "int32, int16, int8, uint8 or bool",
+                     c10::isComplexType(type) ? ", or torch::view_as_real() of it" : ""));
 }
 
 at::ScalarType scalar_type_of(Dtype dtype) {
-  constexpr at::ScalarType kTypes[] = {
-      at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte};
   return kTypes[static_cast<int>(dtype)];
 }
 

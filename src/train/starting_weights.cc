@@ -100,7 +100,7 @@ void begin_with_weights(const TrainSettings& settings,
     const at::Tensor values =
         at::empty(mine.sizes(), scalar_type_of(source->tensors()[index].dtype));
     source->read(index, static_cast<std::byte*>(values.mutable_data_ptr()));
-    mine.copy_(values);
+    mine.copy_(values.scalar_type() == at::kBool ? values.view(at::kByte).ne(0) : values);
   }
   say(concat(
       "starting from the weights of ", source->path(), ", ", counted(fitting.size(), "tensor")));

@@ -90,6 +90,9 @@ void write_tree(const Tree& tree, const TensorSource& source, OutputArchive& arc
     at::Tensor values =
         at::empty(about.shape, at::TensorOptions().dtype(scalar_type_of(about.dtype)));
     source.read(index, static_cast<std::byte*>(values.mutable_data_ptr()));
+    if (about.dtype == Dtype::kBool) {
+      values = values.view(at::kByte).ne(0);  // as load_weights takes it
+    }
     const bool buffer = about.kind == kBufferKind;
     if (!buffer && values.is_floating_point()) {
       values.requires_grad_(true);  // as those of a module

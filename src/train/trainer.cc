@@ -18,6 +18,7 @@
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/train/half_speed.h"
+#include "trireme/train/weights.h"
 
 namespace trireme {
 namespace {
@@ -522,6 +523,11 @@ TrainResult train(const TrainSettings& settings,
     if (!warning.empty()) {
       say(warning);
     }
+  }
+  if (here.save_weights || here.save_initial) {
+    check_weights(*model.module,
+                  "save_weights: the model cannot be written to a file (train it with "
+                  "save_weights and save_initial off, or change it)");
   }
   RunCheckpoints kept(here, checkpoints, *model.module, world, observer, say);
   if (!here.weights_from.empty() && !kept.resumed_step()) {

@@ -30,25 +30,49 @@ std::vector<Named> tensors_of(const torch::nn::Module& module) {
   return all;
 }
 
-Dtype dtype_in(const std::string& path, const Named& each) {
-  try {
-    return dtype_of(each.tensor.scalar_type());
-  } catch (const ConfigError& error) {
-    throw ConfigError(detail::concat(
-        "\"", path, "\": the tensor ", each.name, " cannot be saved: ", error.what()));
+// Why a file of weights cannot have a tensor; empty where it can.
+std::string refusal(const Named& each) {
+  const at::ScalarType type = each.tensor.scalar_type();
+  if (find_dtype(type) && each.tensor.layout() == at::kStrided) {
+    return {};
   }
+  return detail::concat(
+      "the tensor ",
+      each.name,
+      " cannot be saved: it is of ",
+      c10::toString(type),
+      each.tensor.layout() == at::kStrided ? "" : ", and not dense",
+      "; a file of weights has dense tensors of float32, float64, float16, bfloat16, int64, "
+      "int32, int16, int8, uint8 or bool",
+      c10::isComplexType(type) ? ": register torch::view_as_real() of it, and use "
+                                 "torch::view_as_complex() in forward()"
+                               : "");
+}
+
+// Values of a file on their way to a tensor of the model.
+void copy_values(const at::Tensor& to, const at::Tensor& from) {
+  // Whatever is not 0 is true, also where another program has written 255 for it.
+  to.copy_(from.scalar_type() == at::kBool ? from.view(at::kByte).ne(0) : from);
 }
 
 }  // namespace
+
+void check_weights(const torch::nn::Module& module, const std::string& where) {
+  for (const Named& each : tensors_of(module)) {
+    const std::string reason = refusal(each);
+    TRIREME_CHECK(reason.empty(), where, ": ", reason);
+  }
+}
 
 void save_weights(const std::string& path,
                   const torch::nn::Module& module,
                   const std::map<std::string, std::string>& metadata) {
   const at::NoGradGuard no_grad;
+  check_weights(module, detail::concat("\"", path, "\""));
   const std::vector<Named> all = tensors_of(module);
   std::vector<TensorEntry> entries;
   for (const Named& each : all) {
-    entries.push_back({each.name, dtype_in(path, each), each.tensor.sizes().vec()});
+    entries.push_back({each.name, dtype_of(each.tensor.scalar_type()), each.tensor.sizes().vec()});
   }
   std::map<std::string, std::string> all_metadata = metadata;
   all_metadata.merge(module_notes(module));
@@ -89,9 +113,10 @@ void load_weights(const std::string& path, torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   for (const Named& each : all) {
     const ConstSpan values = file.tensor(each.name);
-    each.tensor.copy_(at::from_blob(const_cast<std::byte*>(values.bytes()),
-                                    each.tensor.sizes(),
-                                    at::TensorOptions().dtype(scalar_type_of(values.dtype()))));
+    copy_values(each.tensor,
+                at::from_blob(const_cast<std::byte*>(values.bytes()),
+                              each.tensor.sizes(),
+                              at::TensorOptions().dtype(scalar_type_of(values.dtype()))));
   }
 }
 
@@ -125,7 +150,7 @@ void load_weights(const TensorSource& source, torch::nn::Module& module) {
     const at::Tensor values =
         at::empty(all[i].tensor.sizes(), scalar_type_of(found[places[i]].dtype));
     source.read(places[i], static_cast<std::byte*>(values.mutable_data_ptr()));
-    all[i].tensor.copy_(values);
+    copy_values(all[i].tensor, values);
   }
 }
 

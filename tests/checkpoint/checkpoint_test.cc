@@ -38,7 +38,10 @@ constexpr Dtype kDtypes[] = {Dtype::kFloat32,
                              Dtype::kBFloat16,
                              Dtype::kInt32,
                              Dtype::kInt64,
-                             Dtype::kUint8};
+                             Dtype::kUint8,
+                             Dtype::kInt8,
+                             Dtype::kInt16,
+                             Dtype::kBool};
 
 // All dtypes; scalars, nothing, one element, primes; orders of memory.
 std::vector<MadeTensor> all_kinds() {

@@ -161,7 +161,8 @@ TEST(Convert, EveryValueIsRoundedOnceToTheNearest) {
 }
 
 TEST(Convert, IntegersStayWhatTheyAre) {
-  for (const Dtype integer : {Dtype::kInt32, Dtype::kInt64, Dtype::kUint8}) {
+  for (const Dtype integer :
+       {Dtype::kInt32, Dtype::kInt64, Dtype::kUint8, Dtype::kInt8, Dtype::kInt16, Dtype::kBool}) {
     for (int other = 0; other < kDtypeCount; ++other) {
       EXPECT_EQ(detail::can_convert(integer, static_cast<Dtype>(other)),
                 integer == static_cast<Dtype>(other));

@@ -26,7 +26,10 @@ constexpr Dtype kAllDtypes[] = {Dtype::kFloat32,
                                 Dtype::kBFloat16,
                                 Dtype::kInt32,
                                 Dtype::kInt64,
-                                Dtype::kUint8};
+                                Dtype::kUint8,
+                                Dtype::kInt8,
+                                Dtype::kInt16,
+                                Dtype::kBool};
 
 struct NamedBytes {
   TensorEntry entry;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -89,6 +90,9 @@ class Checker {
 
   void check_all() {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax}) {
+      if (dtype_ == Dtype::kBool && (op == ReduceOp::kSum || op == ReduceOp::kAverage)) {
+        continue;  // refused
+      }
       const Bytes reduced = testing::reduce_in_order(dtype_, op, inputs_);
       all_reduce(op, reduced);
       reduce_scatter(op, reduced);
@@ -300,6 +304,27 @@ TEST_P(CollectivesTest, GiveTheReferenceBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(World, CollectivesTest, ::testing::Values(1, 2, 3, 4, 8));
+
+TEST(Collectives, SumsOfBoolAreRefused) {
+  testing::fork_world(2, [](World& world) {
+    std::array<bool, 4> flags = {true, false, true, false};
+    const Span data(flags.data(), 4, Dtype::kBool);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+      for (const std::function<void()>& call :
+           {std::function<void()>([&] { world.all_reduce(data, op).wait(); }),
+            std::function<void()>([&] { world.reduce(data, 0, op).wait(); }),
+            std::function<void()>([&] {
+              world.reduce_scatter(data, Span(flags.data(), 2, Dtype::kBool), op).wait();
+            })}) {
+        const std::string message = testing::message_of<ConfigError>(call);
+        EXPECT_NE(message.find("of bool would not be bool"), std::string::npos) << message;
+      }
+    }
+    flags[1] = world.rank() == 1;
+    world.all_reduce(data, ReduceOp::kMax).wait();
+    EXPECT_EQ(flags, (std::array<bool, 4>{true, true, true, false}));
+  });
+}
 
 // The same code with ranks as threads: under the thread sanitizer this is the proof that the
 // synchronisation is right.

@@ -131,6 +131,25 @@ TEST(ReduceKernels, WrapIntegerSumsAndDivideWideAverages) {
             bytes_of<std::uint8_t>({44, 254, 15}));
   EXPECT_EQ(reduce_bytes(Dtype::kUint8, ReduceOp::kAverage, inputs),
             bytes_of<std::uint8_t>({150, 255, 7}));
+  const std::vector<Bytes> small = {bytes_of<std::int8_t>({100, -128, -7}),
+                                    bytes_of<std::int8_t>({100, -128, 8})};
+  EXPECT_EQ(reduce_bytes(Dtype::kInt8, ReduceOp::kSum, small), bytes_of<std::int8_t>({-56, 0, 1}));
+  EXPECT_EQ(reduce_bytes(Dtype::kInt8, ReduceOp::kAverage, small),
+            bytes_of<std::int8_t>({100, -128, 0}));
+  EXPECT_EQ(reduce_bytes(Dtype::kInt8, ReduceOp::kMin, small),
+            bytes_of<std::int8_t>({100, -128, -7}));
+  const std::vector<Bytes> middle = {bytes_of<std::int16_t>({30'000, -7, 255}),
+                                     bytes_of<std::int16_t>({30'000, 6, 1})};
+  EXPECT_EQ(reduce_bytes(Dtype::kInt16, ReduceOp::kSum, middle),
+            bytes_of<std::int16_t>({-5'536, -1, 256}));
+  EXPECT_EQ(reduce_bytes(Dtype::kInt16, ReduceOp::kMax, middle),
+            bytes_of<std::int16_t>({30'000, 6, 255}));
+  const std::vector<Bytes> flags = {bytes_of<std::uint8_t>({0, 0, 1, 1}),
+                                    bytes_of<std::uint8_t>({0, 1, 0, 1})};
+  EXPECT_EQ(reduce_bytes(Dtype::kBool, ReduceOp::kMin, flags),
+            bytes_of<std::uint8_t>({0, 0, 0, 1}));
+  EXPECT_EQ(reduce_bytes(Dtype::kBool, ReduceOp::kMax, flags),
+            bytes_of<std::uint8_t>({0, 1, 1, 1}));
   const std::int32_t most = std::numeric_limits<std::int32_t>::max();
   EXPECT_EQ(reduce_bytes(Dtype::kInt32,
                          ReduceOp::kAverage,

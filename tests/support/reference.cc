@@ -161,6 +161,15 @@ Bytes make_input(Dtype dtype, std::int64_t numel, int rank) {
       case Dtype::kUint8:
         set_element(bytes, i, static_cast<std::uint8_t>(random));
         break;
+      case Dtype::kInt8:
+        set_element(bytes, i, static_cast<std::int8_t>(random));
+        break;
+      case Dtype::kInt16:
+        set_element(bytes, i, static_cast<std::int16_t>(random));
+        break;
+      case Dtype::kBool:
+        set_element(bytes, i, static_cast<std::uint8_t>(random % 2));
+        break;
     }
   }
   return bytes;
@@ -189,6 +198,18 @@ Bytes reduce_in_order(Dtype dtype, ReduceOp op, const std::vector<Bytes>& inputs
           [](std::int64_t value) { return static_cast<std::int32_t>(value); });
     case Dtype::kInt64:
       return reduce_as<std::int64_t, std::int64_t>(op, inputs, same, same);
+    case Dtype::kInt8:
+      return reduce_as<std::int8_t, std::int64_t>(
+          op,
+          inputs,
+          [](std::int8_t value) { return static_cast<std::int64_t>(value); },
+          [](std::int64_t value) { return static_cast<std::int8_t>(value); });
+    case Dtype::kInt16:
+      return reduce_as<std::int16_t, std::int64_t>(
+          op,
+          inputs,
+          [](std::int16_t value) { return static_cast<std::int64_t>(value); },
+          [](std::int64_t value) { return static_cast<std::int16_t>(value); });
     default:
       return reduce_as<std::uint8_t, std::int64_t>(
           op,

@@ -212,8 +212,8 @@ struct Dropping : testing::TestModel {
   Dropping() {
     torch::manual_seed(5);
     layer = register_module("layer", torch::nn::Linear(9, 9));
-    register_buffer("seen", torch::zeros({3, 5}).t());         // not row by row
-    register_buffer("flags", torch::ones({4}, torch::kBool));  // of a type without a name
+    register_buffer("seen", torch::zeros({3, 5}).t());  // not row by row
+    register_buffer("flags", torch::ones({4}, torch::kBool));
     register_buffer("count", torch::zeros({}, torch::kLong));
   }
   Tensor loss(std::int64_t step, std::int64_t m) override {

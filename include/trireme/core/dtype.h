@@ -15,20 +15,31 @@ enum class Dtype : std::uint8_t {
   kInt32 = 4,
   kInt64 = 5,
   kUint8 = 6,
+  kInt8 = 7,
+  kInt16 = 8,
+  kBool = 9,  // a byte, 0 or 1
 };
 
-constexpr int kDtypeCount = 7;
+constexpr int kDtypeCount = 10;
 
 // Bytes of one element.
 constexpr std::size_t dtype_bytes(Dtype dtype) {
-  constexpr std::size_t kBytes[] = {4, 8, 2, 2, 4, 8, 1};
+  constexpr std::size_t kBytes[] = {4, 8, 2, 2, 4, 8, 1, 1, 2, 1};
   return kBytes[static_cast<int>(dtype)];
 }
 
 // As LibTorch spells it: "float32", "bfloat16", ...
 constexpr std::string_view dtype_name(Dtype dtype) {
-  constexpr std::string_view kNames[] = {
-      "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"};
+  constexpr std::string_view kNames[] = {"float32",
+                                         "float64",
+                                         "float16",
+                                         "bfloat16",
+                                         "int32",
+                                         "int64",
+                                         "uint8",
+                                         "int8",
+                                         "int16",
+                                         "bool"};
   return kNames[static_cast<int>(dtype)];
 }
 
@@ -77,6 +88,18 @@ struct DtypeOf<std::int64_t> {
 template <>
 struct DtypeOf<std::uint8_t> {
   static constexpr Dtype kValue = Dtype::kUint8;
+};
+template <>
+struct DtypeOf<std::int8_t> {
+  static constexpr Dtype kValue = Dtype::kInt8;
+};
+template <>
+struct DtypeOf<std::int16_t> {
+  static constexpr Dtype kValue = Dtype::kInt16;
+};
+template <>
+struct DtypeOf<bool> {
+  static constexpr Dtype kValue = Dtype::kBool;
 };
 
 }  // namespace trireme

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 
 #include "trireme/core/span.h"
@@ -19,6 +21,7 @@ struct SpanOf<at::Tensor> {
 
 // The dtype of the same name. Throws ConfigError if there is none.
 Dtype dtype_of(at::ScalarType type);
+std::optional<Dtype> find_dtype(at::ScalarType type);
 at::ScalarType scalar_type_of(Dtype dtype);
 
 }  // namespace trireme
