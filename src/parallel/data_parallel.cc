@@ -10,6 +10,7 @@
 #include "parallel/gradient_reducer.h"
 #include "parallel/half_autocast.h"
 #include "parallel/operator_watch.h"
+#include "parallel/same_on_all_ranks.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
 
@@ -38,8 +39,8 @@ class DataParallelCore {
         broadcast_buffers_(options.broadcast_buffers),
         options_(reducer_options(options)) {
     TRIREME_CHECK(model_ && ranks_, "DataParallel: the model or the world is a null pointer");
-    parameters_ = list_parameters(*model_);
-    check_same_model(parameters_, *ranks_);
+    all_or_none(*ranks_, [&] { parameters_ = list_parameters(*model_); });
+    check_same_model(*model_, parameters_, *ranks_);
     units_ = plan_units(*model_, parameters_, options_, ranks_->size());
     places_ = places_of(units_, parameters_.size());
     reducer_ = std::make_unique<GradientReducer>(

@@ -123,9 +123,9 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   }
   rounds_ = rounds_of(dealt_);
 
-  parameters_ = list_parameters(*model_);
+  all_or_none(*ranks_, [&] { parameters_ = list_parameters(*model_); });
   registered_ = registered_in(*model_);
-  check_same_model(parameters_, *ranks_);
+  check_same_model(*model_, parameters_, *ranks_);
   if (options_.precision != Precision::kAsModel) {
     const auto exact = batch_norm_parameters(*model_);
     for (Parameter& parameter : parameters_) {
@@ -168,14 +168,48 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   } else {
     memory_ = make_mapped_memory(context);
   }
-  optimizer_ = std::make_unique<ShardedOptimizer>(optimizer, context, *memory_, divided);
-  // All memory is there before the first parameter moves: a failure leaves the model as it was.
+  all_or_none(*ranks_, [&] {
+    optimizer_ = std::make_unique<ShardedOptimizer>(optimizer, context, *memory_, divided);
+  });
   gradients_ = std::make_unique<GradientReducer>(
       parameters_, units_, places_, options_, rounds_, *ranks_, *owners_, *ledger_);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+  Originals originals(parameters_.size());
+  try {
+    take_model(originals);
+  } catch (...) {
+    give_back(originals);
+    throw;
+  }
+}
+
+// Note [models that are given back]
+// All memory but that of the parameters is there before the first of them moves. Theirs is taken
+// unit by unit, while that of their tensors goes: a model that fits once need not fit twice. Where
+// a later unit fails, those that have moved are read back from where they are, into memory that
+// they left before. Those whose values or memory were different (rounded to half precision, divided
+// among the ranks by build_sharded) stay where they were until all have moved, which takes less
+// than the sums and states that are written to after that.
+void EngineCore::take_model(Originals& originals) {
+  const auto take = [&](std::size_t unit) {
+    for (const std::size_t p : units_[unit].parameters) {
+      const Parameter& parameter = parameters_[p];
+      const bool same = parameter.tensor.scalar_type() == scalar_type_of(units_[unit].dtype) &&
+                        parameter.tensor.strides() == at::IntArrayRef(parameter.strides) &&
+                        watched_of(parameter.tensor) == nullptr;
+      if (!same) {
+        originals[p] = parameter.tensor.variable_data();
+      }
+    }
     optimizer_->take_masters(unit);
     memory_->adopt(unit);
     optimizer_->take_averages(unit);
+  };
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (owners_->size() == ranks_->size()) {
+      take(unit);
+    } else {
+      all_or_none(*ranks_, [&] { take(unit); });  // the ranks of a machine all fail, or none
+    }
   }
   std::size_t buffer_bytes = 0;
   for (const at::Tensor& buffer : model_->buffers()) {
@@ -185,11 +219,63 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   buffers_charge_ = ledger_->charge(MemoryCategory::kBuffers, buffer_bytes);
   for (Parameter& parameter : parameters_) {
     storages_.push_back(parameter.tensor.storage().unsafeGetStorageImpl());
-    parameter.tensor.mutable_grad().reset();
   }
   hooks_ = std::make_unique<GradientHooks>(
       parameters_,
       [this](std::size_t parameter, const at::Tensor& gradient) { receive(parameter, gradient); });
+  for (Parameter& parameter : parameters_) {
+    parameter.tensor.mutable_grad().reset();
+  }
+}
+
+void EngineCore::give_back(const Originals& originals) {
+  const Unwatched guard;
+  const at::NoGradGuard no_grad;
+  std::string lost;
+  std::string why;
+  const auto settle = [&] {
+    try {
+      memory_->settle();
+    } catch (const Error& error) {
+      why = error.what();
+    }
+  };
+  settle();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    const Watched* watched = watched_of(parameter.tensor);
+    if (watched == nullptr || watched->holder() != Watched::Holder::kEngine) {
+      continue;  // it has not moved
+    }
+    try {
+      parameter.tensor.set_data(originals[i].defined() ? originals[i] : whole(i));
+    } catch (const std::exception& error) {
+      lost += concat(lost.empty() ? "" : ", ", parameter.name);
+      why = error.what();
+    }
+  }
+  settle();
+  if (!lost.empty()) {
+    log(LogLevel::kError,
+        concat("an engine could not be built, and these parameters of its model could not be given "
+               "back: ",
+               lost,
+               " (",
+               why,
+               "): build the model again"));
+  }
+}
+
+at::Tensor EngineCore::whole(std::size_t i) {
+  const Parameter& parameter = parameters_[i];
+  const Place& place = places_[i];
+  const Unit& unit = units_[place.unit];
+  at::Tensor tensor = at::empty_strided(
+      parameter.sizes, parameter.strides, at::TensorOptions().dtype(scalar_type_of(unit.dtype)));
+  const std::int64_t offset = unit.layout.offset(place.index);
+  memory_->read(
+      place.unit, {offset, offset + parameter.numel}, static_cast<std::byte*>(tensor.data_ptr()));
+  return tensor;
 }
 
 void EngineCore::check_options() const {
@@ -912,15 +998,7 @@ void EngineCore::unwrap() {
   }
   const Unwatched guard;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    const Place& place = places_[i];
-    const Unit& unit = units_[place.unit];
-    at::Tensor whole = at::empty_strided(
-        parameter.sizes, parameter.strides, at::TensorOptions().dtype(scalar_type_of(unit.dtype)));
-    const std::int64_t offset = unit.layout.offset(place.index);
-    memory_->read(
-        place.unit, {offset, offset + parameter.numel}, static_cast<std::byte*>(whole.data_ptr()));
-    parameter.tensor.set_data(whole);
+    parameters_[i].tensor.set_data(whole(i));
   }
   hooks_.reset();
   unwrapped_ = true;

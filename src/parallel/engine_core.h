@@ -57,6 +57,13 @@ class EngineCore {
 
  private:
   friend class GatherScope;
+  // By parameter: what it was before it moved, where it is not read back; undefined elsewhere.
+  using Originals = std::vector<at::Tensor>;
+  // Moves the model's parameters; see Note [models that are given back].
+  void take_model(Originals& originals);
+  void give_back(const Originals& originals);
+  // A parameter in memory of its own.
+  at::Tensor whole(std::size_t parameter);
   void check_options() const;
   void check_shard_group();
   void receive(std::size_t parameter, const at::Tensor& gradient);

@@ -18,15 +18,7 @@ GatherScope::GatherScope(EngineCore& core, const std::vector<std::size_t>& param
   std::size_t bytes = 0;
   std::vector<at::Tensor> wholes;  // of all, before any changes: there may not be room for them
   for (const std::size_t i : parameters_) {
-    const Parameter& parameter = core_.parameters_[i];
-    const Place& place = core_.places_[i];
-    const Unit& unit = core_.units_[place.unit];
-    const at::Tensor& whole = wholes.emplace_back(at::empty_strided(
-        parameter.sizes, parameter.strides, at::TensorOptions().dtype(scalar_type_of(unit.dtype))));
-    const std::int64_t offset = unit.layout.offset(place.index);
-    core_.memory_->read(
-        place.unit, {offset, offset + parameter.numel}, static_cast<std::byte*>(whole.data_ptr()));
-    bytes += whole.nbytes();
+    bytes += wholes.emplace_back(core_.whole(i)).nbytes();
   }
   charge_ = core_.ledger_->charge(MemoryCategory::kGather, bytes);
   for (std::size_t k = 0; k < parameters_.size(); ++k) {

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "parallel/accumulate.h"
+#include "parallel/same_on_all_ranks.h"
 
 namespace trireme::detail {
 
@@ -21,26 +22,36 @@ GradientSums::GradientSums(const std::vector<Unit>& units,
       sums_(units.size()) {
   const bool alone = ranks.size() == 1;
   const bool whole_memory = alone || options.zero <= 1;
+  const auto range_of = [&](std::size_t u) {
+    return whole_memory ? Range{0, units[u].layout.total_numel()} : mine(u);
+  };
+  const auto bytes_of = [&](std::size_t u) {
+    return static_cast<std::size_t>(range_of(u).size()) * dtype_bytes(units[u].sum_dtype());
+  };
+  const bool shared = whole_memory && !alone;
+  all_or_none(ranks, [&] {
+    for (std::size_t u = 0; u < units.size() && !shared; ++u) {
+      if (units[u].trainable) {
+        sums_[u].own = std::make_shared<HostMemory>(bytes_of(u));
+        sums_[u].data = sums_[u].own->data();
+        sums_[u].first = range_of(u).begin;
+      }
+    }
+  });
   for (std::size_t u = 0; u < units.size(); ++u) {
     const Unit& unit = units[u];
     if (!unit.trainable) {
       continue;
     }
     Sums& sums = sums_[u];
-    const std::size_t element = dtype_bytes(unit.sum_dtype());
-    const Range range = whole_memory ? Range{0, unit.layout.total_numel()} : mine(u);
-    const std::size_t bytes = static_cast<std::size_t>(range.size()) * element;
-    if (whole_memory && !alone) {
-      sums.shared = ranks.allocate(bytes);
+    if (shared) {
+      sums.shared = ranks.allocate(bytes_of(u));
       sums.data = sums.shared.data();
-    } else {
-      sums.own = std::make_shared<HostMemory>(bytes);
-      sums.data = sums.own->data();
-      sums.first = range.begin;
     }
-    sums.charges.push_back(ledger.charge(MemoryCategory::kGradients, bytes));
+    sums.charges.push_back(ledger.charge(MemoryCategory::kGradients, bytes_of(u)));
     if (!whole_memory && options.sum_order == SumOrder::kLocalFirst) {
-      const std::size_t whole = static_cast<std::size_t>(unit.layout.total_numel()) * element;
+      const std::size_t whole =
+          static_cast<std::size_t>(unit.layout.total_numel()) * dtype_bytes(unit.sum_dtype());
       sums.local = ranks.allocate(whole);
       sums.charges.push_back(ledger.charge(MemoryCategory::kBuckets, whole));
     }

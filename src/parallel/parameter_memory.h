@@ -18,6 +18,8 @@ class ParameterMemory {
   // Moves a unit's parameters (rank 0's values) into this memory, and points their tensors at it.
   // One unit at a time, so that a model never takes its memory twice. Collective.
   virtual void adopt(std::size_t unit) = 0;
+  // Before and after units are read although not all have been adopted, which failed. Collective.
+  virtual void settle() {}
 
   // This rank's range of a unit; writable between two calls of finish_update. What the ranges of
   // an update are when parameters are whole everywhere and everyone updates everything: all of it.

@@ -29,6 +29,34 @@ std::string describe(const Parameter& parameter) {
          (parameter.sparse ? ", sparse gradients" : "");
 }
 
+std::string describe(const std::string& name, const at::Tensor& buffer) {
+  return buffer.defined() ? concat("buffer ", name, " ", buffer.scalar_type(), buffer.sizes())
+                          : concat("buffer ", name, ", undefined");
+}
+
+// They travel as bytes.
+void check_buffers(const torch::nn::Module& model) {
+  for (const auto& item : model.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    if (!buffer.defined()) {
+      continue;
+    }
+    TRIREME_CHECK(buffer.device().is_cpu(),
+                  "buffer ",
+                  item.key(),
+                  " is on ",
+                  buffer.device().str(),
+                  ": this build trains on the CPU, move the model with model->to(torch::kCPU)");
+    TRIREME_CHECK(buffer.layout() == at::kStrided && !buffer.is_quantized(),
+                  "buffer ",
+                  item.key(),
+                  " is ",
+                  buffer.is_quantized() ? "quantized" : "not dense",
+                  ": it cannot be copied from rank to rank; register what to_dense(), or "
+                  "int_repr() of a quantized one, returns");
+  }
+}
+
 // Where in its storage a tensor's elements are.
 Range extent_of(const at::Tensor& tensor) {
   std::int64_t last = tensor.storage_offset();
@@ -165,6 +193,7 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     parameters.push_back(std::move(parameter));
   }
   check_own_memory(model);
+  check_buffers(model);
   TRIREME_CHECK(!parameters.empty(),
                 "the module ",
                 model.name(),
@@ -191,11 +220,16 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
   return parameters;
 }
 
-void check_same_model(const std::vector<Parameter>& parameters, Communicator& ranks) {
+void check_same_model(const torch::nn::Module& model,
+                      const std::vector<Parameter>& parameters,
+                      Communicator& ranks) {
   std::vector<std::string> lines;
   lines.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
     lines.push_back(describe(parameter));
+  }
+  for (const auto& item : model.named_buffers()) {
+    lines.push_back(describe(item.key(), item.value()));
   }
   check_same_on_all_ranks("the model", lines, "build the same model on every rank", ranks);
 }

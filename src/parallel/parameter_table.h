@@ -35,10 +35,12 @@ at::Tensor view_of(const Parameter& parameter,
 void check_own_memory(torch::nn::Module& model);
 
 // The model's parameters in the order of registration, tied ones once. Refuses by name what cannot
-// be trained in flat memory.
+// be trained in flat memory, and buffers that cannot be copied from rank to rank.
 std::vector<Parameter> list_parameters(torch::nn::Module& model);
 
 // Throws ConfigError on every rank when the ranks' models differ, naming the first difference.
-void check_same_model(const std::vector<Parameter>& parameters, Communicator& ranks);
+void check_same_model(const torch::nn::Module& model,
+                      const std::vector<Parameter>& parameters,
+                      Communicator& ranks);
 
 }  // namespace trireme::detail

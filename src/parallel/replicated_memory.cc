@@ -4,6 +4,7 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include "parallel/same_on_all_ranks.h"
 #include "parallel/unit_storage.h"
 #include "trireme/core/host_memory.h"
 
@@ -47,15 +48,18 @@ class ReplicatedMemory final : public ParameterMemory {
       memory.shared = context_.ranks.allocate(unit.bytes());
       memory.data = memory.shared.data();
       owner = std::make_shared<const SharedBuffer>(memory.shared);
-    } else {
-      auto own = std::make_shared<HostMemory>(unit.bytes());
-      memory.data = own->data();
-      owner = std::move(own);
     }
+    all_or_none(context_.ranks, [&] {
+      if (!divided_) {
+        auto own = std::make_shared<HostMemory>(unit.bytes());
+        memory.data = own->data();
+        owner = std::move(own);
+      }
+      if (context_.ranks.rank() == 0) {
+        flatten(unit, context_.parameters, memory.data);
+      }
+    });
     memory.charge = context_.ledger.charge(MemoryCategory::kParameters, unit.bytes());
-    if (context_.ranks.rank() == 0) {
-      flatten(unit, context_.parameters, memory.data);
-    }
     context_.ranks.broadcast({memory.data, unit.layout.total_numel(), unit.dtype}, 0).wait();
     memory.storage = UnitStorage(memory.data,
                                  unit.bytes(),

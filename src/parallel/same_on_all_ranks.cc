@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <new>
 
+#include <c10/util/Exception.h>
+
+#include "trireme/comm/first_failure.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -33,7 +38,53 @@ std::string broadcast_text(std::string text, int from, Communicator& ranks) {
   return text;
 }
 
+// Failures as all ranks hear of them: one letter for the kind, then the text.
+constexpr char kConfig = 'c';
+constexpr char kMemory = 'm';
+constexpr char kOther = 'o';
+
 }  // namespace
+
+void all_or_none(Communicator& ranks, const std::function<void()>& action) {
+  std::string problem;
+  std::exception_ptr thrown;
+  const auto keep = [&](char kind, const std::string& text) {
+    problem = kind + text;
+    thrown = std::current_exception();
+  };
+  try {
+    action();
+  } catch (const CommError&) {
+    throw;  // everyone is told
+  } catch (const ConfigError& error) {
+    keep(kConfig, error.what());
+  } catch (const MemoryError& error) {
+    keep(kMemory, error.what());
+  } catch (const std::bad_alloc& error) {
+    keep(kMemory, error.what());
+  } catch (const c10::Error& error) {
+    keep(kOther, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    keep(kOther, error.what());
+  }
+  const auto failure = first_failure(ranks, problem);
+  if (!failure) {
+    return;
+  }
+  if (thrown) {
+    std::rethrow_exception(thrown);
+  }
+  const std::string text =
+      concat("rank ", failure->rank, " of ", ranks.size(), ": ", failure->reason.substr(1));
+  switch (failure->reason[0]) {
+    case kConfig:
+      throw ConfigError(text);
+    case kMemory:
+      throw MemoryError(text);
+    default:
+      throw Error(text);
+  }
+}
 
 void check_same_on_all_ranks(const std::string& what,
                              const std::vector<std::string>& lines,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,5 +15,11 @@ void check_same_on_all_ranks(const std::string& what,
                              const std::vector<std::string>& lines,
                              const std::string& advice,
                              Communicator& ranks);
+
+// Does something that may fail on some ranks only, such as taking memory, and throws on all of them
+// if it does: the original error where it failed, a ConfigError, MemoryError or Error that names
+// the rank elsewhere. What is done must not communicate, except where all ranks hear of its
+// failures anyway. Collective, and a barrier.
+void all_or_none(Communicator& ranks, const std::function<void()>& action);
 
 }  // namespace trireme::detail

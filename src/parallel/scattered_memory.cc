@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "parallel/live_units.h"
+#include "parallel/same_on_all_ranks.h"
 #include "parallel/unit_storage.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
@@ -70,10 +71,12 @@ class ScatteredMemory final : public ParameterMemory {
     for (const Range& range : unit.ranges) {
       counts.push_back(range.size());
     }
-    if (context_.ranks.rank() == 0) {
-      whole.resize(unit.bytes());
-      flatten(unit, context_.parameters, whole.data());
-    }
+    all_or_none(context_.ranks, [&] {
+      if (context_.ranks.rank() == 0) {
+        whole.resize(unit.bytes());
+        flatten(unit, context_.parameters, whole.data());
+      }
+    });
     context_.ranks
         .scatter(
             {whole.data(), context_.ranks.rank() == 0 ? unit.layout.total_numel() : 0, unit.dtype},
@@ -88,6 +91,9 @@ class ScatteredMemory final : public ParameterMemory {
       context_.ranks.barrier().wait();  // from here on anyone may read
     }
   }
+
+  // Windows are read while their ranks are there, once those have what they show.
+  void settle() override { context_.ranks.barrier().wait(); }
 
   std::byte* owned(std::size_t unit) override { return memory_.data() + offsets_[unit]; }
 

@@ -15,6 +15,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "parallel/same_on_all_ranks.h"
 #include "parallel/unit_storage.h"
 #include "trireme/core/error.h"
 #include "trireme/optim/moving_average.h"
@@ -119,12 +120,15 @@ void ShardedOptimizer::take_masters(std::size_t u) {
   const std::size_t element = dtype_bytes(dtype);
   Communicator& ranks = context_.ranks;
   const bool root = ranks.rank() == 0;
-  HostMemory whole(root || !divided_ ? static_cast<std::size_t>(numel) * element : 0);
-  if (root) {
-    Unit exact = unit;
-    exact.dtype = dtype;  // the layout counts elements, so it holds for any dtype
-    flatten(exact, context_.parameters, whole.data());
-  }
+  HostMemory whole;
+  all_or_none(ranks, [&] {
+    whole = HostMemory(root || !divided_ ? static_cast<std::size_t>(numel) * element : 0);
+    if (root) {
+      Unit exact = unit;
+      exact.dtype = dtype;  // the layout counts elements, so it holds for any dtype
+      flatten(exact, context_.parameters, whole.data());
+    }
+  });
   if (!divided_) {
     ranks.broadcast({whole.data(), numel, dtype}, 0).wait();
     if (numel > 0) {

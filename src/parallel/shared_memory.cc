@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "parallel/live_units.h"
+#include "parallel/same_on_all_ranks.h"
 #include "parallel/unit_storage.h"
 
 namespace trireme::detail {
@@ -33,9 +34,12 @@ class SharedUnits : public ParameterMemory {
         static_cast<std::size_t>(mine(unit_index).size()) * element(unit_index));
     if (context_.ranks.rank() == 0) {
       run.rounding = context_.ledger.charge(MemoryCategory::kRounding, part * size - unit.bytes());
-      flatten(unit, context_.parameters, run.shared.whole());
     }
-    context_.ranks.barrier().wait();
+    all_or_none(context_.ranks, [&] {
+      if (context_.ranks.rank() == 0) {
+        flatten(unit, context_.parameters, run.shared.whole());
+      }
+    });
     for (const std::size_t parameter : unit.parameters) {
       attach(parameter);
     }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -19,6 +20,7 @@
 #include "trireme/core/error.h"
 #include "trireme/parallel/autocast.h"
 #include "trireme/parallel/engine.h"
+#include "trireme/parallel/sharded_model.h"
 
 namespace trireme {
 namespace {
@@ -229,6 +231,277 @@ class Rule : public Optimizer {
   std::vector<std::string> names_;
   Update update_;
 };
+
+// --- engines that cannot be built
+
+// What a model was before somebody tried to build an engine for it.
+class Before {
+ public:
+  explicit Before(const nn::Module& model) : model_(model) {
+    for (const auto& item : model.named_parameters()) {
+      if (item.value().numel() < kMost) {
+        values_[item.key()] = item.value().detach().clone();
+        trainable_[item.key()] = item.value().requires_grad();
+      }
+    }
+  }
+
+  // `divided`: by build_sharded, whose tensors nobody may write to.
+  void expect(bool divided = false) const {
+    const torch::NoGradGuard no_grad;
+    std::map<const void*, const at::TensorImpl*> owners;
+    for (const auto& item : model_.named_parameters()) {
+      const Tensor& now = item.value();
+      if (now.numel() >= kMost) {
+        continue;
+      }
+      const Tensor& values = values_.at(item.key());
+      EXPECT_EQ(now.scalar_type(), values.scalar_type()) << item.key();
+      EXPECT_EQ(now.sizes(), values.sizes()) << item.key();
+      EXPECT_EQ(now.strides(), values.strides()) << item.key();
+      EXPECT_TRUE(torch::equal(now.clone(), values)) << item.key();
+      EXPECT_EQ(now.requires_grad(), trainable_.at(item.key())) << item.key();
+      EXPECT_TRUE(now.is_leaf()) << item.key();
+      const auto owner =
+          owners.emplace(now.storage().unsafeGetStorageImpl(), now.unsafeGetTensorImpl()).first;
+      EXPECT_EQ(owner->second, now.unsafeGetTensorImpl()) << item.key() << " shares its memory";
+      EXPECT_EQ(now.storage().use_count(), 1U) << item.key();
+      if (!divided) {
+        Tensor writable = now;
+        writable.add_(1);
+        EXPECT_TRUE(torch::equal(writable, values + 1)) << item.key();
+        writable.copy_(values);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kMost = 1 << 30;
+  const nn::Module& model_;
+  std::map<std::string, Tensor> values_;
+  std::map<std::string, bool> trainable_;
+};
+
+// A parameter of 128 TiB, of which the model has a single element. It is frozen, so that nothing
+// but its own memory is asked for, and after that of the others.
+struct HugeImpl : nn::Module {
+  HugeImpl() {
+    register_parameter("offset", torch::zeros({1}).expand({std::int64_t{1} << 45}), false);
+  }
+};
+TORCH_MODULE(Huge);
+
+// A layer in another order of memory, one that is frozen and one that is tied, then one for which
+// there is no memory.
+struct DoomedImpl : NetImpl {
+  nn::Conv2d convolution{nullptr};
+  nn::Linear frozen{nullptr};
+  Huge huge{nullptr};
+  DoomedImpl() {
+    convolution = register_module("convolution", nn::Conv2d(3, 4, 2));
+    convolution->weight.set_data(
+        convolution->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+    frozen = register_module("frozen", nn::Linear(2, 5));
+    for (Tensor& parameter : frozen->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    frozen->register_parameter("tied", first->bias);
+    huge = register_module("huge", Huge());
+  }
+  Tensor forward(const Tensor& x) {
+    return NetImpl::forward(x) + convolution->forward(x.expand({3, 4, 6}).unsqueeze(0)).mean() +
+           frozen->forward(x.narrow(1, 0, 2)).mean();
+  }
+};
+TORCH_MODULE(Doomed);
+
+constexpr Precision kPrecisions[] = {Precision::kAsModel, Precision::kBFloat16};
+
+// A later unit's memory cannot be had: those that had moved by then are the model's again, which
+// can be trained without an engine, and with the next one.
+TEST(Misuse, OfMemoryGivesTheModelBack) {
+  in_every_mode([](std::shared_ptr<World> world, EngineOptions options) {
+    options.unit_bytes = 64;
+    for (const Precision precision : kPrecisions) {
+      SCOPED_TRACE(detail::concat("precision ", static_cast<int>(precision)));
+      options.precision = precision;
+      const auto trained = [&](Doomed& model) {
+        Engine engine(model, Sgd({.lr = 0.5}), options, world);
+        for (int step = 0; step < 2; ++step) {
+          const Tensor x = input_of(step, world->rank()).to(model->first->weight.scalar_type());
+          engine.backward(loss_of(engine.forward(x)).to(torch::kFloat));
+          engine.step();
+        }
+        engine.unwrap();
+      };
+      Doomed untouched;
+      untouched->unregister_module("huge");
+      trained(untouched);
+
+      Doomed model;
+      model->first->weight.mutable_grad() = torch::ones({10, 6});
+      const Before before(*model);
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        const std::string message = message_of<MemoryError>(
+            [&] { Engine engine(model, Sgd({.lr = 0.5}), options, world); });
+        EXPECT_TRUE(contains(message, "bytes")) << message;
+        before.expect();
+        ASSERT_TRUE(model->first->weight.grad().defined());
+        EXPECT_TRUE(torch::equal(model->first->weight.grad(), torch::ones({10, 6})));
+      }
+      // Without an engine.
+      model->zero_grad();
+      loss_of(model->forward(input_of(0, 0))).backward();
+      EXPECT_TRUE(model->second->weight.grad().defined());
+      EXPECT_FALSE(model->frozen->weight.grad().defined());
+      model->zero_grad();
+      // With another one.
+      model->unregister_module("huge");
+      trained(model);
+      const auto expected = untouched->named_parameters();
+      for (const auto& item : model->named_parameters()) {
+        EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << item.key();
+      }
+    }
+  });
+}
+
+// Divided by build_sharded, they are divided again.
+TEST(Misuse, OfMemoryGivesADividedModelBack) {
+  struct LargeImpl : nn::Module {
+    nn::Linear first{nullptr}, second{nullptr};
+    LargeImpl() {
+      torch::manual_seed(4);
+      first = register_module("first", nn::Linear(150, 150));  // more than stays whole
+      second = register_module("second", nn::Linear(150, 160));
+      register_module("huge", Huge());
+    }
+  };
+  in_every_mode([](std::shared_ptr<World> world, EngineOptions options) {
+    if (options.zero != 3) {
+      return;
+    }
+    options.unit_bytes = 64;
+    for (const Precision precision : kPrecisions) {
+      options.precision = precision;
+      const auto model = build_sharded(*world, [] { return std::make_shared<LargeImpl>(); });
+      const Before before(*model);
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        message_of<MemoryError>(
+            [&] { EngineBase engine(model, Sgd({.lr = 0.5}), options, world); });
+        before.expect(/*divided=*/true);
+        const std::string refused = message_of<ConfigError>([&] {
+          const torch::NoGradGuard no_grad;
+          model->first->weight.add_(1);
+        });
+        EXPECT_TRUE(contains(refused, "build_sharded")) << refused;
+      }
+      model->unregister_module("huge");
+      const EngineBase engine(model, Sgd({.lr = 0.5}), options, world);
+    }
+  });
+}
+
+// What only one rank runs into, before parameters move and while they do, ends the attempt on all:
+// none waits for another, and the next attempt is everyone's.
+TEST(Misuse, OnOneRankGivesTheModelBackOnAll) {
+  in_every_mode([](std::shared_ptr<World> world, EngineOptions options) {
+    options.unit_bytes = 64;
+    const int last = world->size() - 1;
+    const auto works = [&](Net& model) {
+      Engine engine(model, Sgd({.lr = 0.5}), options, world);
+      engine.backward(loss_of(engine.forward(input_of(0, world->rank()))));
+      EXPECT_TRUE(engine.step());
+    };
+    for (const Precision precision : kPrecisions) {
+      // Rank 0's values of a later unit cannot be read.
+      options.precision = precision;
+      Net model;
+      const Before before(*model);
+      const Tensor bias = model->second->bias.detach().clone();
+      if (world->rank() == 0) {
+        model->second->bias.storage()
+            .unsafeGetStorageImpl()
+            ->release_data_and_set_meta_custom_data_ptr_error_msg_("this memory is gone");
+        const std::string message =
+            message_of<c10::Error>([&] { Engine engine(model, Sgd({.lr = 0.5}), options, world); });
+        EXPECT_TRUE(contains(message, "this memory is gone")) << message;
+      } else {
+        const std::string message =
+            message_of<Error>([&] { Engine engine(model, Sgd({.lr = 0.5}), options, world); });
+        EXPECT_TRUE(contains(message, "rank 0 of 2: this memory is gone")) << message;
+      }
+      model->second->bias.set_data(bias);
+      before.expect();
+      options.precision = Precision::kAsModel;
+      works(model);
+    }
+    {
+      // The last rank's rule cannot be copied.
+      struct Unique : Rule {
+        using Rule::Rule;
+        std::unique_ptr<Optimizer> clone() const override { throw MemoryError("no second one"); }
+      };
+      Net model;
+      const Before before(*model);
+      const Rule::Update nothing = [](const ParameterSlice&, const GradientTransform&, double) {};
+      const std::string message = message_of<MemoryError>([&] {
+        if (world->rank() == last) {
+          Engine engine(model, Unique(0, {}, nothing), options, world);
+        } else {
+          Engine engine(model, Rule(0, {}, nothing), options, world);
+        }
+      });
+      EXPECT_TRUE(contains(message, "no second one")) << message;
+      EXPECT_EQ(contains(message, detail::concat("rank ", last, " of ")), world->rank() != last)
+          << message;
+      before.expect();
+      works(model);
+    }
+    {
+      // The last rank's model has a parameter that cannot be trained.
+      Net model;
+      if (world->rank() == last) {
+        model->second->weight.set_data(torch::zeros({2, 10}, torch::kComplexFloat));
+      }
+      const std::string message =
+          message_of<ConfigError>([&] { Engine engine(model, Sgd({.lr = 0.5}), options, world); });
+      EXPECT_TRUE(contains(message, "second.weight") && contains(message, "ComplexFloat"))
+          << message;
+    }
+  });
+}
+
+// Buffers are copied from rank 0 when parameters have moved: differences are found before.
+TEST(Misuse, OfBuffersThatDifferGivesTheModelBack) {
+  in_every_mode([](std::shared_ptr<World> world, EngineOptions options) {
+    if (world->size() == 1) {
+      return;
+    }
+    const std::pair<Tensor, Tensor> kBuffers[] = {
+        {torch::zeros({3}), torch::zeros({4})},
+        {torch::zeros({6}), torch::zeros({2, 3})},
+        {torch::zeros({3}), torch::zeros({3}, torch::kInt)}};
+    for (const auto& [first, second] : kBuffers) {
+      Net model;
+      model->register_buffer("mask", world->rank() == 0 ? first : second);
+      const Before before(*model);
+      const std::string message =
+          message_of<ConfigError>([&] { Engine engine(model, Sgd({.lr = 0.5}), options, world); });
+      EXPECT_TRUE(contains(message, "buffer mask") && contains(message, "rank 1")) << message;
+      before.expect();
+    }
+    Net model;
+    model->register_buffer("sparse", torch::eye(3).to_sparse());
+    const Before before(*model);
+    const std::string message =
+        message_of<ConfigError>([&] { Engine engine(model, Sgd({.lr = 0.5}), options, world); });
+    EXPECT_TRUE(contains(message, "buffer sparse") && contains(message, "not dense")) << message;
+    before.expect();
+  });
+}
+
+// --- optimizers
 
 // Each state sums the one before it up, and the last one is the step: with gradients of 1 it is
 // 1, 5, 15, 35, ..., all exact.

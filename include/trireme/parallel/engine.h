@@ -57,6 +57,11 @@ class [[nodiscard]] Gathered {
 // are collective: every rank makes them, in the same order.
 class EngineBase {
  public:
+  // Takes the model: its parameters move into memory of the engine, with rank 0's values. If it
+  // throws (memory that is not there, models or options that differ), it does so on every rank, and
+  // the model is given back: in memory of its own, with its values, types and gradients. Where
+  // models began with different values, those of another rank than 0 may be rank 0's by then.
+  // After a CommError in the middle, which ends the communicator, this holds on one machine.
   EngineBase(std::shared_ptr<torch::nn::Module> model,
              const Optimizer& optimizer,
              const EngineOptions& options,
