@@ -237,10 +237,11 @@ class Checker {
     const std::int64_t my_count = counts[static_cast<std::size_t>(world_.rank())];
     const std::int64_t my_begin =
         std::accumulate(counts.begin(), counts.begin() + world_.rank(), std::int64_t{0});
-    const Bytes reduced = testing::reduce_in_order(dtype_, ReduceOp::kSum, inputs_);
+    const ReduceOp op = dtype_ == Dtype::kBool ? ReduceOp::kMax : ReduceOp::kSum;
+    const Bytes reduced = testing::reduce_in_order(dtype_, op, inputs_);
     const Span input = memories_.span(0, dtype_, numel_, mine());
     const Span part = memories_.span(1, dtype_, my_count, {});
-    world_.reduce_scatter(input, part, ReduceOp::kSum, counts).wait();
+    world_.reduce_scatter(input, part, op, counts).wait();
     expect(part, slice(reduced, dtype_, my_begin, my_count), "reduce_scatter with counts");
     const Span whole = memories_.span(0, dtype_, numel_, {});
     world_.all_gather(part, whole, counts).wait();
