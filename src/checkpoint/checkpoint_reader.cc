@@ -34,8 +34,22 @@ bool is_selected(const std::string& kind, const LoadSelection& selection) {
                    selection.kinds.end();
 }
 
+// Before int8, int16 and bool were dtypes, buffers of these were saved as bytes: uint8 with one
+// more dimension.
+bool saved_as_bytes(const StateTensor& wanted, const StateTensor& saved) {
+  const bool newer =
+      wanted.dtype == Dtype::kInt8 || wanted.dtype == Dtype::kInt16 || wanted.dtype == Dtype::kBool;
+  std::vector<std::int64_t> shape = wanted.shape;
+  shape.push_back(static_cast<std::int64_t>(dtype_bytes(wanted.dtype)));
+  return newer && wanted.kind == kBufferKind && saved.dtype == Dtype::kUint8 &&
+         saved.shape == shape && wanted.strides.empty() && saved.strides.empty();
+}
+
 // Empty where a saved tensor can become a wanted one.
 std::string difference(const StateTensor& wanted, const StateTensor& saved) {
+  if (saved_as_bytes(wanted, saved)) {
+    return {};
+  }
   if (wanted.shape != saved.shape) {
     return concat(wanted.title(),
                   ": expected ",
@@ -149,7 +163,10 @@ class CheckpointReader::Impl {
           !difference(tensor, saved->tensor).empty()) {
         continue;
       }
-      if (saved->tensor.dtype == tensor.dtype && same_order(tensor, saved->tensor)) {
+      if (saved_as_bytes(tensor, saved->tensor)) {
+        const auto bytes = static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
+        want(*saved, {slice.range.begin * bytes, slice.range.end * bytes}, slice.data, wanted);
+      } else if (saved->tensor.dtype == tensor.dtype && same_order(tensor, saved->tensor)) {
         want(*saved, slice.range, slice.data, wanted);
       } else {
         converted.emplace_back(&slice, saved);

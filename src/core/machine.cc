@@ -34,6 +34,21 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return value && *value >= 0 ? std::optional<std::uint64_t>(*value) : std::nullopt;
 }
 
+// Of the machine, in bytes; without such a line as much as there can be.
+std::uint64_t memory_information(const std::string& root, const std::string& wanted) {
+  std::ifstream meminfo(root + "/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    std::istringstream fields(line);
+    fields.imbue(std::locale::classic());
+    std::string name;
+    std::uint64_t kibibytes = 0;
+    if (fields >> name >> kibibytes && name == wanted) {
+      return kibibytes << 10;
+    }
+  }
+  return std::numeric_limits<std::uint64_t>::max();
+}
+
 // The number of one line of a group's memory.stat; 0 where there is none.
 std::uint64_t memory_statistic(const std::string& folder, const std::string& wanted) {
   std::ifstream file(folder + "/memory.stat");
@@ -131,18 +146,7 @@ int cpu_quota(const std::string& root) {
 
 std::uint64_t available_memory_bytes(const std::string& root) {
   const std::string groups = root + "/sys/fs/cgroup";
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  std::ifstream meminfo(root + "/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    std::istringstream fields(line);
-    fields.imbue(std::locale::classic());
-    std::string name;
-    std::uint64_t kibibytes = 0;
-    if (fields >> name >> kibibytes && name == "MemAvailable:") {
-      available = kibibytes << 10;
-      break;
-    }
-  }
+  std::uint64_t available = memory_information(root, "MemAvailable:");
   // A group's usage includes the page cache of every file that was read, which the kernel drops
   // before it kills anything: what nobody has used lately is as good as free. (What is in use, and
   // shared memory, is not in this number.)
@@ -165,6 +169,12 @@ std::uint64_t available_memory_bytes(const std::string& root) {
     bound(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");
   });
   return available;
+}
+
+std::uint64_t total_memory_bytes(const std::string& root) {
+  const std::uint64_t quota = memory_quota_bytes(root);
+  const std::uint64_t all = memory_information(root, "MemTotal:");
+  return quota > 0 ? std::min(quota, all) : all;
 }
 
 std::uint64_t memory_quota_bytes(const std::string& root) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -61,10 +60,13 @@ void check_interfaces(const LaunchOptions& options) {
   }
 }
 
-// "1.5 GiB".
-std::string gibibytes(std::uint64_t bytes) {
-  const double tenths = std::floor(static_cast<double>(bytes) / 0x1p30 * 10);
-  return concat(tenths / 10, " GiB");
+// "64 MiB", "1.5 GiB", "8192 GiB".
+std::string memory_text(std::uint64_t bytes) {
+  if (bytes >> 30 == 0) {
+    return concat(bytes >> 20, " MiB");
+  }
+  const std::uint64_t tenths = (bytes % (std::uint64_t{1} << 30)) * 10 >> 30;
+  return tenths == 0 ? concat(bytes >> 30, " GiB") : concat(bytes >> 30, ".", tenths, " GiB");
 }
 
 }  // namespace
@@ -115,21 +117,24 @@ namespace trireme {
 
 void check_room(const LaunchOptions& options) {
   const auto ranks = static_cast<std::uint64_t>(std::max(0, options.ranks));
-  const std::uint64_t memory = available_memory_bytes();
+  // All of it, not what is free now: caches, which the kernel drops when it has to, make that
+  // number too small, and only what cannot be is refused here.
+  const std::uint64_t memory = total_memory_bytes();
   const std::uint64_t room = memory / std::max<std::uint64_t>(1, options.rank_bytes);
-  TRIREME_CHECK(
-      ranks <= room,
-      "-n: ",
-      ranks,
-      ranks == 1 ? " rank needs" : " ranks need",
-      " at least ",
-      detail::gibibytes(ranks * options.rank_bytes),
-      " of memory (",
-      options.rank_bytes >> 20,
-      " MiB each), found ",
-      detail::gibibytes(memory),
-      " available on this machine, limits of control groups included: ",
-      room > 0 ? detail::concat("start at most ", room, " here, or free memory") : "free memory");
+  TRIREME_CHECK(ranks <= room,
+                "-n: ",
+                ranks,
+                ranks == 1 ? " rank needs" : " ranks need",
+                " at least ",
+                detail::memory_text(ranks * options.rank_bytes),
+                " of memory (",
+                detail::memory_text(options.rank_bytes),
+                " each), found ",
+                detail::memory_text(memory),
+                " on this machine, limits of control groups included: ",
+                room > 0
+                    ? detail::concat("start at most ", room, " here, or fewer for larger models")
+                    : "it cannot be run here");
   std::string limit;
   const std::uint64_t processes = available_processes(&limit);
   TRIREME_CHECK(ranks <= processes,

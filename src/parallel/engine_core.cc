@@ -107,9 +107,11 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
       options_(options),
       ranks_(std::move(ranks)),
       base_rate_(optimizer.learning_rate()) {
-  TRIREME_CHECK(model_, "Engine: the model is a null pointer");
   TRIREME_CHECK(ranks_, "Engine: the world is a null pointer: pass what trireme::init() returned");
-  check_options();
+  all_or_none(*ranks_, [&] {
+    TRIREME_CHECK(model_, "Engine: the model is a null pointer");
+    check_options();
+  });
   check_same_on_all_ranks("what an engine was built with",
                           settings_of(options_, optimizer),
                           "give every rank the same options, optimizer and number of threads "
@@ -156,17 +158,17 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
   const ParameterMemoryContext context{
       *owners_, parameters_, units_, places_, options_, *ledger_, alive_};
   const bool divided = options_.zero >= 1;
-  if (options_.zero < 3) {
-    memory_ = make_replicated_memory(context, divided);
-  } else if (!owners_->one_machine()) {
+  if (options_.zero >= 3 && !owners_->one_machine()) {
     TRIREME_CHECK(options_.placement != Placement::kMapped,
                   "EngineOptions::placement: parameters can be mapped only if all ranks share a "
                   "machine, and these are on several: use kCopied or kAutomatic");
     memory_ = make_scattered_memory(context);
-  } else if (options_.placement == Placement::kCopied) {
-    memory_ = make_copied_memory(context);
   } else {
-    memory_ = make_mapped_memory(context);
+    all_or_none(*ranks_, [&] {
+      memory_ = options_.zero < 3 ? make_replicated_memory(context, divided)
+                : options_.placement == Placement::kCopied ? make_copied_memory(context)
+                                                           : make_mapped_memory(context);
+    });
   }
   all_or_none(*ranks_, [&] {
     optimizer_ = std::make_unique<ShardedOptimizer>(optimizer, context, *memory_, divided);
@@ -186,16 +188,17 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> model,
 // All memory but that of the parameters is there before the first of them moves. Theirs is taken
 // unit by unit, while that of their tensors goes: a model that fits once need not fit twice. Where
 // a later unit fails, those that have moved are read back from where they are, into memory that
-// they left before. Those whose values or memory were different (rounded to half precision, divided
-// among the ranks by build_sharded) stay where they were until all have moved, which takes less
-// than the sums and states that are written to after that.
+// they left before. Those whose values were different (rounded to half precision) stay where they
+// were until all have moved, and so do those that build_sharded has divided among the ranks, which
+// takes less than the sums and states that are written to after that. A frozen one has neither:
+// what was divided is given back whole then.
 void EngineCore::take_model(Originals& originals) {
   const auto take = [&](std::size_t unit) {
     for (const std::size_t p : units_[unit].parameters) {
       const Parameter& parameter = parameters_[p];
       const bool same = parameter.tensor.scalar_type() == scalar_type_of(units_[unit].dtype) &&
                         parameter.tensor.strides() == at::IntArrayRef(parameter.strides) &&
-                        watched_of(parameter.tensor) == nullptr;
+                        (watched_of(parameter.tensor) == nullptr || !parameter.trainable);
       if (!same) {
         originals[p] = parameter.tensor.variable_data();
       }

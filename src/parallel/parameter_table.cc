@@ -34,26 +34,32 @@ std::string describe(const std::string& name, const at::Tensor& buffer) {
                           : concat("buffer ", name, ", undefined");
 }
 
-// They travel as bytes.
-void check_buffers(const torch::nn::Module& model) {
+void check_device(const torch::nn::Module& model) {
   for (const auto& item : model.named_buffers()) {
     const at::Tensor& buffer = item.value();
-    if (!buffer.defined()) {
-      continue;
-    }
-    TRIREME_CHECK(buffer.device().is_cpu(),
+    TRIREME_CHECK(!buffer.defined() || !buffer.is_meta(),
+                  "buffer ",
+                  item.key(),
+                  " has no values (it is on the device meta): give it some before the engine is "
+                  "built");
+    TRIREME_CHECK(!buffer.defined() || buffer.device().is_cpu(),
                   "buffer ",
                   item.key(),
                   " is on ",
                   buffer.device().str(),
                   ": this build trains on the CPU, move the model with model->to(torch::kCPU)");
-    TRIREME_CHECK(buffer.layout() == at::kStrided && !buffer.is_quantized(),
+  }
+}
+
+// They travel as bytes.
+void check_dense(const torch::nn::Module& model) {
+  for (const auto& item : model.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    TRIREME_CHECK(!buffer.defined() || buffer.layout() == at::kStrided,
                   "buffer ",
                   item.key(),
-                  " is ",
-                  buffer.is_quantized() ? "quantized" : "not dense",
-                  ": it cannot be copied from rank to rank; register what to_dense(), or "
-                  "int_repr() of a quantized one, returns");
+                  " is not dense: it cannot be copied from rank to rank; register what to_dense() "
+                  "returns");
   }
 }
 
@@ -193,7 +199,7 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     parameters.push_back(std::move(parameter));
   }
   check_own_memory(model);
-  check_buffers(model);
+  check_device(model);
   TRIREME_CHECK(!parameters.empty(),
                 "the module ",
                 model.name(),
@@ -223,6 +229,9 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
 void check_same_model(const torch::nn::Module& model,
                       const std::vector<Parameter>& parameters,
                       Communicator& ranks) {
+  if (ranks.size() > 1) {
+    all_or_none(ranks, [&] { check_dense(model); });
+  }
   std::vector<std::string> lines;
   lines.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {

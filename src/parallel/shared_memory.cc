@@ -40,9 +40,11 @@ class SharedUnits : public ParameterMemory {
         flatten(unit, context_.parameters, run.shared.whole());
       }
     });
-    for (const std::size_t parameter : unit.parameters) {
-      attach(parameter);
-    }
+    all_or_none(context_.ranks, [&] {  // a mapping may be one too many for a rank
+      for (const std::size_t parameter : unit.parameters) {
+        attach(parameter);
+      }
+    });
   }
 
   std::byte* owned(std::size_t unit) override {

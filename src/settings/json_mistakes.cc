@@ -110,9 +110,9 @@ std::string describe_mistake(const std::string& text, const nlohmann::json::pars
     found = word_at(text, at);
     found = found == "\\x0a" ? "the end of the line" : concat("'", found, "'");
   }
-  const bool comma = words.find("while parsing object key") != std::string::npos ||
-                     words.find("while parsing value") != std::string::npos;
-  const bool one_too_many = comma && at < text.size() && (text[at] == '}' || text[at] == ']');
+  const std::size_t before = at == 0 ? std::string::npos : text.find_last_not_of(" \t\r\n", at - 1);
+  const bool one_too_many = at < text.size() && (text[at] == '}' || text[at] == ']') &&
+                            before != std::string::npos && text[before] == ',';
   return concat(place(text, at),
                 ": expected ",
                 expected(words, at < text.size() ? text.substr(at, 1) : ""),
@@ -126,7 +126,9 @@ std::string describe_mistake(const std::string& text, const nlohmann::json::out_
   const std::size_t begin = words.find('\'');
   const std::size_t end = words.rfind('\'');
   const std::string number = begin < end ? words.substr(begin + 1, end - begin - 1) : std::string();
-  const std::size_t at = number.empty() ? std::string::npos : text.find(number);
+  // Where the same characters stand twice, nobody can tell which of them it was.
+  const std::size_t first = number.empty() ? std::string::npos : text.find(number);
+  const std::size_t at = first == text.rfind(number) ? first : std::string::npos;
   return concat(at == std::string::npos ? "" : concat(place(text, at), ": "),
                 "expected numbers that a double holds (up to 1.7e308), found ",
                 number.empty() ? "a larger one" : printable(number, 63));

@@ -152,7 +152,11 @@ std::int64_t fixed_micro_batch(const TrainSettings& s) {
     smallest = std::min(smallest, change.batch);
   }
   const std::int64_t most = s.model == "gpt" ? 4 : s.model == "convnet" ? 16 : 32;
-  return divisor_of(common, smallest < 4 ? most : std::min(most, smallest / 2));
+  const std::int64_t half =
+      divisor_of(common, std::min(most, std::max<std::int64_t>(1, smallest / 2)));
+  // Batches of 7, say: single samples would be slower than a rank without work, and no batch for
+  // batch normalisation.
+  return smallest < 4 || half == 1 ? divisor_of(common, most) : half;
 }
 
 // batch = micro_batch x micro-batches; the last are accumulate x ranks where accumulate is given.

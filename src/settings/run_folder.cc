@@ -42,7 +42,7 @@ fs::path run_around(const fs::path& path) {
   constexpr int kDepth = 4;  // RUN/fold-1/checkpoints/step-00000200/rank-0.safetensors
   fs::path at = path.lexically_normal();
   at = at.has_filename() ? at : at.parent_path();
-  for (int i = 0; i < kDepth && at.has_relative_path(); ++i) {
+  for (int i = 0; i < kDepth && at.has_relative_path() && at.filename() != ".."; ++i) {
     at = at.has_parent_path() ? at.parent_path() : fs::path(".");
     if (is_run_folder(at.string())) {
       return at;

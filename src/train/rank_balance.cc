@@ -104,7 +104,8 @@ std::string RankBalance::news() {
 std::string idle_ranks(std::int64_t ranks,
                        std::int64_t batch,
                        std::int64_t micro_batch,
-                       std::int64_t common) {
+                       std::int64_t common,
+                       bool resumed) {
   const std::int64_t work = batch / micro_batch;
   if (work >= ranks) {
     return {};
@@ -126,7 +127,8 @@ std::string idle_ranks(std::int64_t ranks,
                 " (-n)",
                 smaller > 0 ? concat(", or make micro-batches smaller (--micro-batch ",
                                      smaller,
-                                     ", which changes the last bits of the result)")
+                                     resumed ? " --allow-changes" : "",
+                                     ", which changes the result)")
                             : "");
 }
 

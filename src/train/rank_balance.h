@@ -45,6 +45,7 @@ class RankBalance {
 std::string idle_ranks(std::int64_t ranks,
                        std::int64_t batch,
                        std::int64_t micro_batch,
-                       std::int64_t common);
+                       std::int64_t common,
+                       bool resumed);
 
 }  // namespace trireme::detail

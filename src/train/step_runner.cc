@@ -75,7 +75,7 @@ void StepRunner::begin() {
   if (settings_.micro_batch == "auto") {
     find_micro_batch();
   }
-  say_who_is_idle();
+  say_who_is_idle(/*resumed=*/false);
 }
 
 void StepRunner::go_on(const TrainProgress& progress) {
@@ -98,12 +98,12 @@ void StepRunner::go_on(const TrainProgress& progress) {
                 " that the checkpoint was saved with do not divide batches of ",
                 common_batch(),
                 ": set micro_batch");
-  say_who_is_idle();
+  say_who_is_idle(/*resumed=*/true);
 }
 
-void StepRunner::say_who_is_idle() const {
+void StepRunner::say_who_is_idle(bool resumed) const {
   const std::string idle =
-      idle_ranks(world_->size(), batch_at(next_step_), micro_batch_, common_batch());
+      idle_ranks(world_->size(), batch_at(next_step_), micro_batch_, common_batch(), resumed);
   if (!idle.empty()) {
     say_(idle);
   }

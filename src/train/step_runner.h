@@ -81,7 +81,7 @@ class StepRunner {
   std::int64_t batch_at(std::int64_t step) const;
   std::int64_t count_steps() const;
   void limit_memory() const;
-  void say_who_is_idle() const;
+  void say_who_is_idle(bool resumed) const;
   void find_micro_batch();
   bool fits(std::int64_t micro_batch);
   void deal(std::int64_t batch);

@@ -185,10 +185,10 @@ class Training {
     if (runner_.next_step() < runner_.steps() || settings_.folds > 0) {
       return;
     }
-    say(concat("all ",
-               runner_.steps(),
-               " steps are done: nothing is left to train; ",
-               how_to_train_longer(settings_.steps > 0 ? "--steps N" : "--epochs N")));
+    say(concat(
+        runner_.steps() == 1 ? "the only step is" : concat("all ", runner_.steps(), " steps are"),
+        " done: nothing is left to train; ",
+        how_to_train_longer(settings_.steps > 0 ? "--steps N" : "--epochs N")));
   }
 
   std::string how_to_train_longer(const std::string& flags) const {

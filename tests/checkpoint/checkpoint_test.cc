@@ -260,6 +260,39 @@ TEST(Checkpoint, DifferencesAreAllNamedAndNothingIsWritten) {
             (std::vector<std::string>{"weight other shape", "weight integers", "average same"}));
 }
 
+// As versions without these dtypes have saved them.
+TEST(Checkpoint, BuffersThatWereSavedAsBytesAreLoaded) {
+  const TemporaryFolder folder;
+  std::vector<MadeTensor> wanted;
+  std::vector<MadeTensor> saved;
+  for (const Dtype dtype : {Dtype::kInt8, Dtype::kInt16, Dtype::kBool}) {
+    const std::string name(dtype_name(dtype));
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{}, {211}, {3, 5}}) {
+      wanted.push_back(random_tensor(
+          kBufferKind, detail::concat(name, shape.size()), dtype, shape, {}, /*seed=*/4));
+      saved.push_back(wanted.back());
+      saved.back().tensor.dtype = Dtype::kUint8;
+      saved.back().tensor.shape.push_back(dtype == Dtype::kInt16 ? 2 : 1);
+    }
+  }
+  save_split(folder.path(), 5, saved, even_split, 2);
+  const std::string checkpoint = CheckpointFolder(folder.path()).path_of(5);
+  for (const NamedSplit& to : splits()) {
+    load_split(checkpoint, wanted, to.split, 3);
+  }
+  // Of parameters there was no such form.
+  for (auto* tensors : {&wanted, &saved}) {
+    for (MadeTensor& each : *tensors) {
+      each.tensor.kind = kWeightKind;
+    }
+  }
+  save_split(folder.path(), 6, saved, even_split, 2);
+  const CheckpointReader reader(CheckpointFolder(folder.path()).path_of(6));
+  SplitState state(wanted, even_split, 1, 0, SplitState::Content::kErased);
+  EXPECT_NE(message_of<ConfigError>([&] { reader.load(state.view()); }).find("found [211, 2]"),
+            std::string::npos);
+}
+
 TEST(Checkpoint, OnlyTheKindsThatWereAskedForAreLoaded) {
   const TemporaryFolder folder;
   const std::vector<MadeTensor> tensors = {

@@ -42,7 +42,8 @@ struct NamedBytes {
 NamedBytes tensor(const std::string& name, Dtype dtype, std::vector<std::int64_t> shape) {
   NamedBytes made{{name, dtype, std::move(shape)}, {}};
   for (std::size_t i = 0; i < made.entry.size_bytes(); ++i) {
-    made.bytes.push_back(static_cast<std::uint8_t>((i * 37 + name.size()) % 120));
+    const std::size_t kinds = dtype == Dtype::kBool ? 2 : 120;
+    made.bytes.push_back(static_cast<std::uint8_t>((i * 37 + name.size()) % kinds));
   }
   return made;
 }
@@ -239,7 +240,7 @@ TEST_F(SafetensorsPackage, WritesWhatIsReadHere) {
   const auto result =
       run("import sys, torch, safetensors.torch\n"
           "types = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, "
-          "torch.int64, torch.uint8]\n"
+          "torch.int64, torch.uint8, torch.int8, torch.int16, torch.bool]\n"
           "tensors = {'s': torch.tensor(7.), 'e': torch.zeros(2, 0)}\n"
           "tensors.update({str(t)[6:]: torch.arange(6).reshape(2, 3).to(t) for t in types})\n"
           "safetensors.torch.save_file(tensors, sys.argv[1], {'who': 'python'})\n");
@@ -260,6 +261,9 @@ TEST_F(SafetensorsPackage, WritesWhatIsReadHere) {
     EXPECT_EQ(first("int32", std::int32_t{}, i), static_cast<std::int32_t>(i));
     EXPECT_EQ(first("int64", std::int64_t{}, i), static_cast<std::int64_t>(i));
     EXPECT_EQ(first("uint8", std::uint8_t{}, i), i);
+    EXPECT_EQ(first("int8", std::int8_t{}, i), static_cast<std::int8_t>(i));
+    EXPECT_EQ(first("int16", std::int16_t{}, i), static_cast<std::int16_t>(i));
+    EXPECT_EQ(first("bool", std::uint8_t{}, i), i == 0 ? 0 : 1);
     // A bfloat16 is the upper half of a float32.
     const float value = static_cast<float>(i);
     std::uint32_t bits = 0;

@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "comm/shm/control.h"
 #include "support/ranks.h"
@@ -305,6 +306,16 @@ void with_wide_windows(InitOptions& options) {
   options.stage_bytes = 8 * kWideWindow;
   options.kernel_copy = "off";
 }
+
+// Where pages are larger, a stop in one window would be one in others as well.
+class SmallPages : public ::testing::Environment {
+  void SetUp() override {
+    if (sysconf(_SC_PAGESIZE) != kPageBytes) {
+      GTEST_SKIP() << "pages have " << sysconf(_SC_PAGESIZE) << " bytes";
+    }
+  }
+};
+const auto* const kSmallPages = ::testing::AddGlobalTestEnvironment(new SmallPages);
 
 class StageWindows : public ::testing::TestWithParam<int> {
  protected:

@@ -63,6 +63,16 @@ TEST_F(FullGroup, OfPageCacheHasRoom) {
   EXPECT_EQ(available_memory_bytes(root()), kLimit) << "never more than the limit";
 }
 
+TEST_F(FullGroup, CanHaveNoMoreThanItsLimitOrTheMachine) {
+  write("/proc/meminfo", "MemTotal:   16777216 kB\nMemAvailable:   8388608 kB\n");
+  write("/proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(total_memory_bytes(root()), 16384 * kMebibyte);
+  write("/sys/fs/cgroup/memory.max", std::to_string(kLimit) + "\n");
+  EXPECT_EQ(total_memory_bytes(root()), kLimit);
+  write("/sys/fs/cgroup/memory.max", std::to_string(std::uint64_t{1} << 40) + "\n");
+  EXPECT_EQ(total_memory_bytes(root()), 16384 * kMebibyte);
+}
+
 TEST_F(FullGroup, HasRoomForAsManyProcessesAsItsTightestLimit) {
   std::string limit;
   write("/proc/self/cgroup", "0::/outer/inner\n");

@@ -286,7 +286,7 @@ class Before {
 // but its own memory is asked for, and after that of the others.
 struct HugeImpl : nn::Module {
   HugeImpl() {
-    const Tensor element = torch::zeros({1}).expand({std::int64_t{1} << 45});
+    const Tensor element = torch::zeros({1}).expand({std::int64_t{1} << 47});
     register_parameter("offset", element.variable_data(), false);  // no view of another tensor
   }
 };
@@ -456,6 +456,18 @@ TEST(Misuse, OnOneRankGivesTheModelBackOnAll) {
       EXPECT_TRUE(contains(message, "no second one")) << message;
       EXPECT_EQ(contains(message, detail::concat("rank ", last, " of ")), world->rank() != last)
           << message;
+      before.expect();
+      works(model);
+    }
+    {
+      // The last rank's options are none.
+      Net model;
+      const Before before(*model);
+      EngineOptions wrong = options;
+      wrong.accumulate = world->rank() == last ? 0 : 1;
+      const std::string message =
+          message_of<ConfigError>([&] { Engine engine(model, Sgd({.lr = 0.5}), wrong, world); });
+      EXPECT_TRUE(contains(message, "accumulate")) << message;
       before.expect();
       works(model);
     }

@@ -354,6 +354,8 @@ TEST(Configuration, SaysWhereJsonIsBrokenAndWhatWasExpected) {
     for (const char* inside : {"json.exception", "syntax error", "literal", "last read"}) {
       EXPECT_EQ(message.find(inside), std::string::npos) << message;
     }
+    const bool one_too_many = message.find("one too many") != std::string::npos;
+    EXPECT_EQ(one_too_many, text.find(",}") != std::string::npos) << message;
   }
 }
 
@@ -841,15 +843,20 @@ TEST(Resolve, TheDefaultMicroBatchFollowsFromModelAndBatch) {
     EXPECT_EQ(chosen("mlp", 34, ranks), "17");
     EXPECT_EQ(chosen("mlp", 37, ranks), "1");
   }
-  // Never more than half a batch, so that a second rank has work; tiny batches are not divided.
+  // Never more than half a batch, so that a second rank has work; tiny batches, and those of which
+  // only single samples would be left, are not divided.
   for (const auto& [model, most] : std::vector<std::pair<const char*, std::int64_t>>{
            {"gpt", 4}, {"convnet", 16}, {"mlp", 32}}) {
     for (std::int64_t batch = 1; batch <= 200; ++batch) {
-      const std::int64_t bound = batch < 4 ? most : std::min(most, batch / 2);
-      std::int64_t wanted = 1;
-      for (std::int64_t size = 1; size <= std::min(bound, batch); ++size) {
-        wanted = batch % size == 0 ? size : wanted;
-      }
+      const auto largest_up_to = [&](std::int64_t bound) {
+        std::int64_t found = 1;
+        for (std::int64_t size = 1; size <= std::min(bound, batch); ++size) {
+          found = batch % size == 0 ? size : found;
+        }
+        return found;
+      };
+      const std::int64_t half = largest_up_to(std::min(most, batch / 2));
+      const std::int64_t wanted = batch < 4 || half == 1 ? largest_up_to(most) : half;
       EXPECT_EQ(chosen(model, batch, 0), std::to_string(wanted)) << model << " " << batch;
     }
   }

@@ -5,7 +5,9 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <nlohmann/json.hpp>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "support/processes.h"
@@ -154,6 +156,9 @@ TEST_F(BenchCheckpoint, WritesIntoTheCurrentFolderUnlessToldOtherwise) {
 }
 
 TEST_F(BenchCheckpoint, SaysThatMemoryIsNoDisk) {
+  struct statfs system {};
+  ASSERT_EQ(statfs("/dev/shm", &system), 0);
+  ASSERT_EQ(system.f_type, TMPFS_MAGIC) << "this test needs a /dev/shm in memory";
   const std::string memory = "/dev/shm/trireme-test-" + std::to_string(getpid());
   const Finished done = testing::run_program({testing::trireme_binary(),
                                               "bench",

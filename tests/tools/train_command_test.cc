@@ -148,7 +148,7 @@ TEST_F(TrainCommand, SaysWhichRanksHaveNothingToDo) {
       said("three", "--micro-batch 6 -n 3"),
       "1 of 3 ranks has nothing to compute: a step of 12 samples is 2 micro-batches of 6; start "
       "no more than 2 ranks (-n), or make micro-batches smaller (--micro-batch 4, which changes "
-      "the last bits of the result)\n");
+      "the result)\n");
   expect_parts(
       said("two", "--micro-batch 12 -n 2"),
       {"1 of 2 ranks has", "one micro-batch; start no more than 1 rank (-n)", "--micro-batch 6"});

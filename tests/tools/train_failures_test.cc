@@ -352,7 +352,7 @@ TEST_F(TrainFailures, RefuseWrongUsage) {
 }
 
 TEST_F(TrainFailures, RefuseMoreRanksThanTheMachineHasRoomFor) {
-  if (available_memory_bytes() < std::uint64_t{256} << 30) {
+  if (total_memory_bytes() < std::uint64_t{256} << 30) {
     expect_failure(
         gpt() + "-n 4096 --batch 4096 --micro-batch 1",
         2,

@@ -141,7 +141,7 @@ TEST(IdleRanks, AreCountedAndCanBeHelped) {
         const Counts64 dealt = deal_micro_batches(
             batch / size, std::vector<double>(static_cast<std::size_t>(ranks), 1));
         const auto idle = std::count(dealt.begin(), dealt.end(), 0);
-        const std::string text = detail::idle_ranks(ranks, batch, size, batch);
+        const std::string text = detail::idle_ranks(ranks, batch, size, batch, false);
         SCOPED_TRACE(detail::concat(ranks, " ranks, ", batch, " by ", size, ": ", text));
         if (idle == 0) {
           EXPECT_EQ(text, "");
@@ -155,7 +155,7 @@ TEST(IdleRanks, AreCountedAndCanBeHelped) {
           const std::int64_t advised = std::stoll(text.substr(at + flag.size()));
           EXPECT_EQ(batch % advised, 0);
           EXPECT_LT(advised, size);
-          EXPECT_EQ(detail::idle_ranks(ranks, batch, advised, batch), "");
+          EXPECT_EQ(detail::idle_ranks(ranks, batch, advised, batch, false), "");
         }
       }
     }

@@ -72,10 +72,12 @@ void forget_folder_of_first_fold(const fs::path& run) {
   fs::remove(first, error);
 }
 
-// The settings of a cross-validation whose first fold has begun; empty: the run is none.
-std::string settings_of_folds(const fs::path& run) {
+// The settings of a cross-validation whose first fold has begun; empty: the run is none. One that
+// was killed before its first fold had anything to show is resumed where that is asked for.
+std::string settings_of_folds(const fs::path& run, bool asked_for) {
   const fs::path first = run / "fold-1";
-  if (!folds_have_begun(run)) {
+  std::error_code error;
+  if (!folds_have_begun(run) && !(asked_for && fs::is_directory(first, error))) {
     return "";
   }
   const std::string text = text_in(run / "config.json");
@@ -114,7 +116,7 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   if (run.empty()) {
     return std::nullopt;
   }
-  if (!settings_of_folds(run).empty()) {
+  if (!settings_of_folds(run, flag.given).empty()) {
     return fold_to_resume(run, flag);
   }
   const CheckpointFolder folder(checkpoints_in(run));
@@ -150,7 +152,7 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
 
 TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
   std::string path = run + "/config.json";
-  const std::string of_folds = step == kNextFold ? settings_of_folds(run) : "";
+  const std::string of_folds = step == kNextFold ? settings_of_folds(run, true) : "";
   std::string text = of_folds.empty() ? text_in(path) : of_folds;
   if (text.empty()) {  // lost with the machine that wrote it; the checkpoint has what it was saved
                        // with
@@ -173,7 +175,7 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
 }
 
 void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given) {
-  if (const std::string of_folds = step == kNextFold ? settings_of_folds(run) : "";
+  if (const std::string of_folds = step == kNextFold ? settings_of_folds(run, true) : "";
       !of_folds.empty()) {
     check_same_folds(of_folds, given, run);
     return;
@@ -229,7 +231,7 @@ void forget_run(const std::string& run) {
 
 std::string how_to_resume(const std::string& run) {
   std::error_code error;
-  if (!settings_of_folds(run).empty()) {
+  if (!settings_of_folds(run, false).empty()) {
     return concat("to resume it with the first fold that has not ended: trireme train --resume ",
                   run);
   }
@@ -249,7 +251,7 @@ std::string how_to_resume(const std::string& run) {
 }
 
 std::string how_to_complete(const std::string& run) {
-  if (!settings_of_folds(run).empty() || has_checkpoint(run)) {
+  if (!settings_of_folds(run, false).empty() || has_checkpoint(run)) {
     return concat("to complete it: trireme train --resume ", run);
   }
   return concat(

@@ -20,6 +20,10 @@ int cpu_quota(const std::string& root = "");
 // that can be dropped is free.
 std::uint64_t available_memory_bytes(const std::string& root = "");
 
+// Bytes that this process could ever have: the machine's memory, or less where a control group
+// above it has a limit.
+std::uint64_t total_memory_bytes(const std::string& root = "");
+
 // Bytes that the tightest control group above this process lets it have; 0 for no limit.
 std::uint64_t memory_quota_bytes(const std::string& root = "");
 
