@@ -388,7 +388,7 @@ TEST(Work, AbortEndsEveryRank) {
 }
 
 // A list of all that is wrong with a file, say.
-TEST(Work, ALongReasonReachesEveryRankWhole) {
+TEST(Work, ALongReasonReachesEveryRankWholeOrMarkedAsCut) {
   std::string reason;
   for (int i = 0; i < 400; ++i) {
     reason += std::to_string(i) + " is wrong;";
@@ -399,7 +399,10 @@ TEST(Work, ALongReasonReachesEveryRankWhole) {
       return;
     }
     const std::string message = message_of<CommError>([&] { world.barrier().wait(); });
-    EXPECT_NE(message.find(reason), std::string::npos) << message;
+    const bool marked = message.find("... (cut; it has ") != std::string::npos;
+    // Letters between machines are short, so that they arrive although their sender leaves.
+    const bool may_be_cut = std::getenv("TRIREME_TEST_LAYOUT") != nullptr;
+    EXPECT_TRUE(message.find(reason) != std::string::npos || (may_be_cut && marked)) << message;
   });
   // One that is longer than any memory set aside for it says that it is cut, between characters.
   std::string endless;

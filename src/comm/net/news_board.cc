@@ -131,7 +131,7 @@ void NewsBoard::say_failed(const CommError& error, const std::string& last) {
   letter.reason = static_cast<std::int32_t>(error.reason());
   letter.blamed = error.peer();
   letter.asks = 1;
-  copy_text(letter.text, error.what());
+  copy_text(letter.text, shortened(error.what(), sizeof(letter.text) - 1));
   copy_text(letter.last, last);
   send_to_all(letter, kTimeToSay);
   // Those who are in a call answer at once; others are busy, or cannot be reached.

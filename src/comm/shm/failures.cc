@@ -9,6 +9,7 @@
 #include <sched.h>
 
 #include "comm/failure_report.h"
+#include "comm/fixed_text.h"
 #include "comm/shm/matching.h"
 #include "comm/shm/pending.h"
 #include "comm/waiting.h"
@@ -23,19 +24,6 @@ std::string describe_call(const Call& call) {
   const Operation& op = call.operation;
   return concat(call.number != 0 ? concat("#", call.number, " ") : "",
                 describe(op.kind, op.reduce, op.dtype, op.total, op.root));
-}
-
-// What is cut says so, and not in the middle of a character.
-std::string shortened(const std::string& message, std::size_t longest) {
-  if (message.size() <= longest) {
-    return message;
-  }
-  const std::string mark = concat("... (cut; it has ", message.size(), " bytes)");
-  std::size_t end = longest - mark.size();
-  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0U) == 0x80U) {
-    --end;
-  }
-  return message.substr(0, end) + mark;
 }
 
 }  // namespace
