@@ -327,7 +327,8 @@ TEST_F(TrainFailures, RefuseABatchThatIsLargerThanTheData) {
 TEST_F(TrainFailures, RefuseWrongUsage) {
   const std::vector<std::pair<std::string, Words>> cases = {
       {"--stepz 3", {"--stepz", "did you mean --steps?"}},
-      {"--lern-rate 3", {"found --lern-rate; did you mean --lr?", "\"trireme train --help\""}},
+      {"--lerning-rate 3",
+       {"found --lerning-rate; did you mean --lr?", "\"trireme train --help\""}},
       {"--steps three", {"--steps: expected", "\"three\""}},
       {"--steps", {"--steps"}},
       {"--steps 1.5", {"steps", "1.5"}},
