@@ -35,9 +35,12 @@ double integer_distance(const std::byte* a, const std::byte* b) {
   T second;
   std::memcpy(&first, a, sizeof(T));
   std::memcpy(&second, b, sizeof(T));
-  // Exact also where the difference is no number of T.
+  // Exact also where the difference is no number of T. A signed char is a number here, too.
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse)
   const auto high = static_cast<std::uint64_t>(std::max(first, second));
-  return static_cast<double>(high - static_cast<std::uint64_t>(std::min(first, second)));
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse)
+  const auto low = static_cast<std::uint64_t>(std::min(first, second));
+  return static_cast<double>(high - low);
 }
 
 double distance(Dtype dtype, const std::byte* a, const std::byte* b) {

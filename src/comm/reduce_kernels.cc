@@ -228,9 +228,10 @@ void reduce_integers(const Reduction& r) {
   using Unsigned = std::make_unsigned_t<Wide>;
   for (std::size_t i = 0; i < r.numel; ++i) {
     const auto element = [&](std::size_t k) { return reinterpret_cast<const T*>(r.inputs[k])[i]; };
-    auto value = static_cast<Wide>(element(0));
+    // A signed char is a number here, not a character.
+    auto value = static_cast<Wide>(element(0));  // NOLINT(bugprone-signed-char-misuse)
     for (std::size_t k = 1; k < r.inputs.size(); ++k) {
-      const auto next = static_cast<Wide>(element(k));
+      const auto next = static_cast<Wide>(element(k));  // NOLINT(bugprone-signed-char-misuse)
       switch (r.op) {
         case ReduceOp::kSum:
         case ReduceOp::kAverage:  // unsigned, because overflow must wrap and not be undefined

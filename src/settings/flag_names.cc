@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/core/error.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme {
@@ -31,7 +32,7 @@ std::string with_flags(const std::string& message, const std::set<std::string>& 
     }
     const std::string flag = typed_flag(*setting);
     names += names.empty() ? "" : ", ";
-    names += given_by_flag.contains(name) ? flag : name + " (" + flag + ")";
+    names += given_by_flag.contains(name) ? flag : detail::concat(name, " (", flag, ")");
     at = next < end ? next + 2 : end;
   }
   return names + message.substr(end);
