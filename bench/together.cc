@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <ctime>
 #include <optional>
+#include <utility>
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -105,7 +106,7 @@ class Children {
         note(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
       }
     }
-    running_ = left;
+    running_ = std::move(left);
   }
 
   std::vector<pid_t> running_;

@@ -178,7 +178,7 @@ void CheckpointFolder::publish(const std::string& finished, std::int64_t step) c
 std::optional<std::string> CheckpointFolder::set_aside(std::int64_t step,
                                                        const char* prefix) const {
   const std::string target = path_of(step);
-  const std::string aside = concat(path_, "/", prefix, name_of(step), "-", getpid());
+  std::string aside = concat(path_, "/", prefix, name_of(step), "-", getpid());
   std::error_code error;
   if (!fs::exists(fs::symlink_status(target, error))) {
     return std::nullopt;  // what is aside already is all there is

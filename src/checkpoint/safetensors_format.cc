@@ -87,7 +87,7 @@ std::string safetensors_header(const std::string& path,
   } catch (const OrderedJson::type_error& error) {
     throw ConfigError(concat("\"", path, "\": expected names in UTF-8: ", error.what()));
   }
-  text += "}";
+  text += '}';
   text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');
   std::string length(kLengthBytes, '\0');
   for (std::size_t i = 0; i < kLengthBytes; ++i) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "comm/hierarchy/hierarchical_communicator.h"
 #include "comm/net/net_communicator.h"
@@ -280,7 +281,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
     hierarchy.members = members;
     hierarchy.algorithm = algorithm;
     hierarchy.sum_group = sum_group;
-    hierarchy.queue = queue;
+    hierarchy.queue = std::move(queue);
     // Whoever waits for the whole has the deadline.
     auto inside = shared_memory_of(options, members, "inside", kForever, nullptr);
     auto machine = shared_memory_of(options, members, "machine", options.meeting.timeout, facts);
@@ -297,7 +298,7 @@ std::unique_ptr<Communicator> make_cluster_communicator(const ClusterOptions& op
   std::iota(net.ranks.begin(), net.ranks.end(), 0);
   net.algorithm = algorithm;
   net.sum_group = sum_group;
-  net.queue = queue;
+  net.queue = std::move(queue);
   auto communicator = std::make_unique<NetCommunicator>(std::move(transport), std::move(net));
   communicator->set_machine(
       shared_memory_of(options, members, "machine", options.meeting.timeout, facts));

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <sstream>
 #include <tuple>
+#include <utility>
 
 #include <sodium.h>
 #include <unistd.h>
@@ -219,7 +220,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
     if (several || backend == "ucx" || backend == "mpi") {
       detail::ClusterOptions cluster;
       cluster.place = place;
-      cluster.meeting = meeting;
+      cluster.meeting = std::move(meeting);
       cluster.job = job;
       cluster.world = number;
       cluster.backend = backend;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "data/text_lines.h"
 #include "trireme/core/log.h"
@@ -97,7 +98,7 @@ void report(const MappedFile& file, const std::vector<CsvPiece>& pieces, const S
       all.append(DataFaults::of_text(text));
     }
   } else {
-    all = mine;
+    all = std::move(mine);
   }
   if (!all.empty()) {
     all.throw_error(file);

@@ -71,7 +71,7 @@ std::vector<std::string> files_in(const std::string& folder, const std::string& 
 
 std::optional<std::string> plain_or_packed(const std::string& folder, const std::string& name) {
   for (const char* ending : {"", ".gz"}) {
-    const std::string path = (fs::path(folder) / (name + ending)).string();
+    std::string path = (fs::path(folder) / (name + ending)).string();
     if (is_there(path)) {
       return path;
     }

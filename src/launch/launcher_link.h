@@ -26,7 +26,7 @@ enum class LauncherWord : std::uint32_t {
 };
 
 struct LauncherMessage {
-  LauncherWord kind{};
+  LauncherWord kind = LauncherWord::kHello;
   std::string body;
 };
 

@@ -86,7 +86,7 @@ std::string expected(const std::string& words, const std::string& found) {
     return "',' or ']'";
   }
   return reads("expected end of input") ? "nothing more after the last '}'"
-         : found.starts_with("/")       ? concat(kValue, "; JSON has no comments")
+         : found.starts_with('/')       ? concat(kValue, "; JSON has no comments")
                                         : kValue;
 }
 

@@ -344,7 +344,7 @@ bool known_same_data(const Comparison& comparison) {
 
 double ranks_of(const Run& run) {
   const auto found = run.settings.find("ranks");
-  return found == run.settings.end() ? 0 : std::atof(found->second.c_str());
+  return found == run.settings.end() ? 0 : std::strtod(found->second.c_str(), nullptr);
 }
 
 void compare_scaling(Comparison& comparison, const Reasons& reasons) {

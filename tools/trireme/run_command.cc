@@ -28,7 +28,7 @@ std::vector<std::string> split_off_command(std::vector<std::string>& words) {
   }
   // The program begins after "--", or at the first word that is neither an option nor its value.
   std::size_t at = 1;
-  while (at < words.size() && words[at].starts_with("-") && words[at] != "--") {
+  while (at < words.size() && words[at].starts_with('-') && words[at] != "--") {
     const bool has_value = words[at] != "--no-bind" && words[at] != "-h" && words[at] != "--help" &&
                            words[at].find('=') == std::string::npos &&
                            !(words[at].size() > 2 && words[at][1] != '-');

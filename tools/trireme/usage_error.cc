@@ -51,7 +51,7 @@ std::string did_you_mean(const std::string& found, const std::vector<std::string
 
 std::string about_extra_words(const CLI::App& command, const std::vector<std::string>& extra) {
   for (const std::string& word : extra) {
-    if (word.size() > 1 && word.starts_with("-") && word != "--") {
+    if (word.size() > 1 && word.starts_with('-') && word != "--") {
       const std::string flag = word.substr(0, word.find('='));
       return concat("expected flags of ",
                     full_name(command),
@@ -82,7 +82,7 @@ std::string usage_error_text(const CLI::App& program, const CLI::ParseError& err
   const std::vector<std::string> extra = program.remaining(/*recurse=*/true);
   const std::vector<std::string> commands = commands_of(command);
   std::string text = error.what();
-  if (!commands.empty() && (extra.empty() || !extra.front().starts_with("-"))) {
+  if (!commands.empty() && (extra.empty() || !extra.front().starts_with('-'))) {
     text = concat("expected a command (",
                   list_of(commands),
                   "), found ",

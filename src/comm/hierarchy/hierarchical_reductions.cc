@@ -188,7 +188,7 @@ Steps HierarchicalCollectives::reduce_scatter(const Operation& op, std::uint32_t
   column.reduce = without_division(op.reduce);
   column.dtype = wide;
   column.total = column_total;
-  column.counts = column_counts;
+  column.counts = std::move(column_counts);
   column.terms = std::move(terms);
   column.input = ConstSpan(sums.get(), column_total, wide);
   column.output = Span(straight ? op.output.bytes() : scratch.data(), op.output.numel(), wide);

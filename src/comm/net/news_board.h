@@ -37,7 +37,7 @@ class NewsBoard {
   void say_failed(const CommError& error, const std::string& last);
 
  private:
-  enum class Kind : std::uint32_t { kLeft = 1, kFailed = 2, kLast = 3 };
+  enum class Kind : std::uint32_t { kNone = 0, kLeft = 1, kFailed = 2, kLast = 3 };
   struct Letter {
     Kind kind;
     std::int32_t reason;
