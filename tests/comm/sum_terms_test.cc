@@ -142,7 +142,12 @@ INSTANTIATE_TEST_SUITE_P(Worlds,
                          SumTermsTest,
                          ::testing::Combine(::testing::Values(1, 2, 3, 5),
                                             ::testing::Values(1, 105, 4099, 300'007),
-                                            ::testing::Bool()));
+                                            ::testing::Bool()),
+                         [](const auto& tested) {
+                           return "Ranks" + std::to_string(std::get<0>(tested.param)) + "Numel" +
+                                  std::to_string(std::get<1>(tested.param)) +
+                                  (std::get<2>(tested.param) ? "Shared" : "Ordinary");
+                         });
 
 TEST(SumTerms, SixteenBitInputsAddUpInFloat32) {
   constexpr std::int64_t kNumel = 10'007;

@@ -71,10 +71,11 @@ if(killed OR NOT calm OR NOT calm STREQUAL struck)
   message(FATAL_ERROR "04_resume: ${calm} without a break, ${struck} with one (${killed})")
 endif()
 
-# Every benchmark that the installed program offers runs from there, as little as it can be told to.
-set(bench_collectives --rounds 1 --op all_reduce --bytes 4KiB)
-set(bench_optim --rounds 1 --numel 1000)
-set(bench_step --rounds 1 --only zero3)
+# Every benchmark that the installed program offers starts from there; those that no other test runs, as
+# little as they can be told to.
+set(bench_collectives --help)
+set(bench_optim --help)
+set(bench_step --help)
 set(bench_checkpoint --rounds 1 --bytes 1MB --folder "${WORK}/checkpoints")
 set(bench_train --rounds 1 --model mlp --epochs 0.01)
 execute_process(COMMAND "${WORK}/prefix/bin/trireme" bench --help RESULT_VARIABLE code OUTPUT_VARIABLE help)
