@@ -96,14 +96,16 @@ TEST(Leaving, InTheMiddleOfAnAllocationIsNamedByItsNumberInTheWorld) {
 
 TEST(Leaving, TheFirstReasonIsEveryones) {
   fork_world(3, [](World& world) {
-    world.barrier().wait();
-    if (world.rank() == 1) {
-      world.abort("the first reason");
-    } else if (world.rank() == 2) {
-      rest(700);
-      world.abort("a later reason");  // without having looked
-    }
-    const std::string message = message_of<CommError>([&] { world.barrier().wait(); });
+    const std::string message = message_of<CommError>([&] {
+      world.barrier().wait();  // a rank that has not yet seen its end may hear of the abort here
+      if (world.rank() == 1) {
+        world.abort("the first reason");
+      } else if (world.rank() == 2) {
+        rest(700);
+        world.abort("a later reason");  // without having looked
+      }
+      world.barrier().wait();
+    });
     EXPECT_NE(message.find("the first reason"), std::string::npos) << message;
   });
 }
