@@ -8,7 +8,7 @@ help:
 	@echo 'make test      install what is missing, build, run the tests, and those with threads again under the thread sanitizer'
 	@echo 'make test-long what takes longer: long training runs, the address sanitizer, repeated tests'
 	@echo 'make bench     every table of the documentation for this machine, next to Gloo, Open MPI, PyTorch and'
-	@echo '               DeepSpeed, into build/bench/tables.md (23 minutes)'
+	@echo '               DeepSpeed, into build/bench/tables.md (half an hour)'
 	@echo 'make lint      format, layering, static analysis'
 
 setup:
