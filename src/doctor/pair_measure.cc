@@ -117,6 +117,7 @@ class Pair {
 
   double speed(std::size_t bytes, std::int64_t count, bool forth) {
     std::vector<double> times;
+    times.reserve(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) {
       times.push_back(transfer(bytes, forth));
     }

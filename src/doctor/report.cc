@@ -24,6 +24,7 @@ bool same(const Finding& a, const Finding& b) {
 
 std::vector<Row> rows_of(const Report& report) {
   std::vector<Row> rows;
+  rows.reserve(report.between.size());
   for (const Finding& finding : report.between) {
     rows.push_back({&finding, {}});
   }

@@ -285,6 +285,7 @@ class Host {
     const auto is_open = [](const Member& member) { return member.link.open(); };
     while (std::any_of(members_.begin(), members_.end(), is_open) && !patience.passed()) {
       std::vector<pollfd> entries;
+      entries.reserve(members_.size());
       for (const Member& member : members_) {
         entries.push_back({member.link.fd(), POLLIN, 0});
       }

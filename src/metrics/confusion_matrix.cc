@@ -77,6 +77,7 @@ std::vector<std::string> cut_names(const std::vector<std::string>& names, std::s
 
 std::vector<std::string> numbers_up_to(std::int64_t classes) {
   std::vector<std::string> numbers;
+  numbers.reserve(static_cast<std::size_t>(classes));
   for (std::int64_t i = 0; i < classes; ++i) {
     numbers.push_back(std::to_string(i));
   }
