@@ -18,7 +18,7 @@ build: setup
 	@scripts/build release
 
 demo:
-	@scripts/demo $(DATA)
+	@scripts/demo $(if $(DATA),"$(DATA)")
 
 test:
 	@scripts/test

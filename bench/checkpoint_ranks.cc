@@ -110,7 +110,7 @@ int run_save_and_load(const CheckpointRankOptions& options) {
   const auto world = init();
   const RankState state(gpt_state(options.bytes), world->size(), world->rank());
   RankSamples samples(*world);
-  const HostMemory copy(state.size_bytes());
+  const device::Buffer copy(state.size_bytes());
   samples.time("save_pause", "plain copy", is_ready, [&] {
     std::memcpy(copy.data(), state.data(), state.size_bytes());
   });

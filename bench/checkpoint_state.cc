@@ -76,7 +76,7 @@ RankState::RankState(std::vector<StateTensor> tensors, int ranks, int rank) {
   for (std::size_t i = 0; i < view_.tensors.size(); ++i) {
     view_.slices.push_back({i, even_range(view_.tensors[i].numel(), ranks, rank), nullptr});
   }
-  memory_ = HostMemory(view_.size_bytes());
+  memory_ = device::Buffer(view_.size_bytes());
   std::byte* next = memory_.data();
   for (StateSlice& slice : view_.slices) {
     slice.data = next;

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "trireme/core/host_memory.h"
+#include "device/buffer.h"
 #include "trireme/shard/state_view.h"
 
 namespace trireme::bench {
@@ -27,7 +27,7 @@ class RankState {
 
  private:
   StateView view_;
-  HostMemory memory_;
+  device::Buffer memory_;
 };
 
 }  // namespace trireme::bench

@@ -189,7 +189,7 @@ std::vector<Case> cases() {
 nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table& table) {
   Memory mine(numel);
   Memory limit(numel);
-  const int states = entry.ours->state_count();
+  const std::size_t states = entry.ours->states({}).size();
   std::int64_t step = 0;
   std::vector<Contender> contenders;
   contenders.push_back({"ours",

@@ -8,6 +8,7 @@
 #include "step_machines.h"
 #include "step_modes.h"
 #include "step_rank.h"
+#include "trireme/core/error.h"
 
 int main(int argc, char** argv) {
   using namespace trireme;
@@ -49,7 +50,11 @@ int main(int argc, char** argv) {
   for (int i = 0; i < argc; ++i) {
     options.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
   }
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (options.ranks == 0) {
     options.ranks = options.machines > 0 ? 1 : 2;
   }
@@ -63,6 +68,6 @@ int main(int argc, char** argv) {
                                   : bench::run_step_modes(options, tuning);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trireme bench step: %s\n", error.what());
-    return 1;
+    return dynamic_cast<const ConfigError*>(&error) != nullptr ? 2 : 1;
   }
 }

@@ -6,8 +6,9 @@ endif()
 if(PROJECT_IS_TOP_LEVEL)
   find_program(TRIREME_CCACHE ccache)
   if(TRIREME_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${TRIREME_CCACHE}")
-    set(CMAKE_C_COMPILER_LAUNCHER "${TRIREME_CCACHE}")
+    # By the headers that the compiler has named before: a source that is new is then not preprocessed twice.
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_DEPEND=1;${TRIREME_CCACHE}")
+    set(CMAKE_C_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
   endif()
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 endif()
@@ -32,14 +33,39 @@ function(trireme_compile_options target)
   endif()
 endfunction()
 
-# trireme_unity(<target>): several sources per compiler run, since most of the time goes into headers
-# that they share. Groups are small enough to keep some processors busy.
+# trireme_unity(<target> [<number>]): several sources per compiler run, 14 or this number, since most of the time
+# goes into headers that they share. Groups are small enough to keep some processors busy.
 function(trireme_unity target)
   if(TRIREME_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)
+    set(number 14 ${ARGN})
+    list(GET number -1 number)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${number})
     # What a coroutine keeps of its own file is not visible in another one, although it is included.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
+endfunction()
+
+# trireme_torch_headers(<target>): LibTorch's headers, compiled once for the rooms and the programs that
+# users run: by the first target that calls this, for those that follow. GCC takes a header that was compiled
+# with the same options only, so all of them are as the rooms are. Not where sources are compiled one by one:
+# most of them include less.
+function(trireme_torch_headers target)
+  if(NOT TRIREME_UNITY)
+    return()
+  endif()
+  trireme_with_precompiled(${target})
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_options(${target} PRIVATE -fPIC)  # also what is not a library
+  get_property(first GLOBAL PROPERTY TRIREME_TORCH_HEADERS)
+  if(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY TRIREME_TORCH_HEADERS ${target})
+  target_precompile_headers(${target} PRIVATE <ATen/Parallel.h> <torch/nn/functional/loss.h> <torch/nn/module.h>
+    <torch/nn/modules/batchnorm.h> <torch/nn/modules/conv.h> <torch/nn/modules/dropout.h>
+    <torch/nn/modules/embedding.h> <torch/nn/modules/linear.h> <torch/nn/modules/normalization.h>
+    <torch/nn/pimpl.h> <torch/types.h> <torch/utils.h>)
 endfunction()
 
 # trireme_kernels(<file>...): sources with vector code, which Highway compiles for each instruction set.
@@ -67,8 +93,13 @@ endfunction()
 
 function(trireme_program_options target)
   trireme_compile_options(${target})
+  trireme_with_precompiled(${target})
+  # GCC takes a header that was compiled with the same options only.
+  target_compile_options(${target} PRIVATE -O1)
+endfunction()
+
+function(trireme_with_precompiled target)
   # Not through ccache, which hashes half a gigabyte of precompiled headers each time.
   set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "")
-  # GCC takes a header that was compiled with the same options only.
-  target_compile_options(${target} PRIVATE -O1 -Winvalid-pch)
+  target_compile_options(${target} PRIVATE -Winvalid-pch)
 endfunction()

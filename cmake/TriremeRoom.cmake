@@ -1,11 +1,24 @@
-# trireme_room(<name> [TORCH] SOURCES <file>... [KERNELS <file>...] [LINKS <target>...] USES <room>...)
+# trireme_room(<name> [TORCH] [SOURCES <file>...] [KERNELS <file>...] [LINKS <target>...] USES <room>...)
 #
-# Declares the library of one room, trireme_<name> (alias trireme::<name>), from src/<name>/. USES is
-# the whole list of rooms it may include and link; LINKS are libraries of others, never visible in
-# public headers. KERNELS are sources with vector code, compiled once per instruction set. A room with
+# Declares the library of one room, trireme_<name> (alias trireme::<name>), from src/<name>/ and the
+# folders declared before. USES is the whole list of rooms it may include and link, and of folders of
+# other rooms (<room>/<folder>) whose private headers it may include; LINKS are libraries of others,
+# never visible in public headers. KERNELS are sources with vector code, compiled once per instruction set. A room with
 # TORCH is left out where LibTorch is.
 
 set(TRIREME_ROOMS "" CACHE INTERNAL "")
+
+# trireme_folder(<room> <name> [SOURCES <file>...] [KERNELS <file>...] USES <folder>...)
+#
+# Declares a folder src/<room>/<name>/ of a room that follows, and the folders of the same room that it
+# may include. What is built as a module of its own has no SOURCES here.
+function(trireme_folder room name)
+  cmake_parse_arguments(FOLDER "" "" "SOURCES;KERNELS;USES" ${ARGN})
+  list(TRANSFORM FOLDER_SOURCES PREPEND "${name}/")
+  list(TRANSFORM FOLDER_KERNELS PREPEND "${name}/")
+  set_property(GLOBAL APPEND PROPERTY TRIREME_SOURCES_${room} ${FOLDER_SOURCES})
+  set_property(GLOBAL APPEND PROPERTY TRIREME_KERNELS_${room} ${FOLDER_KERNELS})
+endfunction()
 
 function(trireme_room name)
   cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;KERNELS;LINKS;USES" ${ARGN})
@@ -13,6 +26,13 @@ function(trireme_room name)
     return()
   endif()
   set(target trireme_${name})
+  get_property(sources GLOBAL PROPERTY TRIREME_SOURCES_${name})
+  get_property(kernels GLOBAL PROPERTY TRIREME_KERNELS_${name})
+  list(APPEND ROOM_SOURCES ${sources})
+  list(APPEND ROOM_KERNELS ${kernels})
+  if(ROOM_USES)
+    list(FILTER ROOM_USES EXCLUDE REGEX "/")
+  endif()
   list(TRANSFORM ROOM_SOURCES PREPEND "src/${name}/")
   list(TRANSFORM ROOM_KERNELS PREPEND "src/${name}/")
   add_library(${target} STATIC ${ROOM_SOURCES} ${ROOM_KERNELS})
@@ -35,6 +55,7 @@ function(trireme_room name)
   target_link_libraries(${target} PUBLIC Threads::Threads PRIVATE ${ROOM_LINKS})
   if(ROOM_TORCH)
     target_link_libraries(${target} PUBLIC trireme_torch)
+    trireme_torch_headers(${target})
   endif()
   set(TRIREME_ROOMS ${TRIREME_ROOMS} ${target} CACHE INTERNAL "")
 endfunction()

@@ -1,5 +1,5 @@
 # trireme_transport_modules(): what carries data between machines, each a module that is loaded when
-# it is asked for (src/comm/net/transport_module.h): UCX, and an MPI for each that this machine has.
+# it is asked for (src/comm/transport/transport_module.h): UCX, and an MPI for each that this machine has.
 # Where one is not there, the backend says so when it is asked for.
 
 set(TRIREME_MODULE_DIR "${PROJECT_BINARY_DIR}/bin")

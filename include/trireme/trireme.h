@@ -12,6 +12,7 @@
 #include "trireme/models/recompute.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/parameter_groups.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/parallel/autocast.h"
 #include "trireme/parallel/data_parallel.h"  // DDP beside your own torch::optim

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "checkpoint/checksum.h"
+#include "device/buffer.h"
 #include "trireme/core/error.h"
-#include "trireme/core/host_memory.h"
 
 namespace trireme::detail {
 namespace {
@@ -107,7 +107,7 @@ void BlockFile::fetch(std::vector<Fetch> wanted) const {
   std::sort(wanted.begin(), wanted.end(), [](const Fetch& a, const Fetch& b) {
     return a.offset < b.offset;
   });
-  HostMemory scratch(block_bytes_);
+  device::Buffer scratch(block_bytes_);
   std::uint64_t next_block = 0;  // not read before
   std::uint64_t asked_until = 0;
   std::size_t first = 0;  // that may reach into the block at hand
@@ -152,7 +152,7 @@ void BlockFile::fetch(std::vector<Fetch> wanted) const {
 
 std::vector<std::string> BlockFile::verify() const {
   std::vector<std::string> wrong;
-  HostMemory scratch(block_bytes_);
+  device::Buffer scratch(block_bytes_);
   posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   for (std::uint64_t block = 0; block < saved_.checksums.size(); ++block) {
     std::string problem;

@@ -5,8 +5,8 @@
 
 #include "checkpoint/block_file.h"
 #include "checkpoint/convert.h"
+#include "device/buffer.h"
 #include "trireme/core/error.h"
-#include "trireme/core/host_memory.h"
 
 namespace trireme {
 namespace {
@@ -262,12 +262,12 @@ class CheckpointReader::Impl {
     const std::size_t element = dtype_bytes(saved.tensor.dtype);
     const bool ordered = same_order(tensor, saved.tensor);
     const Range needed = ordered ? slice.range : Range{0, tensor.numel()};
-    HostMemory raw(static_cast<std::size_t>(needed.size()) * element);
+    device::Buffer raw(static_cast<std::size_t>(needed.size()) * element);
     Wanted wanted(manifest_.files.size());
     want(saved, needed, raw.data(), wanted);
     fetch(std::move(wanted));
     if (!ordered) {
-      HostMemory in_order(static_cast<std::size_t>(slice.range.size()) * element);
+      device::Buffer in_order(static_cast<std::size_t>(slice.range.size()) * element);
       detail::reorder(tensor.shape,
                       element,
                       saved.tensor.strides,

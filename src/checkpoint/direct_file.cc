@@ -39,9 +39,8 @@ void DirectFile::fail(const char* what) const {
                                ": ",
                                errno_text(reason),
                                reason == ENOSPC || reason == EDQUOT || reason == EFBIG
-                                   ? "; free up space or choose another folder, and resume: "
-                                     "earlier checkpoints are untouched"
-                                   : "; earlier checkpoints are untouched"));
+                                   ? "; free up space; checkpoints that were complete are untouched"
+                                   : "; checkpoints that were complete are untouched"));
 }
 
 void DirectFile::append(const std::byte* data, std::size_t bytes) {

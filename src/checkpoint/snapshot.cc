@@ -22,8 +22,8 @@ void Snapshot::begin(std::size_t total, std::size_t limit, std::size_t block) {
   }
   pieces = std::max<std::size_t>(pieces, 1);
   if (memory_.size_bytes() < pieces * piece_bytes_) {
-    memory_ = HostMemory();  // before there is more
-    memory_ = HostMemory(pieces * piece_bytes_);
+    memory_ = device::Buffer();  // before there is more
+    memory_ = device::Buffer(pieces * piece_bytes_);
   }
   empty_.clear();
   for (std::size_t i = pieces; i-- > 0;) {

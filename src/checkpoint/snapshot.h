@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "trireme/core/host_memory.h"
+#include "device/buffer.h"
 
 namespace trireme::detail {
 
@@ -38,7 +38,7 @@ class Snapshot {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  HostMemory memory_;
+  device::Buffer memory_;
   std::size_t piece_bytes_ = 0;
   std::vector<std::byte*> empty_;
   std::vector<Piece> full_;  // from next_full_ on, in order

@@ -6,6 +6,8 @@
 #include <locale>
 #include <optional>
 #include <sstream>
+#include <system_error>
+#include <thread>
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -120,6 +122,26 @@ std::vector<int> allowed_cpus() {
     cpus.push_back(0);
   }
   return cpus;
+}
+
+int machine_cpus() {
+  std::size_t count = 0;
+  // A thread asks for all, and the kernel leaves it those of its control group. What this thread
+  // may use stays as it is.
+  try {
+    std::thread([&count] {
+      cpu_set_t all;
+      CPU_ZERO(&all);
+      for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        CPU_SET(cpu, &all);
+      }
+      sched_setaffinity(0, sizeof(all), &all);
+      count = allowed_cpus().size();
+    }).join();
+  } catch (const std::system_error&) {  // no more threads for this user
+    count = allowed_cpus().size();
+  }
+  return static_cast<int>(count);
 }
 
 int cpu_quota(const std::string& root) {

@@ -6,6 +6,7 @@
 
 #include "data/data_failure.h"
 #include "data/gzip.h"
+#include "data/text_lines.h"
 
 namespace trireme::detail {
 namespace {
@@ -63,6 +64,9 @@ void refuse_binary(const std::string& path) {
   }
   if (text.starts_with("BZh") && text.substr(0, 10).find("1AY&SY") != std::string_view::npos) {
     throw_data_error(path, 0, "expected text, found a bzip2 file", kWhatToDo);
+  }
+  if (const std::string problem = utf16_problem(text); !problem.empty()) {
+    throw_data_error(path, 0, problem);
   }
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
     throw_data_error(path,

@@ -249,13 +249,20 @@ bool begins_with_names(const MappedFile& file,
       words, target, regression, MissingValues(training.missing_values), categorical);
 }
 
-void refuse_columns(const MappedFile& file, const Preprocessing& training, std::size_t found) {
+void refuse_columns(const MappedFile& file,
+                    const Preprocessing& training,
+                    char separator,
+                    std::size_t found) {
   throw_text_error(file,
                    text_begin(file),
                    concat("expected the ",
                           training.columns.size(),
                           " columns of the training file, found ",
-                          found));
+                          found,
+                          found == 1 ? concat(": is there a '",
+                                              separator,
+                                              "' between the cells, as in the training file?")
+                                     : ""));
 }
 
 void compare_names(const MappedFile& file,
@@ -281,9 +288,9 @@ void compare_names(const MappedFile& file,
                i,
                " (from 0), found ",
                shown(found[i]),
-               elsewhere     ? ", and the one that was expected elsewhere"
-               : with_target ? ""
-                             : "; only the target may be missing",
+               elsewhere     ? concat(", and ", shown(wanted[i]), " in another place")
+               : with_target ? std::string()
+                             : std::string("; only the target may be missing"),
                may_be_sample ? "; if this line is a sample and holds no names, say so: --header no"
                              : ""));
   }
@@ -303,7 +310,7 @@ CsvLayout find_csv_layout(const MappedFile& file,
   const std::size_t all = training.columns.size();
   const bool with_target = found == all;
   if (!with_target && (found + 1 != all || options.targets == Targets::kYes)) {
-    refuse_columns(file, training, found);
+    refuse_columns(file, training, layout.separator, found);
   }
   if (!begins_with_names(file, layout.names, training, options, with_target)) {
     layout.names.clear();
@@ -317,7 +324,7 @@ CsvLayout find_csv_layout(const MappedFile& file,
     if (static_cast<std::int64_t>(i) == training.target) {
       if (!with_target) {
         layout.notes.push_back(concat(file.path(),
-                                      " has one column less than the training file",
+                                      " has one column fewer than the training file",
                                       layout.names.empty()
                                           ? ", and no names of columns: taken for one without "
                                           : ": without ",

@@ -149,10 +149,27 @@ class RowIndexer {
           [&] {
             return concat("expected a finite number in ", column.title, ", found ", shown(text));
           },
-          column.kind == Kind::kTarget     ? ""
+          has_decimal_comma(text)          ? decimal_comma_advice()
+          : column.kind == Kind::kTarget   ? ""
           : is_csv_word(std::string(text)) ? "columns of words are named with --categorical"
                                            : "");
     }
+  }
+
+  // "1,5", as spreadsheets write it in many countries.
+  static bool has_decimal_comma(std::string_view text) {
+    std::string point(text);
+    const std::size_t comma = point.find(',');
+    if (comma == std::string::npos || comma == 0) {
+      return false;
+    }
+    point[comma] = '.';
+    return parse_number(point).has_value();
+  }
+  const char* decimal_comma_advice() const {
+    return layout_.separator == ','
+               ? "if the commas are decimal commas, write points instead (1.5)"
+               : "if the commas are decimal commas, write points instead (sed 's/,/./g' OLD > NEW)";
   }
 
   template <class Refuse>
@@ -173,7 +190,8 @@ class RowIndexer {
                                        : shown(text));
           },
           target ? "rows without a target can be left out: --missing drop"
-                 : "values may be missing with --missing mean, zero or drop");
+                 : "empty cells, and words for a missing value such as NaN, are allowed with "
+                   "--missing mean, zero or drop");
     }
   }
 

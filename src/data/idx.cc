@@ -7,7 +7,7 @@
 #include "data/data_failure.h"
 #include "data/gzip.h"
 #include "data/mapped_file.h"
-#include "trireme/core/host_memory.h"
+#include "device/buffer.h"
 #include "trireme/data/preprocessing.h"
 
 namespace trireme {
@@ -153,7 +153,7 @@ class IdxFile {
            file_.size(),
            " packed bytes cannot hold: it is damaged, fetch it again");
     }
-    memory_ = HostMemory(static_cast<std::size_t>(value_bytes_));
+    memory_ = device::Buffer(static_cast<std::size_t>(value_bytes_));
     const std::int64_t unpacked = stream.read({memory_.data(), memory_.size_bytes()});
     // One byte more than announced tells apart "as announced" and "more", however much more there
     // is; it also makes zlib compare the checksum.
@@ -167,7 +167,7 @@ class IdxFile {
   std::string path_;
   detail::MappedFile file_;
   bool packed_;
-  HostMemory memory_;
+  device::Buffer memory_;
   std::int64_t header_bytes_ = 0;
   std::int64_t value_bytes_ = 0;
   std::array<std::int64_t, 3> lengths_{};

@@ -3,6 +3,7 @@
 
 #include "data/batch_layout.h"
 #include "data/class_names.h"
+#include "data/data_faults.h"
 #include "data/gzip.h"
 #include "data/libsvm_like.h"
 #include "data/text_lines.h"
@@ -24,6 +25,16 @@ std::string_view take_word(std::string_view& line) {
   return word;
 }
 
+// A line that cannot be used, where that is, and why. Other lines of the file may be no better.
+struct BadLine {
+  const char* place;
+  std::string message;
+};
+
+[[noreturn]] void refuse(const char* place, std::string message) {
+  throw BadLine{place, std::move(message)};
+}
+
 std::string_view without_comment(std::string_view line) {
   return line.substr(0, line.find('#'));
 }
@@ -43,7 +54,11 @@ class LibsvmDataset final : public Dataset {
     }
     labelled_ = targets == NewDataOptions::Targets::kYes ||
                 (targets == NewDataOptions::Targets::kAutomatic && begins_with_label());
-    index();
+    try {
+      index();
+    } catch (const BadLine& bad) {
+      name_bad_lines(bad);
+    }
     shape_.classes = regression_ ? 0 : names_->size();
     file_.advise_random_reads();
   }
@@ -81,7 +96,11 @@ class LibsvmDataset final : public Dataset {
       } else {
         batch.labels[row] = labelled_ ? labels_[sample] : 0;
       }
-      read_line(detail::line_at(file_, file_.begin() + offsets_[sample]), batch);
+      try {
+        read_line(detail::line_at(file_, file_.begin() + offsets_[sample]), batch);
+      } catch (const BadLine& bad) {
+        name_bad_lines(bad);
+      }
       batch.offsets[row + 1] = static_cast<std::int64_t>(batch.indices.size());
     }
   }
@@ -142,6 +161,33 @@ class LibsvmDataset final : public Dataset {
     }
   }
 
+  // All that is wrong with the file: it has been read only as far as `first`, and not every pair of
+  // the lines before it.
+  [[noreturn]] void name_bad_lines(const BadLine& first) const {
+    detail::DataFaults faults;
+    Batch scratch;
+    const char* from = detail::text_begin(file_);
+    while (auto line = detail::next_line(file_, from)) {
+      try {
+        std::string_view rest = without_comment(*line);
+        const std::string_view label = take_word(rest);
+        if (!label.empty() && labelled_) {
+          number_in(label);
+          if (!regression_ && names_ != nullptr) {
+            known_class(label);
+          }
+        }
+        scratch.indices.clear();
+        scratch.values.clear();
+        read_line(*line, scratch);
+      } catch (const BadLine& bad) {
+        faults.add([&] { return detail::DataFault{file_.offset_of(bad.place), bad.message, ""}; });
+      }
+    }
+    TRIREME_ASSERT(!faults.empty(), first.message);
+    faults.throw_error(file_);
+  }
+
   // `found`: where new classes are counted; null: they are known.
   void add_target(std::string_view label, detail::ClassNames* found) {
     const double number = number_in(label);
@@ -154,20 +200,18 @@ class LibsvmDataset final : public Dataset {
 
   double number_in(std::string_view label) const {
     if (label.find(':') != std::string_view::npos) {
-      throw_text_error(file_,
-                       label.data(),
-                       concat("expected a label at the start of the line, found ",
-                              shown(label),
-                              ": it is missing"));
+      refuse(label.data(),
+             concat("expected a label at the start of the line, found ",
+                    shown(label),
+                    ": it is missing"));
     }
     const auto number = detail::parse_number(label);
     if (!number || (regression_ && std::abs(*number) > std::numeric_limits<float>::max())) {
-      throw_text_error(file_,
-                       label.data(),
-                       concat("expected a ",
-                              regression_ ? "finite number to predict" : "number as label",
-                              ", found ",
-                              shown(label)));
+      refuse(label.data(),
+             concat("expected a ",
+                    regression_ ? "finite number to predict" : "number as label",
+                    ", found ",
+                    shown(label)));
     }
     return *number;
   }
@@ -175,12 +219,11 @@ class LibsvmDataset final : public Dataset {
   std::int32_t known_class(std::string_view label) const {
     const auto known = names_->class_of(label);
     if (!known) {
-      throw_text_error(file_,
-                       label.data(),
-                       concat("expected a label of the training file (",
-                              names_->list(),
-                              "), found ",
-                              shown(label)));
+      refuse(label.data(),
+             concat("expected a label of the training file (",
+                    names_->list(),
+                    "), found ",
+                    shown(label)));
     }
     return *known;
   }
@@ -189,19 +232,17 @@ class LibsvmDataset final : public Dataset {
     std::int64_t index = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
     if (text.empty() || error != std::errc() || end != text.data() + text.size() || index < 1) {
-      throw_text_error(file_,
-                       text.data(),
-                       concat("expected an index, a whole number from 1, found ",
-                              shown(text),
-                              text == "0" ? ": libsvm counts from 1, add 1 to all indices" : ""));
+      refuse(text.data(),
+             concat("expected an index, a whole number from 1, found ",
+                    shown(text),
+                    text == "0" ? ": libsvm counts from 1, add 1 to all indices" : ""));
     }
     if (shape_.features > 0 && index > shape_.features) {
-      throw_text_error(file_,
-                       text.data(),
-                       concat("expected an index of at most ",
-                              shape_.features,
-                              " (the number of features), found ",
-                              index));
+      refuse(text.data(),
+             concat("expected an index of at most ",
+                    shape_.features,
+                    " (the number of features), found ",
+                    index));
     }
     return index;
   }
@@ -215,22 +256,18 @@ class LibsvmDataset final : public Dataset {
     for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest)) {
       const std::size_t colon = word.find(':');
       if (colon == std::string_view::npos) {
-        throw_text_error(file_, word.data(), concat("expected index:value, found ", shown(word)));
+        refuse(word.data(), concat("expected index:value, found ", shown(word)));
       }
       const std::int64_t index = index_in(word.substr(0, colon));
       if (index <= before) {
-        throw_text_error(
-            file_,
-            word.data(),
-            concat("expected an index above ", before, ", the one before it, found ", index));
+        refuse(word.data(),
+               concat("expected an index above ", before, ", the one before it, found ", index));
       }
       before = index;
       const auto value = detail::parse_number(word.substr(colon + 1));
       if (!value || std::abs(*value) > std::numeric_limits<float>::max()) {
-        throw_text_error(
-            file_,
-            word.data() + colon + 1,
-            concat("expected a finite number as value, found ", shown(word.substr(colon + 1))));
+        refuse(word.data() + colon + 1,
+               concat("expected a finite number as value, found ", shown(word.substr(colon + 1))));
       }
       batch.indices.push_back(index - 1);
       batch.values.push_back(static_cast<float>(*value));

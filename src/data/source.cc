@@ -1,5 +1,6 @@
 #include "trireme/data/source.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include "data/binary_content.h"
@@ -7,7 +8,9 @@
 #include "data/data_failure.h"
 #include "data/libsvm_like.h"
 #include "data/source_files.h"
+#include "data/text_lines.h"
 #include "trireme/core/counted.h"
+#include "trireme/core/log.h"
 
 namespace trireme {
 namespace {
@@ -38,6 +41,14 @@ std::string format_of(const DataSource& source, const std::string& path) {
 Parts divided(std::shared_ptr<const Dataset> all, const DataSource& source) {
   if (source.evaluation_fraction == 0) {
     return {std::move(all), nullptr};
+  }
+  if (all->size() < 2) {
+    throw_data_error(
+        source.path,
+        -1,
+        "expected at least 2 samples, so that one can be held out for evaluation, found ",
+        all->size(),
+        ": evaluate on another file (--eval-data FILE), or not at all (--eval-fraction 0)");
   }
   return hold_out(std::move(all), source.evaluation_fraction, source.seed);
 }
@@ -146,10 +157,70 @@ Parts open_token_parts(const DataSource& source,
   return parts;
 }
 
+// Whoever always answers with the one class there is is always right: training would end with a
+// perfect score and nothing learned.
+void refuse_one_class(const Dataset& train, const std::string& path, const char* advice) {
+  if (const std::vector<std::string> classes = train.class_names(); classes.size() == 1) {
+    throw_data_error(path,
+                     -1,
+                     "expected at least two classes to tell apart, found one, ",
+                     detail::shown(classes.front()),
+                     ", in ",
+                     train.size() == 1 ? "the only row" : concat("all ", train.size(), " rows"),
+                     ": ",
+                     advice);
+  }
+}
+
+// Numbers to predict, or names of the rows, that are taken for classes, since nobody has said what
+// they are. Few of them may be either.
+void warn_of_classes(const Dataset& train, const std::string& path) {
+  constexpr std::size_t kFew = 20;
+  const std::vector<std::string> classes = train.class_names();
+  if (classes.size() < kFew) {
+    return;
+  }
+  std::size_t numbers = 0;
+  bool fractions = false;
+  for (const std::string& name : classes) {
+    const auto number = detail::parse_number(name);
+    numbers += number ? 1 : 0;
+    fractions = fractions || (number && *number != std::floor(*number));
+  }
+  const bool all = numbers == classes.size();
+  const bool most = numbers * 2 > classes.size();
+  const bool nearly_as_many = static_cast<std::int64_t>(classes.size()) * 2 > train.size();
+  if (nearly_as_many || (all && fractions)) {
+    log(LogLevel::kWarning,
+        concat(path,
+               ": the target has ",
+               classes.size(),
+               all    ? " different numbers in "
+               : most ? " different values, most of them numbers, in "
+                      : " different words in ",
+               train.size(),
+               " rows, and each of them is taken for a class of its own; ",
+               most ? "if they are numbers to predict, add --regression"
+                    : "if they are names of the rows, choose another --target"));
+  }
+}
+
+// One rank speaks.
+void look_at_classes(const Dataset& train,
+                     const DataSource& source,
+                     const std::string& path,
+                     const char* advice) {
+  refuse_one_class(train, path, advice);
+  if (source.csv.check.part == 0) {
+    warn_of_classes(train, path);
+  }
+}
+
 Parts open_csv_parts(const DataSource& source, const std::string& path) {
   CsvOptions options = source.csv;
   options.regression = source.regression;
   const std::shared_ptr<Dataset> train = open_csv(path, options);
+  look_at_classes(*train, source, path, "--target COLUMN chooses what is predicted");
   if (source.evaluation.empty()) {
     return divided(train, source);
   }
@@ -161,6 +232,7 @@ Parts open_csv_parts(const DataSource& source, const std::string& path) {
 
 Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
   const std::shared_ptr<Dataset> train = open_libsvm(path, {.regression = source.regression});
+  look_at_classes(*train, source, path, "each line begins with the label of its row");
   if (source.evaluation.empty()) {
     return divided(train, source);
   }
@@ -174,22 +246,31 @@ std::string predicted(const SampleShape& shape) {
   return shape.classes > 0 ? counted(shape.classes, "class", "classes") : "a number to predict";
 }
 
-std::string described(const SampleShape& shape, const std::string& format) {
+std::string described(const Dataset& data, const std::string& format) {
+  const SampleShape& shape = data.shape();
   switch (shape.kind) {
     case SampleKind::kTokens:
-      return concat("samples of ",
+      return concat(counted(data.size(), "sample"),
+                    " of ",
                     counted(shape.length - 1, format == "text" ? "byte" : "token"),
                     " to predict, vocabulary ",
                     shape.classes);
     case SampleKind::kSparse:
-      return concat("sparse rows of ", counted(shape.features, "feature"), ", ", predicted(shape));
+      return concat(counted(data.size(), "sparse row"),
+                    " of ",
+                    counted(shape.features, "feature"),
+                    ", ",
+                    predicted(shape));
     case SampleKind::kDense:
       break;
   }
-  const std::string what = shape.dense.size() == 3
-                               ? concat("images of ", shape.dense[1], "x", shape.dense[2])
-                               : concat("rows of ", counted(shape.dense[0], "feature"));
-  return concat(what, ", ", predicted(shape));
+  const bool images = shape.dense.size() == 3;
+  return concat(
+      counted(data.size(), images ? "image" : "row"),
+      " of ",
+      images ? concat(shape.dense[1], "x", shape.dense[2]) : counted(shape.dense[0], "feature"),
+      ", ",
+      predicted(shape));
 }
 
 }  // namespace
@@ -237,12 +318,17 @@ OpenedData open_data(const DataSource& source) {
                opened.format,
                "\""));
   }
+  std::error_code ignored;
+  if (source.csv.check.part == 0 && !source.evaluation.empty() &&
+      fs::equivalent(path, source.evaluation, ignored)) {
+    log(LogLevel::kWarning,
+        concat("eval_data: ",
+               source.evaluation,
+               " is the file that is trained on: the results say nothing about other data"));
+  }
   const std::string name = fs::path(source.path).filename().string();
-  opened.description = concat(name.empty() ? source.path : name,
-                              ": ",
-                              opened.parts.train->size(),
-                              " ",
-                              described(opened.parts.train->shape(), opened.format));
+  opened.description = concat(
+      name.empty() ? source.path : name, ": ", described(*opened.parts.train, opened.format));
   if (opened.parts.held_out) {
     opened.description += concat("; ", opened.parts.held_out->size(), " to evaluate");
   }

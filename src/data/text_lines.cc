@@ -23,8 +23,45 @@ std::optional<std::string_view> next_line(const MappedFile& file, const char*& f
   return std::nullopt;
 }
 
+namespace {
+
+// The name of the encoding for iconv; null: it is another.
+const char* utf16_name(std::string_view bytes) {
+  if (bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff")) {
+    return "UTF-16";  // its mark says which
+  }
+  // Without a mark: every other byte of ASCII is zero.
+  constexpr std::size_t kLookedAt = 16;
+  if (bytes.size() < kLookedAt) {
+    return nullptr;
+  }
+  const std::size_t zero = bytes[0] == '\0' ? 0 : 1;
+  for (std::size_t i = 0; i < kLookedAt; ++i) {
+    if ((bytes[i] == '\0') != (i % 2 == zero)) {
+      return nullptr;
+    }
+  }
+  return zero == 0 ? "UTF-16BE" : "UTF-16LE";
+}
+
+}  // namespace
+
+std::string utf16_problem(std::string_view bytes) {
+  const char* const name = utf16_name(bytes);
+  return name == nullptr
+             ? ""
+             : concat(
+                   "expected text in UTF-8, found UTF-16, as spreadsheets write \"Unicode "
+                   "text\": convert it (iconv -f ",
+                   name,
+                   " -t UTF-8 OLD > NEW)");
+}
+
 const char* text_begin(const MappedFile& file) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (const std::string problem = utf16_problem(file.bytes()); !problem.empty()) {
+    throw_text_error(file, file.begin(), problem);
+  }
   return file.begin() + (file.bytes().starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
 }
 

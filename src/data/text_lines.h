@@ -34,7 +34,11 @@ inline std::string_view line_at(const MappedFile& file, const char* begin) {
 // `from` becomes the start of the line after it.
 std::optional<std::string_view> next_line(const MappedFile& file, const char*& from);
 
-// Where a text begins: after a byte order mark, which spreadsheets like to write.
+// What is wrong with a text that is in UTF-16, and what to do; empty: it is not.
+std::string utf16_problem(std::string_view bytes);
+
+// Where a text begins: after a byte order mark, which spreadsheets like to write. Throws DataError
+// for a text in UTF-16.
 const char* text_begin(const MappedFile& file);
 
 // A finite number that is the whole of `text`; a leading plus is allowed.

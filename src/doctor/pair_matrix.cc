@@ -14,6 +14,10 @@ namespace {
 constexpr int kMostMeasuredRanks = 32;
 constexpr int kMostPrintedRanks = 8;
 constexpr double kMuchWorse = 2;
+// Where all pairs are alike there is nothing to compare with; no idle machine, and no network that
+// a training should be divided over, takes longer than this.
+constexpr double kLongInside = 100;
+constexpr double kLongBetween = 1000;  // us
 
 // One of the two quantities. Latency is a time, where less is better; its reverse holds for speed.
 struct Quantity {
@@ -102,6 +106,19 @@ Finding judge(const PairMatrix& pairs,
                   "",
                   {{"median", usual}, {"worst", worst.value}}};
   const double badness = quantity.badness(worst.value, usual);
+  if (quantity.less_is_better && usual > (between ? kLongBetween : kLongInside)) {
+    finding.verdict = Verdict::kWarning;
+    finding.value += concat(", where less than ",
+                            between ? kLongBetween : kLongInside,
+                            " ",
+                            quantity.unit,
+                            " is usual");
+    finding.advice = concat("run the doctor again on ",
+                            between ? "idle machines; if nothing changes, they are far apart or "
+                                      "their network is slow, and every step waits for it"
+                                    : "an idle machine, with no more ranks than processors");
+    return finding;
+  }
   if (badness <= kMuchWorse) {
     return finding;
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "launch/packing.h"
+#include "comm/rendezvous/packing.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 

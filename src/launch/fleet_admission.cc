@@ -5,7 +5,7 @@
 #include <sodium.h>
 #include <unistd.h>
 
-#include "launch/packing.h"
+#include "comm/rendezvous/packing.h"
 #include "trireme/core/error.h"
 #include "trireme/core/printable.h"
 #include "trireme/core/version.h"

@@ -6,7 +6,7 @@
 
 #include <signal.h>
 
-#include "launch/packing.h"
+#include "comm/rendezvous/packing.h"
 #include "trireme/core/index.h"
 #include "trireme/core/printable.h"
 #include "trireme/launch/launcher.h"

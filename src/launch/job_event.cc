@@ -6,7 +6,7 @@
 
 #include <sys/wait.h>
 
-#include "launch/packing.h"
+#include "comm/rendezvous/packing.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {

@@ -50,7 +50,9 @@ int blame_rank(const Evidence& evidence, const JobEvent& cause, const Say& say) 
     }
   }
   if (was_said) {
-    return means_usage(spokesman->status) ? kExitUsage : kExitRankFailed;
+    // Where another rank has found the mistake first, rank 0 ends because it was told of it.
+    return means_usage(spokesman->status) || means_usage(cause.number) ? kExitUsage
+                                                                       : kExitRankFailed;
   }
   if (evidence.rank0_speaks && cause.rank == 0 && means_usage(cause.number)) {
     return kExitUsage;  // it has said why, on its own machine

@@ -4,8 +4,10 @@
 
 #include <ATen/ops/max_pool2d.h>
 
+#include "models/makers.h"
 #include "trireme/core/error.h"
 #include "trireme/models/recompute.h"
+#include "trireme/settings/model_kinds.h"
 
 namespace trireme::models {
 
@@ -63,6 +65,28 @@ Tensor ConvnetImpl::forward(const Tensor& images) {
   }
   x = drop_->forward(x.flatten(1));
   return head_->forward(drop_->forward(torch::relu(hidden_->forward(x))));
+}
+
+Trainable make_convnet(const TrainSettings& settings, const SampleShape& shape) {
+  TRIREME_CHECK(shape.dense.size() == 3,
+                "model: convnet is trained on images, found samples of ",
+                shape.dense_numel(),
+                " numbers in ",
+                settings.data,
+                ": use --model ",
+                models_on(SampleKind::kDense, /*images=*/false));
+  const Convnet model(
+      ConvnetOptions{.channels = shape.dense[0],
+                     .rows = shape.dense[1],
+                     .columns = shape.dense[2],
+                     .stages = settings.stages,
+                     .hidden = settings.hidden.at(0),
+                     .outputs = outputs_for(shape),
+                     .dropout = settings.dropout,
+                     .recompute = settings.recompute,
+                     .initialisation = initialisation_from(settings.initialisation)});
+  return {model.ptr(),
+          [model = model.ptr()](const TensorBatch& batch) { return model->forward(batch.dense); }};
 }
 
 }  // namespace trireme::models

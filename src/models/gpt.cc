@@ -5,8 +5,10 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/functional/loss.h>
 
+#include "models/makers.h"
 #include "trireme/core/error.h"
 #include "trireme/models/recompute.h"
+#include "trireme/settings/model_kinds.h"
 
 namespace trireme::models {
 
@@ -14,19 +16,23 @@ namespace nn = torch::nn;
 using torch::Tensor;
 
 GptOptions GptOptions::of_size(const std::string& size) {
-  if (size == "tiny") {
-    return {.vocabulary = 256, .sequence = 64, .width = 128, .layers = 4, .heads = 4};
-  }
-  if (size == "small") {
-    return {.vocabulary = 256, .sequence = 256, .width = 384, .layers = 6, .heads = 6};
-  }
-  TRIREME_CHECK(
-      size == "gpt2", "size of a gpt: expected tiny, small or gpt2, found \"", size, "\"");
-  return {
-      .vocabulary = 50257, .sequence = 1024, .width = 768, .layers = 12, .heads = 12, .tied = true};
+  const TextModelSize& named = text_model_size(size);
+  const bool gpt2 = size == "gpt2";
+  return {.vocabulary = gpt2 ? 50257 : 256,
+          .sequence = named.sequence,
+          .width = named.width,
+          .layers = named.layers,
+          .heads = named.heads,
+          .tied = gpt2};
 }
 
-GptBlockImpl::GptBlockImpl(const GptOptions& options) : heads_(options.heads) {
+GptBlockImpl::GptBlockImpl(const GptOptions& options)
+    : heads_(options.heads), causal_(options.causal) {
+  TRIREME_CHECK(heads_ > 0 && options.width % heads_ == 0,
+                "a transformer's width must be a multiple of its heads, found ",
+                options.width,
+                " and ",
+                heads_);
   const std::int64_t width = options.width;
   norm1_ = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})));
   qkv_ = register_module("qkv", nn::Linear(width, 3 * width));
@@ -45,17 +51,12 @@ Tensor GptBlockImpl::forward(Tensor x) {
                            .view({batch, length, 3, heads_, width / heads_})
                            .permute({2, 0, 3, 1, 4});
   const Tensor attended =
-      at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+      at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, causal_);
   x = x + drop_->forward(out_->forward(attended.transpose(1, 2).reshape({batch, length, width})));
   return x + drop_->forward(down_->forward(at::gelu(up_->forward(norm2_->forward(x)), "tanh")));
 }
 
 GptImpl::GptImpl(const GptOptions& given) : options(given) {
-  TRIREME_CHECK(options.heads > 0 && options.width % options.heads == 0,
-                "a GPT's width must be a multiple of its heads, found ",
-                options.width,
-                " and ",
-                options.heads);
   tokens_ = register_module("tokens", nn::Embedding(options.vocabulary, options.width));
   places_ = register_module("places", nn::Embedding(options.sequence, options.width));
   for (std::int64_t layer = 0; layer < options.layers; ++layer) {
@@ -94,6 +95,26 @@ Tensor GptImpl::loss(const Tensor& text) {
   const std::int64_t length = text.size(1) - 1;
   return nn::functional::cross_entropy(forward(text.slice(1, 0, length)).flatten(0, 1),
                                        text.slice(1, 1).flatten());
+}
+
+GptOptions text_options(const TrainSettings& settings, const SampleShape& shape) {
+  GptOptions options = GptOptions::of_size(settings.size);
+  options.vocabulary = shape.classes;
+  options.sequence = shape.length - 1;
+  options.layers = settings.layers > 0 ? settings.layers : options.layers;
+  options.width = settings.width > 0 ? settings.width : options.width;
+  options.heads = settings.heads > 0 ? settings.heads : options.heads;
+  options.dropout = settings.dropout;
+  options.recompute = settings.recompute;
+  options.initialisation = initialisation_from(settings.initialisation);
+  return options;
+}
+
+Trainable make_gpt(const TrainSettings& settings, const SampleShape& shape) {
+  const Gpt model(text_options(settings, shape));
+  return {model.ptr(), [model = model.ptr()](const TensorBatch& batch) {
+            return model->forward(batch.tokens.slice(1, 0, batch.tokens.size(1) - 1));
+          }};
 }
 
 }  // namespace trireme::models

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "models/makers.h"
 #include "trireme/core/error.h"
 #include "trireme/models/recompute.h"
 
@@ -38,6 +39,17 @@ Tensor MlpImpl::forward(const Tensor& input) {
     x = options.recompute ? recompute(layers_[i].ptr(), x, run) : run(x);
   }
   return layers_.back()->forward(x);
+}
+
+Trainable make_mlp(const TrainSettings& settings, const SampleShape& shape) {
+  const Mlp model(MlpOptions{.inputs = shape.dense_numel(),
+                             .hidden = settings.hidden,
+                             .outputs = outputs_for(shape),
+                             .dropout = settings.dropout,
+                             .recompute = settings.recompute,
+                             .initialisation = initialisation_from(settings.initialisation)});
+  return {model.ptr(),
+          [model = model.ptr()](const TensorBatch& batch) { return model->forward(batch.dense); }};
 }
 
 }  // namespace trireme::models

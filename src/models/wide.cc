@@ -1,5 +1,6 @@
 #include "trireme/models/wide.h"
 
+#include "models/makers.h"
 #include "trireme/core/error.h"
 
 namespace trireme::models {
@@ -26,6 +27,21 @@ WideImpl::WideImpl(const WideOptions& given) : options(given) {
 
 Tensor WideImpl::forward(const Tensor& indices, const Tensor& values, const Tensor& offsets) {
   return head_->forward(table_->forward(indices, offsets, values));
+}
+
+Trainable make_wide(const TrainSettings& settings, const SampleShape& shape) {
+  TRIREME_CHECK(!settings.recompute, "recompute: the model wide has no activations to recompute");
+  TRIREME_CHECK(settings.precision == "float32" || settings.precision == "autocast",
+                "precision: the model wide has sparse gradients, which are summed in float32 only, "
+                "found ",
+                settings.precision);
+  const Wide model(WideOptions{.features = shape.features,
+                               .width = settings.width > 0 ? settings.width : 16,
+                               .outputs = outputs_for(shape),
+                               .initialisation = initialisation_from(settings.initialisation)});
+  return {model.ptr(), [model = model.ptr()](const TensorBatch& batch) {
+            return model->forward(batch.indices, batch.values, batch.offsets);
+          }};
 }
 
 }  // namespace trireme::models

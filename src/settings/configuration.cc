@@ -9,6 +9,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
 #include "trireme/core/log.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme {
@@ -129,6 +130,42 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
   for (const std::string& text_of_note : notes.remarks) {
     log(LogLevel::kWarning, concat(source, ": ", text_of_note));
   }
+}
+
+TrainSettings recorded_settings(const std::string& text, const std::string& source) {
+  TrainSettings settings;
+  for (const Setting& setting : settings_table()) {
+    if (!setting.absent_text.empty()) {
+      setting.set_json(settings, setting.absent_text);
+    }
+  }
+  parsed(text, source);  // what is wrong with it is said of the text as it is
+  apply_json(settings, in_todays_words(text), source);
+  return settings;
+}
+
+std::string in_todays_words(const std::string& text) {
+  Json json = Json::parse(text);
+  for (const Setting& setting : settings_table()) {
+    if (setting.automatic_number && json.value(setting.name, Json()) == *setting.automatic_number) {
+      json[setting.name] = Json::parse(setting.default_text);
+    }
+  }
+  TrainSettings sizes;
+  const auto word = [&](const char* name, const char* otherwise) {
+    const Json value = json.value(name, Json(otherwise));
+    return value.is_string() ? value.get<std::string>() : otherwise;
+  };
+  sizes.model = word("model", "gpt");
+  sizes.size = word("size", "tiny");
+  fill_in_size(sizes);
+  for (const auto& [name, value] :
+       {std::pair("layers", sizes.layers), {"width", sizes.width}, {"heads", sizes.heads}}) {
+    if (json.value(name, Json()) == 0) {
+      json[name] = value;
+    }
+  }
+  return json.dump();
 }
 
 std::string to_json(const TrainSettings& settings) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "trireme/core/error.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme::detail {
@@ -65,12 +66,6 @@ void for_each_item(const Json& object, DeepspeedNotes& notes, const Each& each) 
 
 void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
   require_object("optimizer", value);
-  static const std::map<std::string, std::string> rules = {{"adam", "adamw"},
-                                                           {"adamw", "adamw"},
-                                                           {"sgd", "sgd"},
-                                                           {"lamb", "lamb"},
-                                                           {"lion", "lion"},
-                                                           {"adagrad", "adagrad"}};
   static const Names known_params = {
       "lr", "betas", "eps", "weight_decay", "momentum", "nesterov", "adam_w_mode"};
   static const Names tuning = {"torch_adam", "fused"};
@@ -81,11 +76,14 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
       std::transform(type.begin(), type.end(), type.begin(), [](unsigned char letter) {
         return static_cast<char>(std::tolower(letter));
       });
-      const auto rule = rules.find(type);
-      TRIREME_CHECK(rule != rules.end(),
-                    "optimizer.type: expected Adam, AdamW, SGD, Lamb, Lion or Adagrad, found ",
-                    item.dump());
-      settings.optimizer = rule->second;
+      std::string known;
+      bool found = false;
+      for (const RuleInfo& rule : optimizer_rules()) {
+        found = found || rule.name == type;
+        known += (known.empty() ? "" : ", ") + rule.name;
+      }
+      TRIREME_CHECK(found, "optimizer.type: expected one of ", known, ", found ", item.dump());
+      settings.optimizer = type == "adam" ? "adamw" : type;  // unless adam_w_mode says otherwise
       notes.set_by["optimizer"] = "optimizer.type";
     } else if (name == "params") {
       require_object("optimizer.params", item);

@@ -41,6 +41,8 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
   const Json json =
       json_too_deep_at(saved) ? Json() : Json::parse(saved, nullptr, /*allow_exceptions=*/false);
   TRIREME_CHECK(json.is_object(), "expected settings as one JSON object, found ", saved);
+  const Json then = Json::parse(in_todays_words(saved));
+  const Json today = Json::parse(in_todays_words(to_json(given)));
   const bool local_first =
       given.sum_order == "local_first" || json.value("sum_order", Json()) == "local_first";
   const bool scaled =
@@ -48,13 +50,16 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
   const std::set<std::string> free = free_settings(local_first, scaled);
   std::vector<SettingDifference> differences;
   for (const Setting& setting : settings_table()) {
-    // One that was not there yet had no other effect than its default.
-    const std::string before =
-        json.contains(setting.name) ? json[setting.name].dump() : setting.default_text;
-    const std::string now = setting.to_json(given);
-    if (setting.name == "threads" && before == "0") {
-      continue;  // not recorded by older versions; the checkpoint's own notes have the number
+    const auto recorded = [&](const Json& in) {
+      return in.contains(setting.name)     ? in[setting.name].dump()
+             : setting.absent_text.empty() ? setting.default_text
+                                           : setting.absent_text;
+    };
+    if (recorded(json) == setting.to_json(given)) {
+      continue;  // also where both leave it to something that differs, which is named
     }
+    const std::string before = recorded(then);
+    const std::string now = today[setting.name].dump();
     if (before != now && free.count(setting.name) == 0) {
       differences.push_back({setting.name, before, now});
     }

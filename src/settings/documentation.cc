@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "trireme/core/error.h"
+#include "trireme/core/table.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme {
@@ -39,6 +42,29 @@ std::string wrapped(const std::string& text) {
   return result + line + "\n";
 }
 
+// Rows of a table: the models, then for each default that is the model's own its flag and values.
+std::vector<std::vector<std::string>> defaults_of_models() {
+  std::vector<std::vector<std::string>> rows = {{"flag"}};
+  for (const std::string& name : model_names()) {
+    rows.front().push_back(name);
+  }
+  for (const Setting& setting : settings_table()) {
+    const bool fixed = setting.name == "micro_batch";
+    std::vector<std::string> row = {setting.flag()};
+    for (const std::string& name : model_names()) {
+      const ModelKind& kind = model_kind(name);
+      const std::string value = setting.to_json(kind.defaults);
+      row.push_back(fixed ? detail::concat("up to ", kind.most_micro_batch)
+                    : value == setting.default_text ? "-"
+                                                    : value);
+    }
+    if (std::any_of(row.begin() + 1, row.end(), [](const auto& text) { return text != "-"; })) {
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::string settings_page() {
@@ -60,6 +86,17 @@ std::string settings_page() {
     }
     out << " |\n";
   }
+  out << "\n### Defaults of the models\n\n";
+  const auto rows = defaults_of_models();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (const std::string& text : rows[i]) {
+      out << "| " << cell(text) << " ";
+    }
+    out << "|\n";
+    for (std::size_t column = 0; i == 0 && column < rows[i].size(); ++column) {
+      out << (column == 0 ? "|---|" : "---|") << (column + 1 == rows[i].size() ? "\n" : "");
+    }
+  }
   return out.str();
 }
 
@@ -75,6 +112,11 @@ std::string settings_help() {
         << "\n"
         << wrapped(setting.meaning);
   }
+  Table table;
+  for (const std::vector<std::string>& row : defaults_of_models()) {
+    table.add(row);
+  }
+  out << "\ndefaults of the models\n" << table.text();
   return out.str();
 }
 

@@ -57,15 +57,25 @@ std::string number_text(double value) {
   return out.str();
 }
 
+constexpr const char* kAutomatic = "auto";
+
 void check_bounds(const std::string& name, double value, const Bounds& bounds) {
+  const bool upper = bounds.most < 1e300;
+  const std::string most = upper ? " and at most " + number_text(bounds.most) : "";
+  if (bounds.automatic_by_word) {
+    if (value <= bounds.least || value > bounds.most) {
+      refuse(name,
+             concat("a number above ", bounds.least, most, ", or ", kAutomatic, " for the default"),
+             number_text(value));
+    }
+    return;
+  }
   if ((value >= bounds.least && value <= bounds.most) || value == bounds.automatic) {
     return;
   }
-  const bool upper = bounds.most < 1e300;
   refuse(
       name,
-      "a number of at least " + number_text(bounds.least) +
-          (upper ? " and at most " + number_text(bounds.most) : "") +
+      "a number of at least " + number_text(bounds.least) + most +
           (bounds.automatic ? ", or " + number_text(*bounds.automatic) + " for the default" : ""),
       number_text(value));
 }
@@ -137,8 +147,11 @@ T from_json_value(const std::string& name, const Json& json, const Bounds& bound
     check_bounds(name, json.get<double>(), bounds);
     return json.is_number_float() ? static_cast<T>(json.get<double>()) : json.get<T>();
   } else if constexpr (std::is_floating_point_v<T>) {
+    if (bounds.automatic_by_word && json == Json(kAutomatic)) {
+      return *bounds.automatic;
+    }
     if (!json.is_number()) {
-      refuse(name, "a number", json.dump());
+      refuse(name, bounds.automatic_by_word ? "a number or auto" : "a number", json.dump());
     }
     check_bounds(name, json.get<double>(), bounds);
     return json.get<T>();
@@ -170,6 +183,9 @@ T from_text(const std::string& name, const std::string& text, const Bounds& boun
     }
     refuse(name, "true or false", '"' + text + '"');
   } else if constexpr (std::is_arithmetic_v<T>) {
+    if (bounds.automatic_by_word && text == kAutomatic) {
+      return static_cast<T>(*bounds.automatic);
+    }
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool good =
@@ -181,16 +197,19 @@ T from_text(const std::string& name, const std::string& text, const Bounds& boun
         check_bounds(name, static_cast<double>(exact), bounds);
         return exact;
       }
-      if (!good || value != std::floor(value) || !is_within<T>(value)) {
+      if (!good || value != std::floor(value)) {
+        refuse(name, "a whole number", '"' + text + '"');
+      }
+      if (!is_within<T>(value)) {
         refuse(name, kWholeNumber<T>, '"' + text + '"');
       }
     } else if (!good) {
-      refuse(name, "a number", '"' + text + '"');
+      refuse(name, bounds.automatic_by_word ? "a number or auto" : "a number", '"' + text + '"');
     }
     check_bounds(name, value, bounds);
     return static_cast<T>(value);
   } else {
-    if (!bounds.choices.empty() &&
+    if (!bounds.choices.empty() && !(bounds.may_be_empty && text.empty()) &&
         std::find(bounds.choices.begin(), bounds.choices.end(), text) == bounds.choices.end()) {
       const std::string near = nearest_name(text, bounds.choices);
       refuse(name,
@@ -218,6 +237,7 @@ Setting field(const std::string& name,
   setting.kind = !bounds.choices.empty() ? joined(bounds.choices, "|")
                  : !bounds.kind.empty()  ? bounds.kind
                                          : kind_of<T>();
+  setting.kind += bounds.automatic_by_word ? concat(" or ", kAutomatic) : "";
   setting.meaning = meaning;
   setting.deepspeed = deepspeed;
   setting.set_text = [=](TrainSettings& settings, const std::string& text) {
@@ -226,8 +246,17 @@ Setting field(const std::string& name,
   setting.set_json = [=](TrainSettings& settings, const std::string& json) {
     settings.*member = from_json_value<T>(name, Json::parse(json), bounds);
   };
-  setting.to_json = [=](const TrainSettings& settings) { return Json(settings.*member).dump(); };
+  setting.to_json = [=](const TrainSettings& settings) {
+    if constexpr (std::is_same_v<T, double>) {
+      if (bounds.automatic_by_word && settings.*member == *bounds.automatic) {
+        return Json(kAutomatic).dump();
+      }
+    }
+    return Json(settings.*member).dump();
+  };
   setting.default_text = setting.to_json({});
+  setting.absent_text = bounds.absent;
+  setting.automatic_number = bounds.automatic_by_word ? bounds.automatic : std::nullopt;
   return setting;
 }
 

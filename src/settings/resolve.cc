@@ -6,8 +6,10 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
-#include "trireme/settings/train_settings.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/values.h"
+#include "trireme/shard/stage.h"
 
 namespace trireme {
 namespace {
@@ -57,59 +59,47 @@ bool is_automatic(const char* name, T value) {
   return value == -1;
 }
 
-void choose_model(TrainSettings& s) {
-  const bool gpt = s.model == "gpt";
-  if (s.initialisation == "auto") {
-    s.initialisation = gpt ? "gpt2" : s.model == "wide" ? "xavier" : "he";
+void choose_model(TrainSettings& s, const ModelKind& kind) {
+  using S = TrainSettings;
+  is_automatic("dropout", s.dropout);
+  is_automatic("clip_norm", s.clip_norm);
+  fill_in(s, kind.defaults, &S::hidden, &S::stages, &S::dropout, &S::initialisation, &S::data);
+  fill_in(s, kind.defaults, &S::schedule, &S::clip_norm);
+  // Runs record them for every model.
+  fill_in(s, model_kinds().back().defaults, &S::hidden, &S::stages);
+  if (s.steps == 0 && s.epochs == 0) {
+    fill_in(s, kind.defaults, &S::steps, &S::epochs);
   }
-  if (is_automatic("dropout", s.dropout)) {
-    s.dropout = s.model == "convnet" ? 0.25 : 0;
-  }
-  if (s.hidden.empty()) {
-    s.hidden =
-        s.model == "convnet" ? std::vector<std::int64_t>{128} : std::vector<std::int64_t>{256, 128};
-  }
-  TRIREME_CHECK(s.model != "convnet" || s.hidden.size() == 1,
-                "hidden: a convnet has one hidden layer, found ",
-                s.hidden.size());
-  if (s.stages.empty()) {
-    s.stages = {32, 64};
-  }
-  if (s.data.empty()) {
-    TRIREME_CHECK(s.model != "wide",
-                  "data: expected a file in libsvm's format for the model wide, found none");
-    s.data = gpt ? "licenses" : "fashion-mnist";
-  }
-  if (gpt && s.sequence == 0) {
-    s.sequence = s.size == "tiny" ? 64 : s.size == "small" ? 256 : 1024;
+  const TextModelSize* size =
+      kind.samples == SampleKind::kTokens ? &text_model_size(s.size) : nullptr;
+  fill_in_size(s);
+  if (kind.check != nullptr) {
+    kind.check(s);
   }
   if (s.eval_batch == 0) {
-    // A large vocabulary has large scores for every token.
-    const std::int64_t tokens = s.size == "gpt2" ? 2048 : 16384;
-    s.eval_batch = gpt ? std::max<std::int64_t>(1, tokens / s.sequence) : 256;
+    s.eval_batch =
+        size != nullptr ? std::max<std::int64_t>(1, size->evaluated_tokens / s.sequence) : 256;
   }
 }
 
-void choose_optimizer(TrainSettings& s) {
-  const bool gpt = s.model == "gpt";
+void choose_optimizer(TrainSettings& s, const ModelKind& kind) {
+  const RuleInfo& rule = optimizer_rule(s.optimizer);
   if (s.lr == 0) {
-    s.lr = s.optimizer == "sgd"       ? 0.1
-           : s.optimizer == "lion"    ? 1e-4
-           : s.optimizer == "adagrad" ? 1e-2
-           : s.model == "convnet"     ? 4e-3
-                                      : 1e-3;
+    const double usual = rule.usual("lr").value_or(0);
+    s.lr =
+        usual == AdamWOptions().lr ? kind.defaults.lr : usual;  // models know best what adamw needs
+  }
+  if (is_automatic("momentum", s.momentum)) {
+    s.momentum = rule.usual("momentum").value_or(0.9);
   }
   if (is_automatic("weight_decay", s.weight_decay)) {
-    s.weight_decay = s.optimizer == "adamw" || s.optimizer == "lamb" ? 0.01 : 0;
+    s.weight_decay = rule.usual("weight_decay").value_or(0);
   }
-  if (s.schedule == "auto") {
-    s.schedule = gpt ? "cosine" : "one_cycle";
-  }
-  if (is_automatic("warm_up", s.warm_up) && !(gpt && s.schedule == "cosine")) {
+  s.decay_all = s.decay_all || kind.samples != SampleKind::kTokens;
+  make_optimizer(s.optimizer, optimizer_settings(s));  // throws where they make no sense
+  const bool warms_up = kind.samples == SampleKind::kTokens && s.schedule == "cosine";
+  if (is_automatic("warm_up", s.warm_up) && !warms_up) {
     s.warm_up = 0;  // else 5 % of the steps, once their number is known
-  }
-  if (is_automatic("clip_norm", s.clip_norm)) {
-    s.clip_norm = gpt ? 1 : 0;
   }
   TRIREME_CHECK(
       s.schedule != "multi_step" || !s.milestones.empty(),
@@ -144,14 +134,13 @@ std::int64_t ranks_of_this_machine() {
 // Follows from the model and the batch alone, so that the same command gives the same bits on every
 // machine: large enough for matrix products, small enough for memory, and at most half a batch, so
 // that two ranks have work (a batch below 4 is not worth dividing).
-std::int64_t fixed_micro_batch(const TrainSettings& s) {
+std::int64_t fixed_micro_batch(const TrainSettings& s, std::int64_t most) {
   std::int64_t common = s.batch;
   std::int64_t smallest = s.batch;
   for (const BatchChange& change : batch_changes(s)) {
     common = std::gcd(common, change.batch);
     smallest = std::min(smallest, change.batch);
   }
-  const std::int64_t most = s.model == "gpt" ? 4 : s.model == "convnet" ? 16 : 32;
   const std::int64_t half =
       divisor_of(common, std::min(most, std::max<std::int64_t>(1, smallest / 2)));
   // Batches of 7, say: single samples would be slower than a rank without work, and no batch for
@@ -160,7 +149,7 @@ std::int64_t fixed_micro_batch(const TrainSettings& s) {
 }
 
 // batch = micro_batch x micro-batches; the last are accumulate x ranks where accumulate is given.
-void choose_batch(TrainSettings& s) {
+void choose_batch(TrainSettings& s, const ModelKind& kind) {
   const auto given = parse_integer(s.micro_batch);
   const bool by_ranks = s.accumulate > 0 || s.micro_batch == "share" || s.micro_batch == "auto";
   if (s.ranks == 0 && by_ranks) {
@@ -183,9 +172,7 @@ void choose_batch(TrainSettings& s) {
                 " and ranks ",
                 s.ranks);
   if (s.batch == 0) {
-    s.batch = s.accumulate > 0 && given ? *given * s.accumulate * s.ranks
-              : s.model == "gpt"        ? 32
-                                        : 128;
+    s.batch = s.accumulate > 0 && given ? *given * s.accumulate * s.ranks : kind.defaults.batch;
   }
   if (s.accumulate > 0) {
     const std::int64_t micro_batches = s.accumulate * s.ranks;
@@ -214,7 +201,7 @@ void choose_batch(TrainSettings& s) {
     s.micro_batch =
         std::to_string(divisor_of(s.batch, std::max<std::int64_t>(1, s.batch / s.ranks)));
   } else if (s.micro_batch == "fixed") {
-    s.micro_batch = std::to_string(fixed_micro_batch(s));
+    s.micro_batch = std::to_string(fixed_micro_batch(s, kind.most_micro_batch));
   }
   const auto size = parse_integer(s.micro_batch);
   TRIREME_CHECK(!size || s.batch % *size == 0,
@@ -234,18 +221,9 @@ void choose_batch(TrainSettings& s) {
   }
 }
 
-void choose_threads(TrainSettings& s) {
-  TRIREME_CHECK(s.threads > 0 || s.allow_changes,
-                "threads: expected the number of threads per rank, found 0, which in older "
-                "versions meant as many as there are processors: --threads N keeps the bits of "
-                "such a run (its logs show how many it had), --allow-changes takes 1");
-  s.threads = std::max<std::int64_t>(1, s.threads);
-}
-
 void check_ranks(const TrainSettings& s) {
-  TRIREME_CHECK(s.placement == "auto" || s.zero == 3,
-                "placement: it applies to stage 3 only, found zero = ",
-                s.zero);
+  TRIREME_CHECK(s.threads > 0, "threads: expected a number of at least 1, found ", s.threads);
+  check_placement("placement", s.placement != "auto", s.zero);
   TRIREME_CHECK(s.balance != "speeds" || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
                 "speeds: expected one for each of the ",
                 s.ranks,
@@ -259,6 +237,12 @@ void check_ranks(const TrainSettings& s) {
                 "speeds: they are only used with balance = speeds, found balance = ",
                 s.balance);
   TRIREME_CHECK(s.folds != 1, "folds: expected 0 (none) or at least 2, found 1");
+  TRIREME_CHECK(s.folds == 0 || s.eval_data.empty(),
+                "eval_data, folds: expected one of them, found both: each fold is evaluated on the "
+                "part of the data that it holds out; leave out --eval-data, or leave out --folds "
+                "to train one model and evaluate it on \"",
+                s.eval_data,
+                "\"");
   TRIREME_CHECK(s.sampling == "weighted" || s.class_weights.empty(),
                 "class_weights: they are only used with sampling = weighted, found sampling = ",
                 s.sampling);
@@ -325,6 +309,50 @@ std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
   return changes;
 }
 
+std::map<std::string, double> optimizer_settings(const TrainSettings& s) {
+  const std::map<std::string, double> given = {{"lr", s.lr},
+                                               {"momentum", s.momentum},
+                                               {"nesterov", s.nesterov ? 1 : 0},
+                                               {"beta1", s.beta1},
+                                               {"beta2", s.beta2},
+                                               {"eps", s.eps},
+                                               {"weight_decay", s.weight_decay},
+                                               {"l1", s.l1}};
+  std::map<std::string, double> all;
+  std::map<std::string, double> options;
+  std::string known;
+  const RuleInfo& rule = optimizer_rule(s.optimizer);
+  for (const auto& [name, usual] : rule.settings) {
+    if (const auto value = given.find(name); value != given.end()) {
+      all.insert(*value);
+    } else {
+      options[name] = usual;
+      known += (known.empty() ? "" : ", ") + name;
+    }
+  }
+  for (const std::string& option : s.optimizer_options) {
+    const auto sign = option.find('=');
+    const std::string name = option.substr(0, sign);
+    const std::string text = sign == std::string::npos ? "true" : option.substr(sign + 1);
+    double value = text == "true" ? 1 : 0;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, value);
+    const bool good = (parsed.ec == std::errc() && parsed.ptr == end) ||
+                      (rule.switches.count(name) > 0 && (text == "true" || text == "false"));
+    TRIREME_CHECK(good && options.count(name) > 0,
+                  "optimizer_options: expected NAME=VALUE, and of ",
+                  s.optimizer,
+                  known.empty() ? "" : " with ",
+                  known.empty() ? " none" : known,
+                  ", found \"",
+                  option,
+                  "\"");
+    options[name] = value;
+  }
+  all.merge(options);
+  return all;
+}
+
 std::optional<Goal> goal_of(const TrainSettings& settings) {
   if (settings.goal.empty()) {
     return std::nullopt;
@@ -334,11 +362,13 @@ std::optional<Goal> goal_of(const TrainSettings& settings) {
   const char* end = settings.goal.data() + settings.goal.size();
   const auto parsed = std::from_chars(
       colon == std::string::npos ? end : settings.goal.data() + colon + 1, end, goal.value);
-  const bool known = goal.metric == "loss" || goal.metric == "accuracy" || goal.metric == "f1" ||
-                     goal.metric == "perplexity";
+  bool known = false;
+  for (const char* metric : {"loss", "accuracy", "f1", "perplexity", "rmse", "mae"}) {
+    known = known || goal.metric == metric;
+  }
   TRIREME_CHECK(known && parsed.ec == std::errc() && parsed.ptr == end,
-                "goal: expected METRIC:VALUE with loss, accuracy, f1 or perplexity, like "
-                "accuracy:0.9, found \"",
+                "goal: expected METRIC:VALUE with loss, accuracy, f1, perplexity, rmse or mae, "
+                "like accuracy:0.9, found \"",
                 settings.goal,
                 "\"");
   const bool share = goal.metric == "accuracy" || goal.metric == "f1";
@@ -354,17 +384,10 @@ std::optional<Goal> goal_of(const TrainSettings& settings) {
 }
 
 TrainSettings resolve(TrainSettings settings) {
-  choose_model(settings);
-  if (settings.steps == 0 && settings.epochs == 0) {
-    settings.steps = settings.model == "gpt" ? 500 : 0;
-    settings.epochs = settings.model == "gpt"       ? 0
-                      : settings.model == "convnet" ? 6
-                      : settings.model == "mlp"     ? 10
-                                                    : 5;
-  }
-  choose_optimizer(settings);
-  choose_batch(settings);
-  choose_threads(settings);
+  const ModelKind& kind = model_kind(settings.model);
+  choose_model(settings, kind);
+  choose_optimizer(settings, kind);
+  choose_batch(settings, kind);
   check_ranks(settings);
   check_checkpoints(settings);
   return settings;

@@ -1,57 +1,70 @@
 #include "trireme/settings/settings_table.h"
 
 #include <algorithm>
+#include <set>
 
 #include "settings/field.h"
+#include "trireme/core/counted.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/settings/model_kinds.h"
 
 namespace trireme {
 namespace {
 
+using detail::enumerated;
 using detail::field;
 using S = TrainSettings;
+
+// "What to train. gpt: a transformer ...; mlp: ...; empty: gpt."
+std::string what_models_are() {
+  std::string text = "What to train.";
+  for (const std::string& name : model_names()) {
+    text += " " + name + ": " + model_kind(name).what + ";";
+  }
+  return text + " empty: gpt.";
+}
 
 std::vector<Setting> model_settings() {
   return {
       field("model",
             &S::model,
-            "What to train: a transformer on text or tokens, a multi-layer perceptron, a "
-            "convolutional net with batch normalisation, or a sparse linear model.",
-            {.choices = {"gpt", "mlp", "convnet", "wide"}}),
-      field("size",
-            &S::size,
-            "GPT size: tiny has 4 layers of width 128, small 6 of 384, gpt2 12 of 768.",
-            {.choices = {"tiny", "small", "gpt2"}}),
+            what_models_are(),
+            {.choices = model_names(), .may_be_empty = true, .absent = "\"gpt\""}),
       field(
-          "layers", &S::layers, "Number of GPT layers; 0 uses the value for --size.", {.least = 0}),
+          "size",
+          &S::size,
+          "Size of a transformer: tiny has 4 layers of width 128, small 6 of 384, gpt2 12 of 768.",
+          {.choices = {"tiny", "small", "gpt2"}}),
+      field("layers",
+            &S::layers,
+            "Layers of a transformer; 0 uses the value for --size.",
+            {.least = 0}),
       field("width",
             &S::width,
-            "Width of the GPT's layers (0 uses the value for --size), or of the wide model's table "
-            "(0: "
-            "16).",
+            "Width of a transformer's layers (0 uses the value for --size), or of the wide model's "
+            "table (0: 16).",
             {.least = 0}),
       field("heads",
             &S::heads,
-            "Number of GPT attention heads; 0 uses the value for --size.",
+            "Attention heads of a transformer; 0 uses the value for --size.",
             {.least = 0}),
       field("hidden",
             &S::hidden,
-            "Widths of the mlp's hidden layers (empty: 256,128), or of the convnet's only hidden "
-            "layer (128).",
+            "Widths of the mlp's hidden layers, or of the convnet's only one; empty: the model's "
+            "default.",
             {.least = 1}),
       field("stages",
             &S::stages,
             "Channels of each of the convnet's stages, every one of which halves the image; empty: "
-            "32,64.",
+            "the model's default.",
             {.least = 1}),
       field("dropout",
             &S::dropout,
-            "Fraction of activations dropped in training; -1: the model's default (convnet 0.25, "
-            "others 0).",
+            "Fraction of activations dropped in training; -1: the model's default.",
             {.least = 0, .most = 0.99, .automatic = -1}),
       field("initialisation",
             &S::initialisation,
-            "How weights are initialised; auto: gpt2 for a gpt, he for mlp and convnet, xavier for "
-            "wide.",
+            "How weights are initialised; auto: the model's default.",
             {.choices = {"auto", "torch", "he", "xavier", "gpt2"}}),
       field("recompute",
             &S::recompute,
@@ -65,8 +78,7 @@ std::vector<Setting> data_settings() {
       field("data",
             &S::data,
             "A file, a folder with MNIST's files or with texts, fashion-mnist, or licenses (the "
-            "license texts on every Debian system). Empty: licenses for a gpt, fashion-mnist for "
-            "mlp and convnet."),
+            "license texts on every Debian system). Empty: the model's default, if it has one."),
       field("eval_data",
             &S::eval_data,
             "Data to evaluate on. Empty: MNIST's test files, or else a part of the data."),
@@ -79,10 +91,11 @@ std::vector<Setting> data_settings() {
             &S::eval_fraction,
             "Fraction of the data held out for evaluation when there is no separate file.",
             {.least = 0, .most = 0.9}),
-      field("sequence",
-            &S::sequence,
-            "Tokens that the GPT sees at a time; 0 uses the value for --size (64, 256, 1024).",
-            {.least = 0}),
+      field(
+          "sequence",
+          &S::sequence,
+          "Tokens that a transformer sees at a time; 0 uses the value for --size (64, 256, 1024).",
+          {.least = 0}),
       field("stride",
             &S::stride,
             "Tokens from the start of one training sample to the start of the next; 0: the "
@@ -107,7 +120,7 @@ std::vector<Setting> data_settings() {
             &S::separator,
             "The character between the cells of a CSV file; auto: a tab in .tsv files, a comma in "
             "others.",
-            {.kind = "a character, tab, space or auto"}),
+            {.kind = "a character, tab, comma, semicolon, space or auto"}),
       field("regression",
             &S::regression,
             "The target of a CSV or libsvm file is a number, not a class."),
@@ -179,28 +192,26 @@ std::vector<Setting> training_settings() {
   return {
       field("steps",
             &S::steps,
-            "Number of updates; 0: set by epochs, or 500 for a gpt if neither is given.",
+            "Number of updates; 0: set by epochs, or the model's default if neither is given.",
             {.least = 0}),
       field("epochs",
             &S::epochs,
-            "Passes over the data, fractions allowed, if steps is 0; 0: 10 for an mlp, 6 for a "
-            "convnet, 5 for a wide model.",
+            "Passes over the data, fractions allowed, if steps is 0; 0: the model's default.",
             {.least = 0, .most = 1e9}),
-      field(
-          "batch",
-          &S::batch,
-          "Samples in one update, over all ranks, no more than there are to train on; 0: 32 for a "
-          "gpt, 128 for other models.",
-          {.least = 0, .most = 1e12},
-          {"train_batch_size"}),
+      field("batch",
+            &S::batch,
+            "Samples in one update, over all ranks, no more than there are to train on; 0: the "
+            "model's default.",
+            {.least = 0, .most = 1e12},
+            {"train_batch_size"}),
       field(
           "micro_batch",
           &S::micro_batch,
           "Samples that a rank computes at a time: a number; fixed: the largest divisor of the "
-          "batch up to 4 for a gpt, 16 for a convnet and 32 for other models, and up to half of a "
-          "batch of 4 or more, for any number of ranks; share: the batch divided by the number "
-          "of ranks; auto: the largest divisor of the batch that fits into memory, found by "
-          "trying. With a number or fixed, the result does not depend on the number of ranks.",
+          "batch up to the model's default, and up to half of a batch of 4 or more, for any number "
+          "of ranks; share: the batch divided by the number of ranks; auto: the largest divisor of "
+          "the batch that fits into memory, found by trying. With a number or fixed, the result "
+          "does not depend on the number of ranks.",
           {.kind = "integer, fixed, share or auto"},
           {"train_micro_batch_size_per_gpu"}),
       field(
@@ -221,9 +232,55 @@ std::vector<Setting> training_settings() {
             "none: no limit, so the kernel kills what does not fit. When memory runs out, "
             "micro-batches become smaller if the batch allows it; otherwise the run stops.",
             {.kind = "bytes, auto or none"}),
-      field(
-          "seed", &S::seed, "Seed of weights, shuffling, dropout and augmentation.", {}, {"seed"}),
+      field("seed",
+            &S::seed,
+            "Seed of weights, shuffling, dropout, augmentation and what is held out.",
+            {},
+            {"seed"}),
   };
+}
+
+// The names of all rules, or of those with a setting of this name, as a list or in a sentence.
+std::vector<std::string> rules_with(const std::string& setting) {
+  std::vector<std::string> names;
+  for (const RuleInfo& rule : optimizer_rules()) {
+    if (rule.usual(setting)) {
+      names.push_back(rule.name);
+    }
+  }
+  return names;
+}
+
+// The rules for which this setting is usually something else, with what it is: "sgd 0.1".
+std::string other_values(const std::string& setting, double common) {
+  std::vector<std::string> values;
+  for (const RuleInfo& rule : optimizer_rules()) {
+    if (const auto usual = rule.usual(setting); usual && *usual != common) {
+      values.push_back(rule.name + " " + detail::exact_text(*usual));
+    }
+  }
+  return enumerated(values);
+}
+
+// Settings of rules that have no flag of their own: "amsgrad of adamw".
+std::string options_of_rules(const std::set<std::string>& flags) {
+  std::vector<std::string> texts;
+  for (const RuleInfo& rule : optimizer_rules()) {
+    std::vector<std::string> own;
+    for (const auto& [name, usual] : rule.settings) {
+      if (flags.count(name) == 0) {
+        own.push_back(name + "=" + detail::exact_text(usual));
+      }
+    }
+    if (!own.empty()) {
+      texts.push_back(rule.name + " has " + enumerated(own));
+    }
+  }
+  std::string all;
+  for (const std::string& text : texts) {
+    all += (all.empty() ? "" : "; ") + text;
+  }
+  return all;
 }
 
 std::vector<Setting> optimizer_settings() {
@@ -231,48 +288,66 @@ std::vector<Setting> optimizer_settings() {
       field("optimizer",
             &S::optimizer,
             "The update rule.",
-            {.choices = {"adamw", "adam", "sgd", "lamb", "adagrad", "lion"}},
+            {.choices = rules_with("lr")},
             {"optimizer.type"}),
       field("lr",
             &S::lr,
-            "Learning rate; 0: 1e-3 (convnet 4e-3; sgd 0.1, lion 1e-4, adagrad 1e-2).",
-            {.least = 0},
+            "Learning rate; auto: the model's default (" + other_values("lr", AdamWOptions().lr) +
+                ").",
+            {.least = 0, .automatic = 0, .automatic_by_word = true},
             {"optimizer.params.lr"}),
-      field("momentum",
-            &S::momentum,
-            "Momentum of sgd.",
-            {.least = 0, .most = 1},
-            {"optimizer.params.momentum"}),
+      field(
+          "momentum",
+          &S::momentum,
+          "Momentum of " + enumerated(rules_with("momentum")) + "; -1: 0.9 for sgd, 0 for others.",
+          {.least = 0, .most = 1, .automatic = -1},
+          {"optimizer.params.momentum"}),
       field("nesterov",
             &S::nesterov,
-            "Nesterov momentum for sgd.",
+            "Nesterov momentum for " + enumerated(rules_with("nesterov")) + ".",
             {},
             {"optimizer.params.nesterov"}),
       field("beta1",
             &S::beta1,
-            "First beta of adamw, adam, lamb and lion.",
+            "First beta of " + enumerated(rules_with("beta1")) + ".",
             {.least = 0, .most = 1},
             {"optimizer.params.betas[0]"}),
       field("beta2",
             &S::beta2,
-            "Second beta of adamw, adam, lamb and lion.",
+            "Second beta of " + enumerated(rules_with("beta2")) + ".",
             {.least = 0, .most = 1},
             {"optimizer.params.betas[1]"}),
       field("eps",
             &S::eps,
-            "Epsilon of adamw, adam, lamb and adagrad.",
+            "Epsilon of " + enumerated(rules_with("eps")) + ".",
             {.least = 0, .most = 1},
             {"optimizer.params.eps"}),
       field("weight_decay",
             &S::weight_decay,
-            "Weight decay; -1: 0.01 for adamw and lamb, 0 for others.",
+            "Weight decay; -1: " + other_values("weight_decay", 0) + ", 0 for others.",
             {.least = 0, .automatic = -1},
             {"optimizer.params.weight_decay"}),
-      field("l1", &S::l1, "L1 penalty on the weights, added to the gradient.", {.least = 0}),
+      field("decay_all",
+            &S::decay_all,
+            "Decay all parameters of a transformer (gpt, bert), and not only its matrices: biases "
+            "and "
+            "norms have no weight decay otherwise. Other models always decay all of theirs.",
+            {.absent = "true"}),
+      field("l1",
+            &S::l1,
+            "L1 penalty on the weights, added to the gradient, of " + enumerated(rules_with("l1")) +
+                ".",
+            {.least = 0}),
+      field("optimizer_options",
+            &S::optimizer_options,
+            "More settings of the optimizer, as NAME=VALUE: " +
+                options_of_rules(
+                    {"lr", "momentum", "nesterov", "beta1", "beta2", "eps", "weight_decay", "l1"}) +
+                ".",
+            {.kind = "list of NAME=VALUE", .absent = "[]"}),
       field("schedule",
             &S::schedule,
-            "How the learning rate changes over the steps; auto: cosine for a gpt, one_cycle for "
-            "others.",
+            "How the learning rate changes over the steps; auto: the model's default.",
             {.choices = {"auto",
                          "constant",
                          "cosine",
@@ -285,8 +360,8 @@ std::vector<Setting> optimizer_settings() {
             {"scheduler.type"}),
       field("warm_up",
             &S::warm_up,
-            "Steps over which the learning rate rises to its value; -1: 5 % of the steps for a "
-            "gpt's cosine, 0 otherwise.",
+            "Steps over which the learning rate rises to its value; -1: 5 % of the steps for the "
+            "cosine of a transformer, 0 otherwise.",
             {.least = -1},
             {"scheduler.params.warmup_num_steps"}),
       field("final_factor",
@@ -336,7 +411,7 @@ std::vector<Setting> optimizer_settings() {
             {.choices = {"none", "linear", "sqrt"}}),
       field("clip_norm",
             &S::clip_norm,
-            "Upper bound on the norm of the gradient; 0: none; -1: 1 for a gpt, none for others.",
+            "Upper bound on the norm of the gradient; 0: none; -1: the model's default.",
             {.least = 0, .automatic = -1},
             {"gradient_clipping"}),
       field("clip_value",
@@ -362,7 +437,7 @@ std::vector<Setting> rank_settings() {
             &S::threads,
             "Threads per rank. Their number changes the last bits of the result, so a resumed run "
             "keeps it.",
-            {.least = 0, .most = 1024}),
+            {.least = 1, .most = 1024}),
       field("zero",
             &S::zero,
             "0: every rank holds everything (DDP). 1: optimizer states are divided among the "
@@ -413,11 +488,12 @@ std::vector<Setting> rank_settings() {
             {.choices = {"equal", "speeds", "measured"}}),
       field(
           "speeds", &S::speeds, "Relative speed of each rank, for balance = speeds.", {.least = 0}),
-      field("straggler_factor",
-            &S::straggler_factor,
-            "A rank whose micro-batches take this many times as long as the median is named in the "
-            "log.",
-            {.least = 1}),
+      field(
+          "straggler_factor",
+          &S::straggler_factor,
+          "A rank whose micro-batches take this many times as long as the median, in 20 steps and "
+          "in the 20 after them, is named in the log.",
+          {.least = 1}),
       field("timeout",
             &S::timeout,
             "Seconds after which any wait for another rank gives up.",
@@ -433,8 +509,8 @@ std::vector<Setting> evaluation_settings() {
             {.least = 0}),
       field("eval_batch",
             &S::eval_batch,
-            "Samples evaluated at a time; 0: 256, or for a gpt as many as make up 16384 tokens "
-            "(size gpt2: 2048). Each sample is evaluated exactly once, by one rank.",
+            "Samples evaluated at a time; 0: 256, or for a transformer as many as make up 16384 "
+            "tokens (size gpt2: 2048). Each sample is evaluated exactly once, by one rank.",
             {.least = 0}),
       field("early_stop",
             &S::early_stop,

@@ -29,4 +29,30 @@ std::vector<std::int64_t> even_counts(std::int64_t numel, int world) {
   return counts;
 }
 
+std::vector<Range> common_ranges(std::span<const std::span<const Range>> lists) {
+  std::vector<Range> common;
+  if (lists.empty()) {
+    return common;
+  }
+  common.assign(lists.front().begin(), lists.front().end());
+  for (const auto& list : lists.subspan(1)) {
+    std::vector<Range> both;
+    auto a = common.begin();
+    auto b = list.begin();
+    while (a != common.end() && b != list.end()) {
+      const Range shared = intersection(*a, *b);
+      if (!shared.empty()) {
+        both.push_back(shared);
+      }
+      if (a->end < b->end) {
+        ++a;
+      } else {
+        ++b;
+      }
+    }
+    common = std::move(both);
+  }
+  return common;
+}
+
 }  // namespace trireme

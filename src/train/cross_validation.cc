@@ -94,7 +94,7 @@ std::vector<TrainResult> cross_validate(
       continue;
     }
     const Parts parts = prepared(settings, divided, *world);
-    const Trainable model = make_model(settings, parts.train->shape());
+    const Trainable model = make_model(settings, parts.train->shape(), *world);
     const std::shared_ptr<TrainObserver> observer = observer_of(fold, model);
     results.push_back(
         train(settings,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <set>
 
 #include "train/out_of_memory.h"
 #include "trireme/core/error.h"
@@ -45,6 +46,7 @@ class EvaluationMode {
 // ranks are exact.
 struct Tally {
   std::vector<double> losses;  // by batch
+  std::vector<double> errors;  // of numbers, two for each batch: absolute ones, and squares
   std::vector<std::int64_t> correct{0};
   std::optional<ConfusionMatrix> confusion;
   std::vector<double> samples;  // three for each sample
@@ -56,7 +58,7 @@ void count(const Task& task,
            std::int64_t first,
            std::size_t batch,
            Tally& tally) {
-  const auto length = static_cast<double>(task.shape().length - 1);
+  const auto length = static_cast<double>(task.targets());
   for (std::size_t i = 0; i < judged.losses.size(); ++i) {
     const double loss = judged.losses[i];
     tally.losses[batch] += loss;
@@ -74,6 +76,9 @@ void count(const Task& task,
           static_cast<double>(judged.targets[i]), static_cast<double>(judged.predictions[i]), loss};
     } else {
       result = {judged.wanted[i], judged.outputs[i], loss};
+      const double error = result.prediction - result.target;
+      tally.errors[2 * batch] += std::fabs(error);
+      tally.errors[2 * batch + 1] += error * error;
     }
     if (!tally.samples.empty()) {
       double* at = tally.samples.data() + 3 * (static_cast<std::size_t>(first) + i);
@@ -162,6 +167,8 @@ Evaluation evaluate(const Trainable& model,
   const std::int64_t batches = (total + at_a_time - 1) / at_a_time;
   Tally tally;
   tally.losses.resize(static_cast<std::size_t>(batches));
+  const bool numbers = !task.predicts_tokens() && !task.classifies();
+  tally.errors.resize(numbers ? 2 * tally.losses.size() : 0);
   if (task.classifies() && task.shape().classes <= kMostClasses) {
     tally.confusion.emplace(task.shape().classes);
   }
@@ -184,6 +191,9 @@ Evaluation evaluate(const Trainable& model,
   }
   ranks.all_reduce(tally.losses).wait();
   ranks.all_reduce(tally.correct).wait();
+  if (numbers) {
+    ranks.all_reduce(tally.errors).wait();
+  }
   if (tally.confusion) {
     ranks.all_reduce(tally.confusion->counts()).wait();
   }
@@ -194,11 +204,21 @@ Evaluation evaluate(const Trainable& model,
 
   Evaluation result;
   result.evaluated = total;
-  const std::int64_t terms = task.predicts_tokens() ? total * (task.shape().length - 1) : total;
+  const std::int64_t terms = total * task.targets();
   result.metrics["loss"] =
       std::accumulate(tally.losses.begin(), tally.losses.end(), 0.0) / static_cast<double>(terms);
   if (task.predicts_tokens()) {
     result.metrics["perplexity"] = std::exp(result.metrics["loss"]);
+  }
+  if (numbers) {
+    double absolute = 0;
+    double squares = 0;
+    for (std::size_t i = 0; i < tally.errors.size(); i += 2) {
+      absolute += tally.errors[i];
+      squares += tally.errors[i + 1];
+    }
+    result.metrics["mae"] = absolute / static_cast<double>(terms);
+    result.metrics["rmse"] = std::sqrt(squares / static_cast<double>(terms));
   }
   if (task.shape().classes > 0) {
     result.metrics["accuracy"] = static_cast<double>(tally.correct[0]) / static_cast<double>(terms);
@@ -220,16 +240,20 @@ Evaluation evaluate(const Trainable& model,
   return result;
 }
 
+bool is_share(const std::string& metric) {
+  static const std::set<std::string> shares = {"accuracy", "precision", "recall", "f1", "f1_micro"};
+  return shares.contains(metric);
+}
+
 std::string Evaluation::to_string() const {
   std::string text;
   char number[64];
-  for (const char* name : {"loss", "perplexity", "accuracy", "f1"}) {
+  for (const char* name : {"loss", "perplexity", "rmse", "mae", "accuracy", "f1"}) {
     const auto found = metrics.find(name);
     if (found == metrics.end()) {
       continue;
     }
-    const std::string_view metric = name;
-    const bool share = metric == "accuracy" || metric == "f1";
+    const bool share = is_share(name);
     std::snprintf(number,
                   sizeof(number),
                   share ? "%s %.2f %%" : "%s %.4f",

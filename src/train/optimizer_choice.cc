@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trireme/core/error.h"
+#include "trireme/optim/parameter_groups.h"
+#include "trireme/settings/values.h"
 
 namespace trireme::detail {
 
@@ -12,44 +13,10 @@ std::unique_ptr<Optimizer> optimizer_of(const TrainSettings& s, int world) {
                                : s.lr_scaling == "sqrt" ? WorldScaling::kSquareRoot
                                                         : WorldScaling::kNone;
   const double lr = scaled_rate(s.lr, world, scaling);
-  if (s.optimizer == "sgd") {
-    return std::make_unique<Sgd>(SgdOptions{.lr = lr,
-                                            .momentum = s.momentum,
-                                            .weight_decay = s.weight_decay,
-                                            .l1 = s.l1,
-                                            .nesterov = s.nesterov});
-  }
-  if (s.optimizer == "adam") {
-    return std::make_unique<Adam>(AdamOptions{.lr = lr,
-                                              .beta1 = s.beta1,
-                                              .beta2 = s.beta2,
-                                              .eps = s.eps,
-                                              .weight_decay = s.weight_decay,
-                                              .l1 = s.l1});
-  }
-  if (s.optimizer == "lamb") {
-    return std::make_unique<Lamb>(LambOptions{.lr = lr,
-                                              .beta1 = s.beta1,
-                                              .beta2 = s.beta2,
-                                              .eps = s.eps,
-                                              .weight_decay = s.weight_decay,
-                                              .l1 = s.l1});
-  }
-  if (s.optimizer == "adagrad") {
-    return std::make_unique<Adagrad>(
-        AdagradOptions{.lr = lr, .eps = s.eps, .weight_decay = s.weight_decay, .l1 = s.l1});
-  }
-  if (s.optimizer == "lion") {
-    return std::make_unique<Lion>(LionOptions{
-        .lr = lr, .beta1 = s.beta1, .beta2 = s.beta2, .weight_decay = s.weight_decay, .l1 = s.l1});
-  }
-  TRIREME_CHECK(s.optimizer == "adamw", "optimizer: unknown name ", s.optimizer);
-  return std::make_unique<AdamW>(AdamWOptions{.lr = lr,
-                                              .beta1 = s.beta1,
-                                              .beta2 = s.beta2,
-                                              .eps = s.eps,
-                                              .weight_decay = s.weight_decay,
-                                              .l1 = s.l1});
+  std::map<std::string, double> settings = optimizer_settings(s);
+  settings["lr"] = lr;
+  std::unique_ptr<Optimizer> rule = make_optimizer(s.optimizer, settings);
+  return s.decay_all || s.weight_decay == 0 ? std::move(rule) : without_decay(*rule).clone();
 }
 
 Schedule schedule_of(const TrainSettings& s, std::int64_t steps) {

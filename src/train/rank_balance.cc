@@ -74,11 +74,18 @@ std::string RankBalance::news() {
   const auto middle = known.begin() + static_cast<std::ptrdiff_t>((known.size() - 1) / 2);
   std::nth_element(known.begin(), middle, known.end());
   const double median = *middle;
+  const std::vector<std::int64_t> slow_before = std::move(slow_);
+  slow_.clear();
   std::vector<std::int64_t> slow;
   std::string text;
   for (std::size_t rank = 0; rank < seconds_each_.size(); ++rank) {
-    if (seconds_each_[rank] > factor_ * median) {
-      slow.push_back(static_cast<std::int64_t>(rank));
+    const auto number = static_cast<std::int64_t>(rank);
+    if (seconds_each_[rank] <= factor_ * median) {
+      continue;
+    }
+    slow_.push_back(number);
+    if (std::find(slow_before.begin(), slow_before.end(), number) != slow_before.end()) {
+      slow.push_back(number);
       char line[96];
       std::snprintf(line,
                     sizeof(line),

@@ -22,8 +22,9 @@ class RankBalance {
   // True when it is time to deal anew (balance = measured).
   bool wants_new_deal() const { return follows_ && steps_ > 0 && steps_ % kWindow == 0; }
 
-  // Ranks whose micro-batches take more than straggler_factor times the median; what there is to
-  // say when they are not those of before, else empty. At most once per window.
+  // Ranks whose micro-batches take more than straggler_factor times the median, in two windows in a
+  // row (in one, anything else that runs on a machine may be the reason); what there is to say when
+  // they are not those of before, else empty. At most once per window.
   std::string news();
   const std::vector<std::int64_t>& stragglers() const { return stragglers_; }
 
@@ -37,6 +38,7 @@ class RankBalance {
   std::vector<std::int64_t> window_micro_batches_;
   std::vector<double> seconds_each_;  // of a micro-batch, in the last whole window; 0: not known
   std::int64_t steps_ = 0;
+  std::vector<std::int64_t> slow_;  // in the last whole window
   std::vector<std::int64_t> stragglers_;
 };
 

@@ -78,7 +78,7 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
                 ", for which a step would take samples twice: use --batch ",
                 fits,
                 why,
-                " or less, ",
+                fits > 1 ? " or less, " : ", ",
                 more);
   for (const BatchChange& change : batch_changes(s)) {
     TRIREME_CHECK(change.batch <= samples,
@@ -93,7 +93,7 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
                   ":",
                   fits,
                   why,
-                  " or less, ",
+                  fits > 1 ? " or less, " : ", ",
                   more);
   }
 }

@@ -1,10 +1,12 @@
 #include "train/starting_weights.h"
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/checkpoint_reader.h"
@@ -56,56 +58,111 @@ std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
-}  // namespace
-
-void begin_with_weights(const TrainSettings& settings,
-                        torch::nn::Module& module,
-                        const std::function<void(const std::string& text)>& say) {
-  const std::unique_ptr<TensorSource> source = open_source(settings.weights_from);
-  const std::map<std::string, at::Tensor> wanted = tensors_of(module);
-  std::vector<std::pair<at::Tensor, std::size_t>> fitting;
-  std::set<const at::TensorImpl*> known;  // one that is tied comes under any of its names
+// What of a source fits into a module.
+struct Fitting {
+  std::map<std::string, std::size_t> tensors;  // of the source, by each name that the module has
   LoadDifferences differences;
-  for (std::size_t i = 0; i < source->tensors().size(); ++i) {
-    const StateTensor& found = source->tensors()[i];
+};
+
+Fitting fitting_into(const torch::nn::Module& module, const TensorSource& source) {
+  const std::map<std::string, at::Tensor> wanted = tensors_of(module);
+  std::map<const at::TensorImpl*, std::size_t> fitting;
+  std::set<const at::TensorImpl*> known;  // one that is tied comes under any of its names
+  Fitting result;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    const StateTensor& found = source.tensors()[i];
     const auto mine = wanted.find(found.name);
     if (mine == wanted.end()) {
-      differences.unexpected.push_back(found.name);
+      result.differences.unexpected.push_back(found.name);
       continue;
     }
     known.insert(mine->second.unsafeGetTensorImpl());
     const at::IntArrayRef shape(found.shape);
     if (mine->second.sizes() == shape) {
-      fitting.emplace_back(mine->second, i);
+      fitting[mine->second.unsafeGetTensorImpl()] = i;
     } else {
-      differences.other_shape.push_back(
+      result.differences.other_shape.push_back(
           concat(found.name, ": expected ", mine->second.sizes(), ", found ", shape));
     }
   }
   for (const auto& [name, tensor] : wanted) {
-    if (known.count(tensor.unsafeGetTensorImpl()) == 0) {
-      differences.missing.push_back(name);
+    const auto found = fitting.find(tensor.unsafeGetTensorImpl());
+    if (found != fitting.end()) {
+      result.tensors[name] = found->second;
+    } else if (known.count(tensor.unsafeGetTensorImpl()) == 0) {
+      result.differences.missing.push_back(name);
     }
   }
-  TRIREME_CHECK(differences.empty() || settings.weights_partial,
-                "weights_from: \"",
-                source->path(),
-                "\" does not fit the model:\n",
-                differences.to_string(),
-                "\nUse weights of this model, or --weights-partial to load what fits");
-  TRIREME_CHECK(
-      !fitting.empty(), "weights_from: nothing of \"", source->path(), "\" fits the model");
-  const at::NoGradGuard no_grad;
-  for (const auto& [mine, index] : fitting) {
-    const at::Tensor values =
-        at::empty(mine.sizes(), scalar_type_of(source->tensors()[index].dtype));
-    source->read(index, static_cast<std::byte*>(values.mutable_data_ptr()));
-    mine.copy_(values.scalar_type() == at::kBool ? values.view(at::kByte).ne(0) : values);
+  return result;
+}
+
+// All elements of a tensor of the source in the order that they have in `like`, rounded to `type`.
+at::Tensor values_of(const TensorSource& source,
+                     std::size_t index,
+                     at::ScalarType type,
+                     const StateTensor& like) {
+  at::Tensor values =
+      at::empty(source.tensors()[index].shape, scalar_type_of(source.tensors()[index].dtype));
+  source.read(index, static_cast<std::byte*>(values.mutable_data_ptr()));
+  if (values.scalar_type() == at::kBool) {
+    values = values.view(at::kByte).ne(0);  // also where another program has written 255 for it
+  }
+  const std::vector<std::int64_t> strides =
+      like.strides.empty() ? row_strides(like.shape) : like.strides;
+  return at::empty_strided(like.shape, strides, scalar_type_of(like.dtype)).copy_(values.to(type));
+}
+
+}  // namespace
+
+void begin_with_weights(const TrainSettings& settings,
+                        const torch::nn::Module& module,
+                        EngineBase& engine,
+                        const std::function<void(const std::string& text)>& say) {
+  std::unique_ptr<TensorSource> source;
+  Fitting fitting;
+  engine.restore([&](const StateView& into) {
+    source = open_source(settings.weights_from);
+    fitting = fitting_into(module, *source);
+    TRIREME_CHECK(fitting.differences.empty() || settings.weights_partial,
+                  "weights_from: \"",
+                  source->path(),
+                  "\" does not fit the model:\n",
+                  fitting.differences.to_string(),
+                  "\nUse weights of this model, or --weights-partial to load what fits");
+    TRIREME_CHECK(!fitting.tensors.empty(),
+                  "weights_from: nothing of \"",
+                  source->path(),
+                  "\" fits the model");
+    const at::NoGradGuard no_grad;
+    const std::map<std::string, at::Tensor> tensors = tensors_of(module);
+    // Where the engine rounds parameters, its masters are not; where they are 16-bit themselves,
+    // masters begin with what those can hold.
+    const bool rounds = settings.precision == "bfloat16" || settings.precision == "float16";
+    for (const StateSlice& slice : into.slices) {
+      const StateTensor& tensor = into.tensors[slice.tensor];
+      const auto found = fitting.tensors.find(tensor.name);
+      if (found == fitting.tensors.end() ||
+          (tensor.kind != kWeightKind && tensor.kind != kBufferKind)) {
+        continue;
+      }
+      const at::ScalarType type =
+          rounds ? scalar_type_of(tensor.dtype) : tensors.at(tensor.name).scalar_type();
+      const at::Tensor values = values_of(*source, found->second, type, tensor);
+      const std::size_t bytes = dtype_bytes(tensor.dtype);
+      std::memcpy(slice.data,
+                  static_cast<const std::byte*>(values.const_data_ptr()) +
+                      static_cast<std::size_t>(slice.range.begin) * bytes,
+                  static_cast<std::size_t>(slice.range.size()) * bytes);
+    }
+  });
+  std::set<std::size_t> loaded;
+  for (const auto& [name, tensor] : fitting.tensors) {
+    loaded.insert(tensor);
   }
   say(concat(
-      "starting from the weights of ", source->path(), ", ", counted(fitting.size(), "tensor")));
-  if (!differences.empty()) {
-    say("not loaded from there:\n" + differences.to_string());
+      "starting from the weights of ", source->path(), ", ", counted(loaded.size(), "tensor")));
+  if (!fitting.differences.empty()) {
+    say("not loaded from there:\n" + fitting.differences.to_string());
   }
 }
 

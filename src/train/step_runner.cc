@@ -64,7 +64,6 @@ StepRunner::StepRunner(const TrainSettings& settings,
   const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());
   base_rate_ = optimizer->learning_rate();
   engine_ = std::make_unique<EngineBase>(model_.module, *optimizer, options, world_);
-  limit_memory();
   const std::string uneven = uneven_classes(sampler_);
   if (!uneven.empty()) {
     say_(uneven);
@@ -72,6 +71,7 @@ StepRunner::StepRunner(const TrainSettings& settings,
 }
 
 void StepRunner::begin() {
+  take_up_weights();
   if (settings_.micro_batch == "auto") {
     find_micro_batch();
   }
@@ -86,11 +86,11 @@ void StepRunner::go_on(const TrainProgress& progress) {
                 steps_);
   next_step_ = progress.step;
   position_ = progress.position;
-  statistics_.buffers_changed();
   if (progress.micro_batch == 0) {
     begin();
     return;
   }
+  take_up_weights();
   micro_batch_ = progress.micro_batch;
   TRIREME_CHECK(common_batch() % micro_batch_ == 0,
                 "batch: the micro-batches of ",
@@ -99,6 +99,12 @@ void StepRunner::go_on(const TrainProgress& progress) {
                 common_batch(),
                 ": set micro_batch");
   say_who_is_idle(/*resumed=*/true);
+}
+
+// What it took to load them is not what steps take.
+void StepRunner::take_up_weights() {
+  statistics_.buffers_changed();
+  limit_memory();
 }
 
 void StepRunner::say_who_is_idle(bool resumed) const {
@@ -277,14 +283,13 @@ void StepRunner::request_step(DataPosition position) {
 }
 
 void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
+  TensorBatch tensors = as_tensors(batch, task_.shape());
+  tensors.seed = mix(settings_.seed, next_step_, micro_batch);
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   {
     const std::lock_guard lock(generator.mutex());
-    generator.set_current_seed(mix(settings_.seed,
-                                   static_cast<std::uint64_t>(next_step_),
-                                   static_cast<std::uint64_t>(micro_batch)));
+    generator.set_current_seed(tensors.seed);
   }
-  const TensorBatch tensors = as_tensors(batch, task_.shape());
   statistics_.begin();
   const at::Tensor loss = task_.loss(scores(tensors), tensors, weight_);
   statistics_.end(micro_batch);

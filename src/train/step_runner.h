@@ -12,13 +12,13 @@
 #include "trireme/core/error.h"
 #include "trireme/data/loader.h"
 #include "trireme/data/views.h"
+#include "trireme/models/task.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/parallel/engine.h"
 #include "trireme/parallel/running_statistics.h"
 #include "trireme/settings/train_settings.h"
 #include "trireme/settings/values.h"
 #include "trireme/tensor/memory_limit.h"
-#include "trireme/train/task.h"
 
 namespace trireme::detail {
 
@@ -80,6 +80,7 @@ class StepRunner {
  private:
   std::int64_t batch_at(std::int64_t step) const;
   std::int64_t count_steps() const;
+  void take_up_weights();
   void limit_memory() const;
   void say_who_is_idle(bool resumed) const;
   void find_micro_batch();

@@ -132,7 +132,7 @@ bool is_better(const std::string& metric, double a, double b) {
   if (std::isnan(b)) {
     return !std::isnan(a);  // any number is better than none
   }
-  return metric == "loss" || metric == "perplexity" ? a < b : a > b;
+  return is_share(metric) ? a > b : a < b;
 }
 
 }  // namespace

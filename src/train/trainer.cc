@@ -62,30 +62,40 @@ class Training {
         observer_(observer),
         stop_(stop),
         checkpoints_(checkpoints),
-        task_(data.train->shape(), settings.loss_weights),
+        task_(model.task
+                  ? model.task
+                  : std::make_shared<const Task>(data.train->shape(), settings.loss_weights)),
         runner_(settings,
                 model,
-                task_,
+                *task_,
                 data.train,
                 world,
                 [this](const std::string& text) { say(text); }),
-        judged_{model.module, [this](const TensorBatch& batch) { return runner_.scores(batch); }},
+        judged_{model.module,
+                [this](const TensorBatch& batch) { return runner_.scores(batch); },
+                task_,
+                model.in_parts},
         // A gamma of another schedule may be one that a plateau has no use for.
         plateau_({.gamma = settings.schedule == "plateau" ? settings.gamma : PlateauOptions{}.gamma,
                   .patience = static_cast<int>(settings.plateau_patience),
                   .larger_is_better = settings.best != "loss"}) {
-    TRIREME_CHECK(settings.best != "accuracy" || task_.shape().classes > 0,
+    TRIREME_CHECK(settings.loss_weights.empty() || task_->weighs(),
+                  "loss_weights: the loss of the model ",
+                  settings.model,
+                  " takes no weights: leave them out");
+    TRIREME_CHECK(settings.best != "accuracy" || task_->shape().classes > 0,
                   "best: this task predicts numbers, which have no accuracy: expected loss");
     TRIREME_CHECK(
-        settings.best != "f1" || (task_.classifies() && task_.shape().classes <= kMostClasses),
+        settings.best != "f1" || (task_->classifies() && task_->shape().classes <= kMostClasses),
         "best: f1 is computed for up to ",
         kMostClasses,
         " classes of samples, which this task does not have: expected loss or accuracy");
     TRIREME_CHECK(settings.early_stop == 0 || data.held_out,
-                  "early_stop: there is nothing to evaluate on: set eval_data or eval_fraction");
+                  "early_stop: there is nothing to evaluate on: give --eval-data FILE, or an "
+                  "--eval-fraction above 0");
     TRIREME_CHECK(settings.schedule != "plateau" || data.held_out,
-                  "schedule: plateau follows evaluations, but there is nothing to evaluate on: set "
-                  "eval_data or eval_fraction");
+                  "schedule: plateau follows evaluations, but there is nothing to evaluate on: "
+                  "give --eval-data FILE, or an --eval-fraction above 0");
     progress_.training_samples = data.train->size();
     progress_.held_out_samples = data.held_out ? data.held_out->size() : 0;
     progress_.threads = at::get_num_threads();
@@ -145,6 +155,12 @@ class Training {
 
   void begin() {
     if (!checkpoints_.resumed_step()) {
+      if (!settings_.weights_from.empty()) {
+        detail::begin_with_weights(
+            settings_, *judged_.module, runner_.engine(), [this](const std::string& text) {
+              say(text);
+            });
+      }
       runner_.begin();
       if (leads()) {
         TrainBeginning beginning;
@@ -298,7 +314,7 @@ class Training {
   }
 
   std::int64_t tokens_in(std::int64_t samples) const {
-    return task_.predicts_tokens() ? samples * (task_.shape().length - 1) : 0;
+    return task_->predicts_tokens() ? samples * (task_->shape().length - 1) : 0;
   }
 
   void report(const StepRunner::Outcome& outcome) {
@@ -389,7 +405,7 @@ class Training {
   bool evaluate_now(bool last = false) {
     const bool keep = last && data_.held_out->size() <= kMostSampleResults;
     Evaluation found = evaluate(judged_,
-                                task_,
+                                *task_,
                                 *data_.held_out,
                                 {.batch = settings_.eval_batch,
                                  .keep_samples = keep,
@@ -466,11 +482,12 @@ class Training {
     result_.processor_share = shares[0];
     result_.steps = runner_.next_step();
     result_.micro_batch = runner_.micro_batch();
-    result_.counts_tokens = task_.predicts_tokens();
+    result_.counts_tokens = task_->predicts_tokens();
     if (result_.counts_tokens) {
       result_.per_second *= static_cast<double>(tokens_in(1));
     }
     result_.memory = runner_.engine().memory_report();
+    result_.built_in_parts = judged_.in_parts;
     result_.stragglers = runner_.stragglers();
     result_.machines = world_->machines();
     result_.sum_group = world_->sum_group();
@@ -482,7 +499,7 @@ class Training {
   TrainObserver* observer_;
   std::function<bool()> stop_;
   RunCheckpoints& checkpoints_;
-  Task task_;
+  std::shared_ptr<const Task> task_;
   StepRunner runner_;
   Trainable judged_;  // scores in the precision of the run
   ReduceOnPlateau plateau_;
@@ -530,9 +547,6 @@ TrainResult train(const TrainSettings& settings,
                   "save_weights and save_initial off, or change it)");
   }
   RunCheckpoints kept(here, checkpoints, *model.module, world, observer, say);
-  if (!here.weights_from.empty() && !kept.resumed_step()) {
-    detail::begin_with_weights(here, *model.module, say);
-  }
   return Training(here, model, data, fingerprint, world, observer, stop, kept).run();
 }
 

@@ -46,22 +46,25 @@ std::string digits_of(std::uint64_t fingerprint) {
 }
 
 std::string metric_text(const std::string& name, double value) {
-  const bool share = name != "loss" && name != "perplexity";
-  return share ? format("%.2f %%", 100 * value) : format("%.4f", value);
+  return is_share(name) ? format("%.2f %%", 100 * value) : format("%.4f", value);
 }
 
 // What a metric can be at all.
 Interval range_of(const std::string& name) {
   constexpr double kAnything = std::numeric_limits<double>::infinity();
-  return name == "loss"         ? Interval{0, kAnything}
-         : name == "perplexity" ? Interval{1, kAnything}
-                                : Interval{0, 1};
+  return name == "perplexity" ? Interval{1, kAnything}
+         : is_share(name)     ? Interval{0, 1}
+                              : Interval{0, kAnything};
 }
 
 void add_line(std::string& table, const std::string& name, const std::string& value) {
   constexpr std::size_t kNameWidth = 24;
   table += "  " + name + std::string(name.size() < kNameWidth ? kNameWidth - name.size() : 1, ' ') +
            value + "\n";
+}
+
+bool was_interrupted(const TrainResult& result) {
+  return result.status == TrainResult::Status::kInterrupted;
 }
 
 // The rank that holds most.
@@ -95,7 +98,7 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                   settings.batch,
                   " of micro-batches of ",
                   result.micro_batch));
-  if (result.status == TrainResult::Status::kInterrupted) {
+  if (was_interrupted(result)) {
     add_line(table, "interrupted", "the last step was finished and its weights are kept");
   }
   add_line(table, "training loss", format("%.4f", result.loss));
@@ -134,7 +137,7 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
     add_line(table,
              "memory of a rank",
              concat(megabytes_text(most->model_bytes()),
-                    " for the model",
+                    result.built_in_parts ? " for the model, built in parts" : " for the model",
                     settings.ranks > 1
                         ? concat("; DDP would take ", megabytes_text(result.memory.ddp_bytes))
                         : ""));
@@ -196,6 +199,7 @@ std::string summary_json(const TrainSettings& settings,
   memory["model_bytes"] = most != nullptr ? most->model_bytes() : 0;
   memory["ddp_bytes"] = result.memory.ddp_bytes;
   memory["tensor_bytes"] = result.tensor_bytes;
+  memory["built_in_parts"] = result.built_in_parts;
   for (int category = 0; most != nullptr && category < kMemoryCategories; ++category) {
     const auto which = static_cast<MemoryCategory>(category);
     memory["categories"][std::string(memory_category_name(which))] = most->of(which);
@@ -206,7 +210,7 @@ std::string summary_json(const TrainSettings& settings,
     json["goal"] = {{"step", result.goal_step}, {"seconds", result.goal_seconds}};
   }
   json["machine"] = {{"processor", processor_name()},
-                     {"processors", allowed_cpus().size()},
+                     {"processors", machine_cpus()},
                      {"machines", result.machines}};
   if (result.sum_group > 0) {
     json["sum_group"] = result.sum_group;
@@ -222,15 +226,16 @@ std::string summary_json(const TrainSettings& settings,
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string folds_table(const std::vector<TrainResult>& folds) {
-  const auto evaluated = std::count_if(folds.begin(), folds.end(), [](const TrainResult& fold) {
-    return !fold.evaluation.metrics.empty();
-  });
-  std::string table = concat("cross-validation, ", counted(folds.size(), "fold"));
-  if (evaluated < static_cast<std::int64_t>(folds.size())) {
-    table += concat(", ", evaluated, " of them evaluated");
-  }
-  table += "\n";
+std::string folds_table(const std::vector<TrainResult>& all) {
+  std::vector<TrainResult> folds = all;  // that have come to their end
+  const bool interrupted = std::erase_if(folds, was_interrupted) > 0;
+  std::string table = "cross-validation, ";
+  table += interrupted ? concat("interrupted in fold ",
+                                all.size(),
+                                ": ",
+                                folds.empty() ? "no fold" : counted(folds.size(), "fold"),
+                                " finished\n")
+                       : concat(counted(folds.size(), "fold"), "\n");
   if (folds.empty()) {
     return table;
   }
@@ -270,22 +275,26 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
   Json json;
   TrainResult total;
   Json each = Json::array();
-  std::map<std::string, std::vector<double>> metrics;  // a fold that was interrupted has none
+  std::map<std::string, std::vector<double>> metrics;
   for (const TrainResult& fold : folds) {
-    each.push_back(fold.evaluation.metrics);
+    // What was evaluated before an interruption is of a model that was not trained yet.
+    const auto found =
+        was_interrupted(fold) ? std::map<std::string, double>() : fold.evaluation.metrics;
+    each.push_back(found);
     total.steps += fold.steps;
     total.seconds += fold.seconds;
     total.per_second += fold.per_second / static_cast<double>(folds.size());
     total.communication_share += fold.communication_share / static_cast<double>(folds.size());
     total.counts_tokens = fold.counts_tokens;
     total.memory = fold.memory;
+    total.built_in_parts = fold.built_in_parts;
     total.tensor_bytes = std::max(total.tensor_bytes, fold.tensor_bytes);
     total.loss = fold.loss;
     total.micro_batch = fold.micro_batch;
     total.status = fold.status;
     total.machines = fold.machines;
     total.sum_group = fold.sum_group;
-    for (const auto& [name, value] : fold.evaluation.metrics) {
+    for (const auto& [name, value] : found) {
       metrics[name].push_back(value);
     }
   }

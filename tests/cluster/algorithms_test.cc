@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include <gtest/gtest.h>
 
@@ -22,16 +23,23 @@ using detail::index;
 
 using testing::Bytes;
 using testing::fork_world;
+using testing::Terms;
 
 // Inside of an announcement, one piece, several pieces, and no multiple of anything.
 constexpr std::array<std::int64_t, 5> kLengths = {1, 1021, 30'011, 200'003, 1'100'009};
 
-std::vector<Bytes> inputs_of(Dtype dtype, std::int64_t numel, int size) {
-  std::vector<Bytes> inputs;
-  for (int rank = 0; rank < size; ++rank) {
-    inputs.push_back(testing::make_input(dtype, numel, rank));
+// Computed by the first that asks, for all algorithms.
+const std::vector<Terms>& terms_for(int size) {
+  static std::map<int, std::vector<Terms>> made;
+  std::vector<Terms>& terms = made[size];
+  if (terms.empty()) {
+    for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
+      for (const std::int64_t numel : kLengths) {
+        terms.emplace_back(dtype, numel, size, std::initializer_list<ReduceOp>{ReduceOp::kSum});
+      }
+    }
   }
-  return inputs;
+  return terms;
 }
 
 Bytes part_of(const Bytes& bytes, Range range, std::size_t element) {
@@ -47,48 +55,44 @@ class AlgorithmTest : public ::testing::TestWithParam<std::tuple<const char*, in
 
 TEST_P(AlgorithmTest, GivesTheReferenceBits) {
   use_ucx();
-  const auto [name, size] = GetParam();
-  const auto check = [](World& world) {
+  const auto [name, ranks] = GetParam();
+  const std::vector<Terms>& terms = terms_for(ranks);
+  const auto check = [&terms](World& world) {
     const int size = world.size();
     const int rank = world.rank();
-    for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
+    for (const Terms& each : terms) {
+      const auto& [dtype, numel, inputs, all_reduced] = each;
       const std::size_t element = dtype_bytes(dtype);
-      for (const std::int64_t numel : kLengths) {
-        const std::vector<Bytes> inputs = inputs_of(dtype, numel, size);
-        const Bytes reduced = testing::reduce_in_order(dtype, ReduceOp::kSum, inputs);
-        const std::string where = detail::concat(dtype_name(dtype), " x ", numel, " rank ", rank);
+      const Bytes& reduced = all_reduced.at(ReduceOp::kSum);
+      const std::string where = detail::concat(dtype_name(dtype), " x ", numel, " rank ", rank);
 
-        Bytes data = inputs[index(rank)];
-        world.all_reduce(Span(data.data(), numel, dtype)).wait();
-        EXPECT_TRUE(data == reduced) << "all_reduce " << where;
+      Bytes data = inputs[index(rank)];
+      world.all_reduce(Span(data.data(), numel, dtype)).wait();
+      EXPECT_TRUE(data == reduced) << "all_reduce " << where;
 
-        const Range mine = even_range(numel, size, rank);
-        Bytes part(static_cast<std::size_t>(mine.size()) * element);
-        world
-            .reduce_scatter(ConstSpan(inputs[index(rank)].data(), numel, dtype),
-                            Span(part.data(), mine.size(), dtype))
-            .wait();
-        EXPECT_TRUE(part == part_of(reduced, mine, element)) << "reduce_scatter " << where;
+      const Range mine = even_range(numel, size, rank);
+      Bytes part(static_cast<std::size_t>(mine.size()) * element);
+      world
+          .reduce_scatter(ConstSpan(inputs[index(rank)].data(), numel, dtype),
+                          Span(part.data(), mine.size(), dtype))
+          .wait();
+      EXPECT_TRUE(part == part_of(reduced, mine, element)) << "reduce_scatter " << where;
 
-        Bytes whole(reduced.size());
-        world
-            .all_gather(ConstSpan(part.data(), mine.size(), dtype),
-                        Span(whole.data(), numel, dtype))
-            .wait();
-        EXPECT_TRUE(whole == reduced) << "all_gather " << where;
+      Bytes whole(reduced.size());
+      world.all_gather(ConstSpan(part.data(), mine.size(), dtype), Span(whole.data(), numel, dtype))
+          .wait();
+      EXPECT_TRUE(whole == reduced) << "all_gather " << where;
 
-        data = inputs[index(rank)];
-        world.broadcast(Span(data.data(), numel, dtype), size - 1).wait();
-        EXPECT_TRUE(data == inputs.back()) << "broadcast " << where;
+      data = inputs[index(rank)];
+      world.broadcast(Span(data.data(), numel, dtype), size - 1).wait();
+      EXPECT_TRUE(data == inputs.back()) << "broadcast " << where;
 
-        data = inputs[index(rank)];
-        world.reduce(Span(data.data(), numel, dtype), size / 2).wait();
-        EXPECT_TRUE(data == (rank == size / 2 ? reduced : inputs[index(rank)]))
-            << "reduce " << where;
-      }
+      data = inputs[index(rank)];
+      world.reduce(Span(data.data(), numel, dtype), size / 2).wait();
+      EXPECT_TRUE(data == (rank == size / 2 ? reduced : inputs[index(rank)])) << "reduce " << where;
     }
   };
-  fork_world(size, check, [name = name](InitOptions& options) { options.algorithm = name; });
+  fork_world(ranks, check, [name = name](InitOptions& options) { options.algorithm = name; });
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -96,19 +100,24 @@ INSTANTIATE_TEST_SUITE_P(
     AlgorithmTest,
     ::testing::Combine(::testing::Values("auto", "direct", "tree", "doubling", "aggregator"),
                        ::testing::Values(2, 3, 5)),
-    [](const auto& info) {
-      return detail::concat(std::get<0>(info.param), "_", std::get<1>(info.param));
+    [](const auto& test) {
+      return detail::concat(std::get<0>(test.param), "_", std::get<1>(test.param));
     });
 
 TEST(RingTest, AddsUpWithinRoundingAndGathersExactly) {
   use_ucx();
   for (const int size : {2, 3, 5}) {
+    const std::vector<Terms>& terms = terms_for(size);
     fork_world(
         size,
-        [size](World& world) {
-          for (const std::int64_t numel : kLengths) {
+        [size, &terms](World& world) {
+          for (const Terms& each : terms) {
+            if (each.dtype != Dtype::kFloat32) {
+              continue;
+            }
+            const std::int64_t numel = each.numel;
             std::vector<std::vector<float>> inputs;
-            for (const Bytes& bytes : inputs_of(Dtype::kFloat32, numel, size)) {
+            for (const Bytes& bytes : each.inputs) {
               inputs.emplace_back(static_cast<std::size_t>(numel));
               std::memcpy(inputs.back().data(), bytes.data(), bytes.size());
             }

@@ -66,7 +66,7 @@ TEST_P(MpiMachinesTest, GivesTheReferenceBits) {
 INSTANTIATE_TEST_SUITE_P(Tests,
                          MpiMachinesTest,
                          ::testing::Values("collectives_test", "sum_terms_test"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace trireme

@@ -11,7 +11,7 @@
 #include "trireme/core/error.h"
 #include "trireme/parallel/engine.h"
 
-namespace trireme {
+namespace trireme::shard_group_test {
 namespace {
 
 constexpr int kSteps = 3;
@@ -102,4 +102,4 @@ TEST(ShardGroup, GivesTheBitsOfDdpAtEveryStage) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::shard_group_test

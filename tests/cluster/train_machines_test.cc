@@ -10,7 +10,7 @@
 #include "support/machines.h"
 #include "support/processes.h"
 
-namespace trireme {
+namespace trireme::train_machines_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -175,4 +175,4 @@ TEST_F(TrainMachines, NeedAFolderAndANumberOfRanksThatAreNamed) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::train_machines_test

@@ -183,8 +183,8 @@ TEST_P(WindowTest, AnEmptyOneCanBeExposed) {
 INSTANTIATE_TEST_SUITE_P(Layouts,
                          WindowTest,
                          ::testing::Values("ucx", "machines:2"),
-                         [](const auto& info) {
-                           return info.param == std::string("ucx") ? "ucx" : "machines";
+                         [](const auto& test) {
+                           return test.param == std::string("ucx") ? "ucx" : "machines";
                          });
 
 // A rank that exposes memory and meets its end.

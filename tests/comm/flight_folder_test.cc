@@ -1,6 +1,6 @@
 // Somebody else on the machine can put names where the records of a failure will go.
 
-#include "comm/flight_folder.h"
+#include "comm/queue/flight_folder.h"
 
 #include <filesystem>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/flight_recorder.h"
+#include "comm/queue/flight_recorder.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "device/buffer.h"
 #include "support/ranks.h"
-#include "trireme/core/host_memory.h"
 
 namespace trireme {
 namespace {
@@ -78,7 +78,7 @@ TEST(HugeMessages, OfAnyMemoryArriveWhole) {
   testing::fork_world(
       2,
       [](World& world) {
-        const HostMemory memory(kNumel);
+        const device::Buffer memory(kNumel);
         check(world, Span(memory.data(), kNumel, Dtype::kUint8));
       },
       be_patient);

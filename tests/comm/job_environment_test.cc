@@ -1,4 +1,4 @@
-#include "comm/job_environment.h"
+#include "comm/api/job_environment.h"
 
 #include <cstdlib>
 #include <initializer_list>

@@ -1,6 +1,8 @@
 // Ranks that leave, and what the others make of it: nobody waits for one that is gone, and the one
 // that is named is the one that began it.
 
+#include <csignal>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -11,14 +13,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "support/processes.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 
-// In the place of the C library's: a rank can be made to die where it needs shared memory.
+// In the place of the C library's: a rank can be made to die, or to stop, where it needs shared
+// memory.
 static bool ends_at_next_memory = false;
+static bool stops_at_next_memory = false;
 extern "C" int memfd_create(const char* name, unsigned int flags) noexcept {
   if (ends_at_next_memory) {
     _exit(0);
+  }
+  if (stops_at_next_memory) {
+    raise(SIGSTOP);
   }
   return static_cast<int>(syscall(SYS_memfd_create, name, flags));
 }
@@ -94,6 +102,24 @@ TEST(Leaving, InTheMiddleOfAnAllocationIsNamedByItsNumberInTheWorld) {
   });
 }
 
+// Those who wait for it on its machine have a deadline, too, when nobody else is left to wait.
+TEST(Leaving, InTheMiddleOfAnAllocationAStopIsMissedAtTheDeadline) {
+  fork_world(
+      4,
+      [](World& world) {
+        const std::int64_t own = getpid();
+        std::vector<std::int64_t> pids(4);
+        world.all_gather({&own, 1, Dtype::kInt64}, pids).wait();
+        stops_at_next_memory = world.local_rank() == 0;
+        const auto error = error_of([&] { world.allocate(1 << 20); });
+        const int stopped = world.rank() - world.local_rank();
+        kill(static_cast<pid_t>(pids[static_cast<std::size_t>(stopped)]), SIGCONT);
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->reason(), Reason::kTimeout) << error->what();
+      },
+      [](InitOptions& options) { options.timeout = Milliseconds(5000); });
+}
+
 TEST(Leaving, TheFirstReasonIsEveryones) {
   fork_world(3, [](World& world) {
     const std::string message = message_of<CommError>([&] {
@@ -108,6 +134,34 @@ TEST(Leaving, TheFirstReasonIsEveryones) {
     });
     EXPECT_NE(message.find("the first reason"), std::string::npos) << message;
   });
+}
+
+// What the ranks did last explains a file that cannot be used to nobody.
+TEST(Leaving, StopEndsEveryRankWithoutFlightRecords) {
+  const testing::TemporaryFolder records;
+  for (const bool stop : {false, true}) {
+    const std::string folder = records.path() + (stop ? "/stopped" : "/aborted");
+    std::filesystem::create_directories(folder);
+    fork_world(
+        3,
+        [&](World& world) {
+          if (world.rank() == 1) {
+            stop ? world.stop("the file is empty") : world.abort("the file is empty");
+            return;
+          }
+          const auto error = error_of([&] { world.barrier().wait(); });
+          ASSERT_TRUE(error);
+          EXPECT_EQ(error->reason(), stop ? Reason::kStopped : Reason::kAborted);
+          EXPECT_EQ(error->peer(), 1);
+          const std::string message = error->what();
+          EXPECT_NE(message.find("the file is empty"), std::string::npos) << message;
+          for (const char* inside : {"flight record", "last operation", "between operations"}) {
+            EXPECT_EQ(message.find(inside) == std::string::npos, stop) << message;
+          }
+        },
+        [&](InitOptions& options) { options.flight_folder = folder; });
+    EXPECT_EQ(std::filesystem::is_empty(folder), stop) << folder;
+  }
 }
 
 // A rank whose World is gone, but not what it got from it.

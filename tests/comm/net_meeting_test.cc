@@ -19,7 +19,7 @@
 
 #include "comm/rendezvous/accept_pause.h"
 #include "comm/rendezvous/net_socket.h"
-#include "comm/rendezvous/tcp_channel.h"
+#include "comm/rendezvous/tcp_link.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 
@@ -31,7 +31,7 @@ using detail::Greeting;
 using detail::NetHello;
 using detail::NetMeeting;
 using detail::NetMeetingOptions;
-using detail::TcpChannel;
+using detail::TcpLink;
 using detail::Verdict;
 using testing::fork_rank;
 using testing::message_of;
@@ -81,11 +81,11 @@ class Waiting {
     return options;
   }
 
-  TcpChannel connect() const {
+  TcpLink connect() const {
     std::string why;
-    auto channel = detail::try_connect(place_, soon(), &why);
-    EXPECT_TRUE(channel) << why;
-    return std::move(*channel);
+    auto link = detail::try_connect(place_, soon(), &why);
+    EXPECT_TRUE(link) << why;
+    return std::move(*link);
   }
 
   // The real rank 1 is still let in, and rank 0 has its world.
@@ -106,11 +106,11 @@ class Waiting {
 };
 
 template <class T>
-T answer_of(TcpChannel& channel) {
+T answer_of(TcpLink& link) {
   std::string message;
-  EXPECT_TRUE(channel.receive(&message, Waiting::soon()));
+  EXPECT_TRUE(link.receive(&message, Waiting::soon()));
   T value{};
-  EXPECT_TRUE(TcpChannel::read_into(message, &value)) << message.size();
+  EXPECT_TRUE(TcpLink::read_into(message, &value)) << message.size();
   return value;
 }
 
@@ -123,11 +123,11 @@ NetHello rank_1() {
 }
 
 // Everything that comes until the other side hangs up.
-std::string rest_of(TcpChannel& channel) {
+std::string rest_of(TcpLink& link) {
   std::string all;
   char buffer[4096];
-  for (pollfd entry{channel.fd(), POLLIN, 0}; poll(&entry, 1, 30'000) > 0;) {
-    const ssize_t got = recv(channel.fd(), buffer, sizeof(buffer), 0);
+  for (pollfd entry{link.fd(), POLLIN, 0}; poll(&entry, 1, 30'000) > 0;) {
+    const ssize_t got = recv(link.fd(), buffer, sizeof(buffer), 0);
     if (got <= 0) {
       break;
     }
@@ -140,15 +140,14 @@ std::string rest_of(TcpChannel& channel) {
 
 TEST(NetMeeting, AStrangerLearnsNothingAboutTheProgram) {
   Waiting host;
-  TcpChannel stranger = host.connect();
+  TcpLink stranger = host.connect();
   const Greeting greeting = detail::make_greeting(0, kTheJob);
-  ASSERT_TRUE(stranger.send(TcpChannel::bytes_of(greeting), Waiting::soon()));
+  ASSERT_TRUE(stranger.send(TcpLink::bytes_of(greeting), Waiting::soon()));
   const auto challenge = answer_of<Challenge>(stranger);
   const NetHello said{};
-  ASSERT_TRUE(
-      stranger.send(TcpChannel::bytes_of(detail::introduce(greeting, challenge, said, "a guess")),
-                    Waiting::soon()));
-  const std::string heard = TcpChannel::bytes_of(challenge) + rest_of(stranger);
+  ASSERT_TRUE(stranger.send(
+      TcpLink::bytes_of(detail::introduce(greeting, challenge, said, "a guess")), Waiting::soon()));
+  const std::string heard = TcpLink::bytes_of(challenge) + rest_of(stranger);
   // It is this program that rank 0 runs.
   const std::string secrets[] = {detail::executable_build_id(),
                                  std::filesystem::read_symlink("/proc/self/exe").string(),
@@ -188,16 +187,16 @@ TEST(NetMeeting, WhoPlaysRankZeroLearnsNothingAboutTheProgram) {
   });
   pollfd entry{listener.get(), POLLIN, 0};
   ASSERT_EQ(poll(&entry, 1, 30'000), 1);
-  TcpChannel channel(detail::accept_from(listener));
+  TcpLink link(detail::accept_from(listener));
   std::string heard;
-  ASSERT_TRUE(channel.receive(&heard, Waiting::soon()));
+  ASSERT_TRUE(link.receive(&heard, Waiting::soon()));
   EXPECT_EQ(heard.size(), sizeof(Greeting));
   Greeting greeting{};
-  ASSERT_TRUE(TcpChannel::read_into(heard, &greeting));
+  ASSERT_TRUE(TcpLink::read_into(heard, &greeting));
   const Challenge challenge = detail::make_challenge(greeting, "a guess");
-  ASSERT_TRUE(channel.send(TcpChannel::bytes_of(challenge), Waiting::soon()));
+  ASSERT_TRUE(link.send(TcpLink::bytes_of(challenge), Waiting::soon()));
   std::string more;
-  ASSERT_TRUE(channel.receive(&more, Waiting::soon()));
+  ASSERT_TRUE(link.receive(&more, Waiting::soon()));
   heard += more;
   // Nor a proof, which the real rank 0 would take.
   EXPECT_EQ(more, std::string(sizeof(detail::Introduction<NetHello>), '\0'));
@@ -207,8 +206,8 @@ TEST(NetMeeting, WhoPlaysRankZeroLearnsNothingAboutTheProgram) {
     EXPECT_FALSE(secret.empty());
     EXPECT_EQ(heard.find(secret), std::string::npos) << secret;
   }
-  ASSERT_TRUE(channel.send(TcpChannel::bytes_of(detail::refusal("\x1b[2J\nforged: a line")),
-                           Waiting::soon()));
+  ASSERT_TRUE(
+      link.send(TcpLink::bytes_of(detail::refusal("\x1b[2J\nforged: a line")), Waiting::soon()));
   EXPECT_EQ(wait_for(joiner), 0);
 }
 
@@ -293,11 +292,11 @@ TEST(NetMeeting, TellsAnotherVersionAndAnotherJob) {
       {[](Greeting& greeting) { greeting.magic[0] = 'X'; }, "rendezvous protocol"},
       {[](Greeting& greeting) { greeting.job[0] ^= 1; }, "another job (TRIREME_JOB)"}};
   for (const Case& item : cases) {
-    TcpChannel channel = host.connect();
+    TcpLink link = host.connect();
     Greeting greeting = detail::make_greeting(0, kTheJob);
     item.change(greeting);
-    ASSERT_TRUE(channel.send(TcpChannel::bytes_of(greeting), Waiting::soon()));
-    const auto verdict = answer_of<Verdict>(channel);
+    ASSERT_TRUE(link.send(TcpLink::bytes_of(greeting), Waiting::soon()));
+    const auto verdict = answer_of<Verdict>(link);
     EXPECT_EQ(verdict.admitted, 0U);
     EXPECT_NE(detail::refusal_text(verdict).find(item.why), std::string::npos)
         << detail::refusal_text(verdict);
@@ -347,15 +346,15 @@ TEST(NetMeeting, RefusesAnIntroductionThatWasChangedOnTheWay) {
       [](NetHello& said) { said.network[0] ^= 1; },
   };
   for (const auto& change : changes) {
-    TcpChannel channel = host.connect();
+    TcpLink link = host.connect();
     const Greeting greeting = detail::make_greeting(0, kTheJob);
-    ASSERT_TRUE(channel.send(TcpChannel::bytes_of(greeting), Waiting::soon()));
-    const auto challenge = answer_of<Challenge>(channel);
+    ASSERT_TRUE(link.send(TcpLink::bytes_of(greeting), Waiting::soon()));
+    const auto challenge = answer_of<Challenge>(link);
     const NetHello said = rank_1();
     auto introduction = detail::introduce(greeting, challenge, said, kTheToken);
     change(introduction.said);
-    ASSERT_TRUE(channel.send(TcpChannel::bytes_of(introduction), Waiting::soon()));
-    EXPECT_EQ(answer_of<Verdict>(channel).admitted, 0U);
+    ASSERT_TRUE(link.send(TcpLink::bytes_of(introduction), Waiting::soon()));
+    EXPECT_EQ(answer_of<Verdict>(link).admitted, 0U);
   }
   host.expect_complete();
 }
@@ -383,8 +382,8 @@ TEST(NetMeeting, ALengthIsNotBelievedBeforeAdmission) {
   constexpr std::size_t kEach = 48 << 20;
   const std::string piece(1 << 20, 'x');
   for (int i = 0; i < 4; ++i) {
-    const TcpChannel stranger = host.connect();
-    const std::string length = TcpChannel::bytes_of(std::uint32_t{64 << 20});
+    const TcpLink stranger = host.connect();
+    const std::string length = TcpLink::bytes_of(std::uint32_t{64 << 20});
     ASSERT_EQ(send(stranger.fd(), length.data(), length.size(), MSG_NOSIGNAL), 4);
     std::size_t taken = 0;
     bool is_open = true;
@@ -418,7 +417,7 @@ std::size_t sockets_of(pid_t pid) {
 TEST(NetMeeting, TalksToFewStrangersAtOnceAndStillFindsItsRanks) {
   Waiting host;
   const std::size_t before = sockets_of(host.pid());
-  std::vector<TcpChannel> strangers;
+  std::vector<TcpLink> strangers;
   for (std::size_t i = 0; i < 2 * detail::kMostStrangers; ++i) {
     strangers.push_back(host.connect());
   }

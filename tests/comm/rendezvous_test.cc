@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "comm/rendezvous/admission.h"
-#include "comm/rendezvous/channel.h"
+#include "comm/rendezvous/unix_link.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
@@ -294,14 +294,14 @@ TEST(Rendezvous, IsNotHeldUpByStrangers) {
   const auto join = [&](int rank) { init(options_for(job, rank, 2)); };
   const pid_t host = fork_rank(0, join);
   const std::string door = door_of(host);
-  std::vector<detail::Channel> strangers;
+  std::vector<detail::UnixLink> strangers;
   for (int i = 0; i < 3; ++i) {
-    auto channel = detail::connect_to(door);
-    ASSERT_TRUE(channel);
+    auto link = detail::connect_to(door);
+    ASSERT_TRUE(link);
     if (i == 1) {
-      channel->send("nonsense", 8, {}, Deadline(Milliseconds(0)));
+      link->send("nonsense", 8, {}, Deadline(Milliseconds(0)));
     }
-    strangers.push_back(std::move(*channel));
+    strangers.push_back(std::move(*link));
   }
   EXPECT_EQ(wait_for(fork_rank(1, join)), 0);
   EXPECT_EQ(wait_for(host), 0);
@@ -319,14 +319,14 @@ TEST(Rendezvous, TellsOtherUsersNothing) {
   const pid_t other = fork_rank(1, [&](int) {
     constexpr uid_t kNobody = 65534;
     ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
-    const auto channel = detail::connect_to(door);
-    ASSERT_TRUE(channel);
+    const auto link = detail::connect_to(door);
+    ASSERT_TRUE(link);
     const detail::Greeting greeting = detail::make_greeting(0, "");
     // Rank 0 may have hung up already.
-    channel->send(&greeting, sizeof(greeting), {}, Deadline(Milliseconds(0)));
+    link->send(&greeting, sizeof(greeting), {}, Deadline(Milliseconds(0)));
     detail::Challenge challenge{};
-    EXPECT_FALSE(channel->receive(
-        &challenge, sizeof(challenge), nullptr, Deadline(std::chrono::seconds(30))));
+    EXPECT_FALSE(
+        link->receive(&challenge, sizeof(challenge), nullptr, Deadline(std::chrono::seconds(30))));
   });
   EXPECT_EQ(wait_for(other), 0);
   EXPECT_EQ(wait_for(fork_rank(1, join)), 0);

@@ -47,6 +47,19 @@ TEST(SharedBuffer, TooLargeIsAnErrorOnEveryRankAndBreaksNothing) {
   });
 }
 
+TEST(Communicator, RefusesMemoryOfAnotherDeviceByName) {
+  fork_world(2, [](World& world) {
+    std::vector<float> data = {1};
+    const Span elsewhere(data.data(), 1, Dtype::kFloat32, {}, {DeviceType::kCuda, 1});
+    const std::string message =
+        message_of<ConfigError>([&] { world.all_reduce(elsewhere).wait(); });
+    EXPECT_EQ(message,
+              "all_reduce: memory of cuda:1 cannot be communicated: copy it to the host first");
+    world.all_reduce(data).wait();
+    EXPECT_EQ(data[0], 2);
+  });
+}
+
 TEST(SharedBuffer, AFileSizeLimitIsAnErrorAndNoSignal) {
   fork_world(2, [](World& world) {
     const rlimit limit{1 << 20, RLIM_INFINITY};

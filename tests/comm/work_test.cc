@@ -400,7 +400,8 @@ TEST(Work, ALongReasonReachesEveryRankWholeOrMarkedAsCut) {
     }
     const std::string message = message_of<CommError>([&] { world.barrier().wait(); });
     const bool marked = message.find("... (cut; it has ") != std::string::npos;
-    // Letters between machines are short, so that they arrive although their sender leaves.
+    // Control messages between machines are short, so that they arrive although their sender
+    // leaves.
     const bool may_be_cut = std::getenv("TRIREME_TEST_LAYOUT") != nullptr;
     EXPECT_TRUE(message.find(reason) != std::string::npos || (may_be_cut && marked)) << message;
   });

@@ -17,7 +17,7 @@ namespace {
 
 using detail::index;
 
-// How many steps before 2^32 the counters begin. Operations, phases, windows and letters count at
+// How many steps before 2^32 the counters begin. Operations, phases, windows and fragments count at
 // different speeds, so that they wrap around in different moments; 1 wraps with the first of each.
 class WrapAround : public ::testing::TestWithParam<std::uint32_t> {
  protected:

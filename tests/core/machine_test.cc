@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "support/foreign_locale.h"
@@ -18,6 +19,22 @@ TEST(Machine, ListsTheProcessorsThisProcessMayUse) {
   EXPECT_FALSE(cpus.empty());
   EXPECT_LE(static_cast<long>(cpus.size()), sysconf(_SC_NPROCESSORS_CONF));
   EXPECT_TRUE(std::is_sorted(cpus.begin(), cpus.end()));
+}
+
+// Ranks are bound to a few processors each, and are on the same machine all the same.
+TEST(Machine, HasAsManyProcessorsForAProcessThatIsBoundToOne) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  const int all = machine_cpus();
+  EXPECT_GE(all, CPU_COUNT(&before));
+  EXPECT_LE(all, sysconf(_SC_NPROCESSORS_CONF));
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(allowed_cpus().front()), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(machine_cpus(), all);
+  EXPECT_EQ(allowed_cpus().size(), 1U) << "asking has changed it";
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TEST(Machine, AvailableMemoryIsBelowAllMemory) {

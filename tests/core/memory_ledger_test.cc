@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "trireme/core/error.h"
-#include "trireme/core/host_memory.h"
-
 namespace trireme {
 namespace {
 
@@ -26,15 +23,6 @@ TEST(MemoryLedger, CountsWhatIsHeldAndTheMostThatWas) {
   EXPECT_EQ(use.total(), 0);
   EXPECT_EQ(use.peak[static_cast<std::size_t>(MemoryCategory::kParameters)], 150);
   EXPECT_EQ(use.peak[static_cast<std::size_t>(MemoryCategory::kBuckets)], 7);
-}
-
-TEST(HostMemory, IsZeroAndRefusedWithAMessage) {
-  HostMemory memory(100'000);
-  for (std::size_t i = 0; i < memory.size_bytes(); ++i) {
-    ASSERT_EQ(memory.data()[i], std::byte{0});
-  }
-  EXPECT_EQ(HostMemory(0).data(), nullptr);
-  EXPECT_THROW(HostMemory(std::size_t{1} << 60), MemoryError);
 }
 
 }  // namespace

@@ -497,6 +497,8 @@ TEST(Csv, ThatIsNotWhatItShouldBeSaysWhere) {
        {"nan", "inf", "-inf", "1.5x", "0x10", "1e999", "1e39", "--1", "+-1"}) {
     refused("a,b\n1,x\n" + cell + ",x\n", 8, {"finite number", cell});
   }
+  refused("a;b\n1,5;x\n2;y\n", 4, {"found \"1,5\"", "sed 's/,/./g' OLD > NEW"}, {.separator = ';'});
+  refused("a,b\n\"1,5\",x\n2,y\n", 4, {"write points instead (1.5)"});
   refused("a,b\n1,\"x\n2,y\n", 6, {"line 2, column 3", "closing quote"});
   refused("a,b\n1,\"x\"y\n", 9, {"line 2, column 6", "separator", "'y'"});
   refused("a,b\n1,\n", 6, {"line 2, column 3", "expected a class"});
@@ -603,6 +605,13 @@ TEST(Libsvm, ThatIsNotWhatItShouldBeSaysWhere) {
   refused("1:1 2:2", 0, {"line 2, column 1", "label", "missing"});
   refused("cat 2:2", 0, {"label", "\"cat\""});
   refused("1 2:1 6:1", 6, {"at most 5", "found 6"}, 5);
+  // All of them, also what is only seen when rows are read.
+  const std::string many =
+      folder.write("many.svm", "1 1:1\n1 3:1 2:1 4:1\n1 a:b\n1 1:1\ncat 1:1\n");
+  expect_data_error([&] { open_libsvm(many); },
+                    many,
+                    12,
+                    {"3 places", ":2:7: expected an index above 3", ":3:3: ", "\"a\"", ":5:1: "});
   const std::string empty = folder.write("rows.svm", "# nothing\n");
   expect_data_error([&] { open_libsvm(empty); }, empty, 0, {"found none"});
   const std::string bare = folder.write("bare.svm", "1\n-1\n");

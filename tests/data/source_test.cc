@@ -223,6 +223,7 @@ TEST(Source, GivesClassesOfAnEvaluationFileTheNumbersOfTraining) {
   };
   refused("x,kind\n5,cow\n", 9, {"line 2", "\"ant\", \"cat\", \"dog\"", "\"cow\""});
   refused("x,y,kind\n5,6,cat\n", 0, {"2 columns", "found 3"});
+  refused("x;kind\n5;cat\n", 0, {"2 columns", "found 1", "is there a ','"});
   refused("kind,x\n5,cat\n", 0, {"other names"});
 }
 
@@ -335,6 +336,112 @@ TEST(Source, TakesNothingForTextThatIsNone) {
                     folder.path() + "/hidden.gz",
                     0,
                     {"Parquet"});
+}
+
+// Every answer would be right.
+TEST(Source, RefusesATargetOfOneClass) {
+  const DataFolder folder;
+  const std::string columns = folder.write("a.csv", "x,y,kind\n1,2,cat\n3,4,cat\n5,6,cat\n");
+  expect_data_error([&] { open_data({.path = columns}); },
+                    columns,
+                    -1,
+                    {"at least two classes", "found one, \"cat\"", "all 3 rows", "--target"});
+  EXPECT_EQ(
+      open_data(
+          {.path = columns, .evaluation_fraction = 0, .csv = {.target = "0", .categorical = {"2"}}})
+          .parts.train->shape()
+          .classes,
+      3);
+  const std::string sparse = folder.write("a.svm", "1 1:1\n1 2:1\n");
+  expect_data_error(
+      [&] { open_data({.path = sparse}); }, sparse, -1, {"found one, \"1\"", "label"});
+  EXPECT_EQ(
+      open_data({.path = sparse, .evaluation_fraction = 0, .regression = true}).parts.train->size(),
+      2);
+}
+
+// A regression without --regression: each number is a class that no other row has.
+TEST(Source, SaysThatNumbersAreTakenForClasses) {
+  const DataFolder folder;
+  const auto warning = [&](int rows, const std::function<std::string(int)>& target) {
+    std::string text = "x,y\n";
+    for (int row = 0; row < rows; ++row) {
+      text += std::to_string(row) + "," + target(row) + "\n";
+    }
+    const std::string path = folder.write("a.csv", text);
+    ::testing::internal::CaptureStderr();
+    open_data({.path = path});
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const auto number = [](int row) { return std::to_string(row * 7); };
+  const auto tenth = [](int row) { return std::to_string(row % 30) + ".5"; };
+  const std::string all = warning(60, number);
+  EXPECT_NE(all.find("60 different numbers in 60 rows"), std::string::npos) << all;
+  EXPECT_NE(all.find("add --regression"), std::string::npos) << all;
+  const std::string some = warning(300, tenth);
+  EXPECT_NE(some.find("30 different numbers in 300 rows"), std::string::npos) << some;
+  const std::string mixed =
+      warning(60, [](int row) { return row == 7 ? "high" : std::to_string(row * 7); });
+  EXPECT_NE(mixed.find("60 different values, most of them numbers"), std::string::npos) << mixed;
+  EXPECT_NE(mixed.find("add --regression"), std::string::npos) << mixed;
+  const std::string names = warning(60, [](int row) { return "name" + std::to_string(row); });
+  EXPECT_NE(names.find("60 different words in 60 rows"), std::string::npos) << names;
+  EXPECT_NE(names.find("another --target"), std::string::npos) << names;
+  // These are classes.
+  EXPECT_EQ(warning(60, [](int row) { return std::to_string(row % 25); }), "");
+  EXPECT_EQ(warning(10, number), "");
+  EXPECT_EQ(warning(60, [](int row) { return "name" + std::to_string(row % 25); }), "");
+}
+
+TEST(Source, SaysThatItEvaluatesOnWhatItIsTrainedOn) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv", "x,kind\n1,cat\n2,dog\n");
+  const std::string other = folder.write("b.csv", "x,kind\n1,cat\n2,dog\n");
+  const auto warning = [&](const std::string& evaluation) {
+    ::testing::internal::CaptureStderr();
+    open_data({.path = path, .evaluation = evaluation});
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string same = warning(folder.path() + "/./a.csv");
+  EXPECT_NE(same.find("is the file that is trained on"), std::string::npos) << same;
+  EXPECT_EQ(warning(other), "");
+}
+
+TEST(Source, SaysWhatToDoWhereNothingCanBeHeldOut) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv", "x,y\n1,2\n");
+  expect_data_error([&] { open_data({.path = path, .regression = true}); },
+                    path,
+                    -1,
+                    {"at least 2 samples", "found 1", "--eval-data", "--eval-fraction 0"});
+  EXPECT_EQ(open_data({.path = path, .evaluation_fraction = 0, .regression = true}).description,
+            "a.csv: 1 row of 1 feature, a number to predict");
+}
+
+// As spreadsheets write it; what the message says is done, word for word.
+TEST(Source, SaysHowTextInUtf16IsConverted) {
+  const DataFolder folder;
+  const std::string plain = folder.write("plain", "x,kind\n1,cat\n2,dog\n3,cat\n4,dog\n");
+  const auto convert = [](std::string command, const std::string& from, const std::string& to) {
+    command.replace(command.find("OLD"), 3, from);
+    command.replace(command.find("NEW"), 3, to);
+    ASSERT_EQ(testing::run_program({"sh", "-c", command}).code, 0) << command;
+  };
+  for (const std::string order : {"UTF-16", "UTF-16LE", "UTF-16BE"}) {
+    const std::string advice = "iconv -f " + order + " -t UTF-8 OLD > NEW";
+    for (const std::string name : {"a.csv", "a.svm", "a.txt"}) {
+      const std::string path = folder.path() + "/" + name;
+      convert("iconv -f UTF-8 -t " + order + " OLD > NEW", plain, path);
+      expect_data_error([&] { open_data({.path = path, .sequence = 9}); },
+                        path,
+                        0,
+                        {"found UTF-16", "(" + advice + ")"});
+    }
+    const std::string converted = folder.path() + "/converted.csv";
+    convert(advice, folder.path() + "/a.csv", converted);
+    EXPECT_EQ(testing::read_file(converted), testing::read_file(plain));
+    EXPECT_EQ(open_data({.path = converted}).parts.train->shape().classes, 2);
+  }
 }
 
 TEST(Source, TakesHeaderAndSeparatorForCsvOnly) {

@@ -424,7 +424,7 @@ TEST_F(NewFile, ThatIsAnotherOneIsRefused) {
   expect_refusal("size,kind,colour,more\n5,b,blue,1\n", {"3 columns", "found 4"});
   // The target is there, and another column is missing.
   expect_refusal("kind,colour\nb,blue\n", {"\"size\"", "\"kind\"", "only the target"});
-  expect_refusal("colour,kind,size\nred,b,1\n", {"other names", "\"size\"", "elsewhere"});
+  expect_refusal("colour,kind,size\nred,b,1\n", {"other names", "\"size\"", "in another place"});
   expect_refusal("size,kind,hue\n1,b,red\n", {"other names", "\"colour\"", "\"hue\""});
   expect_refusal("size,colour\n5,blue\n6,violet\n",
                  {"line 3, column 3", "\"blue\", \"red\"", "\"violet\"", "--unseen ignore"});

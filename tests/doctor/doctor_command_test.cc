@@ -7,7 +7,7 @@
 
 #include "support/processes.h"
 
-namespace trireme {
+namespace trireme::doctor_command_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -152,4 +152,4 @@ TEST(DoctorCommand, AMachineThatIsNotThereIsAProblem) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::doctor_command_test

@@ -89,6 +89,29 @@ TEST(PairMatrix, TwiceTheMedianIsNotYetSlow) {
   EXPECT_EQ(judge_pairs(pairs, machine_of)[0].verdict, Verdict::kWarning);
 }
 
+// There is no better pair to compare with.
+TEST(PairMatrix, WarnsWhereAllPairsAreSlow) {
+  const std::vector<int> machine_of{0, 0, 1, 1};
+  PairMatrix pairs = usual_pairs(machine_of);
+  for (double& latency : pairs.latency_us) {
+    latency *= 19;
+  }
+  for (const Finding& finding : judge_pairs(pairs, machine_of)) {  // 38 us and 950 us
+    EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.value;
+  }
+  for (double& latency : pairs.latency_us) {
+    latency *= 3;
+  }
+  const auto findings = judge_pairs(pairs, machine_of);
+  ASSERT_EQ(findings.size(), 4U);
+  for (const std::size_t latency : {0, 2}) {
+    EXPECT_EQ(findings[latency].verdict, Verdict::kWarning) << findings[latency].value;
+    EXPECT_TRUE(says(findings[latency].value, "is usual")) << findings[latency].value;
+    EXPECT_TRUE(says(findings[latency].advice, "idle machine")) << findings[latency].advice;
+    EXPECT_EQ(findings[latency + 1].verdict, Verdict::kOk);
+  }
+}
+
 TEST(PairMatrix, HasNothingToSayAboutOneRank) {
   EXPECT_TRUE(judge_pairs(PairMatrix(1), {0}).empty());
   EXPECT_EQ(pairs_text(PairMatrix(1), {0}), "");

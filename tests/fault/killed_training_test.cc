@@ -14,7 +14,7 @@
 #include "trireme/checkpoint/verify.h"
 #include "trireme/launch/launcher.h"
 
-namespace trireme {
+namespace trireme::killed_training_test {
 namespace {
 
 using testing::history;
@@ -91,4 +91,4 @@ TEST_F(KilledTraining, EndsLikeOneThatWasNeverKilled) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::killed_training_test

@@ -205,6 +205,18 @@ TEST(LaunchCall, NamesASpokesmanThatWasKilledWhateverItSaidBefore) {
   EXPECT_NE(read_file(errors).find("killed by signal 9"), std::string::npos) << read_file(errors);
 }
 
+// Whichever rank is the first to find the mistake, rank 0 speaks.
+TEST(LaunchCall, TakesTheMistakeOfAnyRankForOne) {
+  for (const auto& [first, code] : {std::pair(2, kExitUsage), std::pair(1, kExitRankFailed)}) {
+    LaunchOptions options =
+        shells(2,
+               "if [ $TRIREME_RANK = 1 ]; then exit " + std::to_string(first) +
+                   "; fi; sleep 0.2; echo rank 1 has found a mistake >&2; exit 1");
+    options.rank0_speaks = true;
+    EXPECT_EQ(launch(options), code);
+  }
+}
+
 TEST(LaunchCall, KeepsLogsWhereItIsTold) {
   const TemporaryFolder folder;
   LaunchOptions options = shells(1, "echo once");

@@ -1,6 +1,7 @@
 // The built-in models: shapes, sizes, beginnings; and activation checkpointing.
 
 #include <cmath>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -13,10 +14,12 @@
 #include "trireme/models/gpt.h"
 #include "trireme/models/mlp.h"
 #include "trireme/models/recompute.h"
+#include "trireme/models/task.h"
 #include "trireme/models/wide.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/tensor/memory_limit.h"
 
-namespace trireme::models {
+namespace trireme::models::models_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -109,6 +112,124 @@ TEST(Gpt, HasTheSizeOfItsLayers) {
   EXPECT_EQ(parameters_of(*Gpt(tiny)), gpt_parameters(tiny));
   EXPECT_TRUE(contains(refusal_of([] { GptOptions::of_size("large"); }), "found \"large\""));
   EXPECT_TRUE(contains(refusal_of([] { Gpt(GptOptions{.width = 10, .heads = 3}); }), "10 and 3"));
+}
+
+// --- bert
+
+constexpr std::int64_t kLetters = 7;
+constexpr std::int64_t kLength = 40;  // of which 15 % is 6
+
+TrainSettings bert_settings() {
+  TrainSettings settings;
+  settings.model = "bert";
+  settings.layers = 2;
+  settings.width = 12;
+  settings.heads = 3;
+  return resolve(settings);
+}
+
+SampleShape text_shape() {
+  SampleShape shape;
+  shape.kind = SampleKind::kTokens;
+  shape.length = kLength + 1;
+  shape.classes = kLetters;
+  return shape;
+}
+
+TensorBatch text_batch(const Batch& batch, std::uint64_t seed = 0) {
+  TensorBatch tensors = as_tensors(batch, text_shape());
+  tensors.seed = seed;
+  return tensors;
+}
+
+Batch text_of(const std::vector<std::int64_t>& samples) {
+  Batch batch;
+  batch.samples = static_cast<std::int64_t>(samples.size());
+  batch.ids = samples;
+  for (const std::int64_t sample : samples) {
+    for (std::int64_t i = 0; i <= kLength; ++i) {
+      batch.tokens.push_back((sample * sample + i * (sample + 1)) % kLetters);
+    }
+  }
+  return batch;
+}
+
+TEST(Bert, HasTheSizeOfItsLayers) {
+  const Trainable model = make_model(bert_settings(), text_shape());
+  const std::int64_t w = 12;
+  const std::int64_t block =
+      2 * 2 * w + (3 * w * w + 3 * w) + (w * w + w) + (4 * w * w + 4 * w) + (4 * w * w + w);
+  EXPECT_EQ(parameters_of(*model.module), (kLetters + 1) * w + kLength * w + 2 * block + 2 * w);
+  const Batch batch = text_of({3, 5});
+  EXPECT_EQ(model.scores(text_batch(batch)).sizes(), at::IntArrayRef({2, 6, kLetters + 1}));
+  EXPECT_EQ(model.task->targets(), 6);
+}
+
+// What a bert sees where it is to predict: a model that can only repeat what it sees says it. Its
+// layers add nothing, and a token's embedding is a unit vector.
+TEST(Bert, SeesAMaskAnotherTokenOrTheTokenItself) {
+  const Trainable model = make_model(bert_settings(), text_shape());
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : model.module->named_parameters()) {
+    const bool adds = contains(item.key(), ".out.") || contains(item.key(), ".down.");
+    if (adds || item.key() == "places.weight") {
+      item.value().zero_();
+    } else if (item.key() == "words.weight") {
+      item.value().copy_(at::eye(kLetters + 1, 12));
+    }
+  }
+  std::vector<std::int64_t> ids(4000);
+  std::iota(ids.begin(), ids.end(), 0);
+  const Batch batch = text_of(ids);
+  const TensorBatch tensors = text_batch(batch, /*seed=*/9);
+  const Tensor scores = model.scores(tensors);
+  const Tensor seen = scores.argmax(-1);
+  const auto n = static_cast<double>(seen.numel());
+  const auto expect_share = [&](double found, double share) {
+    EXPECT_NEAR(found / n, share, 6 * std::sqrt(share * (1 - share) / n));
+  };
+  expect_share(seen.eq(kLetters).sum().item<double>(), 0.8);
+  // What is seen as it is: left alone, or replaced by the same token.
+  const Task::Judged judged = model.task->judge(scores, tensors);
+  double same = 0;
+  for (const std::int64_t correct : judged.correct) {
+    same += static_cast<double>(correct);
+  }
+  expect_share(same, 0.1 + 0.1 / kLetters);
+  // The loss is that of those places: a formula of how often the score of the target is the large
+  // one. The norm of a unit vector in 12 dimensions has two values.
+  const double mean = 1.0 / 12;
+  const double deviation = std::sqrt(mean - mean * mean + 1e-5);
+  const double high = std::exp((1 - mean) / deviation);
+  const double low = std::exp(-mean / deviation);
+  const double sum = std::log(high + kLetters * low);
+  const double expected = sum - (same / n * (1 - mean) + (1 - same / n) * -mean) / deviation;
+  EXPECT_NEAR(model.task->loss(scores, tensors).item<double>(), expected, 1e-4);
+  double total = 0;
+  for (const float loss : judged.losses) {
+    total += loss;
+  }
+  EXPECT_NEAR(total / n, expected, 1e-4);
+}
+
+// Masks follow from the sample in evaluation, and in training from the micro-batch: from nothing
+// else that a batch has.
+TEST(Bert, MasksFollowFromTheSampleOrTheMicroBatch) {
+  at::set_num_threads(1);
+  const Trainable model = make_model(bert_settings(), text_shape());
+  model.module->eval();
+  const torch::NoGradGuard no_grad;
+  const auto losses = [&](const std::vector<std::int64_t>& ids, std::uint64_t seed) {
+    const Batch batch = text_of(ids);
+    const TensorBatch tensors = text_batch(batch, seed);
+    return model.task->judge(model.scores(tensors), tensors).losses;
+  };
+  const std::vector<float> together = losses({4, 9, 2}, 0);
+  EXPECT_NEAR(losses({9}, 0)[0], together[1], 1e-4);
+  EXPECT_NEAR(losses({2, 4}, 0)[1], together[0], 1e-4);
+  EXPECT_EQ(losses({4, 9, 2}, 8), losses({4, 9, 2}, 8));
+  EXPECT_NE(losses({4, 9, 2}, 8), losses({4, 9, 2}, 7));
+  EXPECT_NE(losses({4, 9, 2}, 8), together);
 }
 
 // --- beginnings
@@ -428,4 +549,4 @@ TEST(Wide, SparseGradientIsTheDenseOne) {
 }
 
 }  // namespace
-}  // namespace trireme::models
+}  // namespace trireme::models::models_test

@@ -8,7 +8,7 @@
 #include "support/torch.h"
 #include "trireme/core/error.h"
 
-namespace trireme {
+namespace trireme::data_parallel_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -92,4 +92,4 @@ TEST(DataParallel, WorksWithTheUsersOwnOptimizer) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::data_parallel_test

@@ -14,7 +14,7 @@
 #include "trireme/core/error.h"
 #include "trireme/parallel/engine.h"
 
-namespace trireme {
+namespace trireme::dealing_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -628,4 +628,4 @@ TEST(Engine, KnowsItsNormAndWhatDdpWouldTake) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::dealing_test

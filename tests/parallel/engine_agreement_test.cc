@@ -9,9 +9,10 @@
 #include "support/ranks.h"
 #include "support/torch.h"
 #include "trireme/core/error.h"
+#include "trireme/optim/parameter_groups.h"
 #include "trireme/parallel/engine.h"
 
-namespace trireme {
+namespace trireme::engine_agreement_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -143,6 +144,67 @@ TEST(Agreement, OnARateThatIsSetTooLateIsNotPossible) {
     (void)engine.grad("first.bias");
     EXPECT_THROW(engine.set_learning_rate(1), ConfigError);
     EXPECT_TRUE(engine.step());
+  });
+}
+
+// --- parameter groups
+
+TEST(Agreement, OnTheGroupsOfParameters) {
+  in_modes(2, [](std::shared_ptr<World> world, const EngineOptions& options) {
+    const bool first = world->rank() == 0;
+    const ParameterGroup kDifferent[] = {
+        {named({first ? "first.*" : "second.*"}), {.lr = 0.25}},
+        {biases_and_norms(), {.weight_decay = first ? 0 : 0.5}},
+        {[first](const ParameterInfo& p) { return first && p.name == "second.bias"; }, {.lr = 1}}};
+    for (const ParameterGroup& group : kDifferent) {
+      Net model;
+      const std::string message = message_of<ConfigError>([&] {
+        Engine engine(model, ParameterGroups(Sgd({.lr = 0.5}), {group}), options, world);
+      });
+      EXPECT_TRUE(contains(message, "differs between ranks")) << message;
+      EXPECT_TRUE(contains(message, "rank 0") && contains(message, "rank 1")) << message;
+    }
+  });
+}
+
+TEST(Agreement, OnGroupsThatHaveNoParameterIsRefused) {
+  in_modes(2, [](std::shared_ptr<World> world, const EngineOptions& options) {
+    Net model;
+    const std::string message = message_of<ConfigError>([&] {
+      Engine engine(
+          model, ParameterGroups(Sgd(), {{named({"frist.*"}), {.lr = 1}}}), options, world);
+    });
+    EXPECT_TRUE(contains(message, "frist.*") && contains(message, "first.weight")) << message;
+    Engine works(model, Sgd({.lr = 0.5}), options, world);
+    backward(works, 0);
+    EXPECT_TRUE(works.step()) << "the model was given back";
+  });
+}
+
+// By set_learning_rate and by the schedule.
+TEST(Agreement, OfGroupsKeepTheirRatesInProportion) {
+  in_modes(2, [](std::shared_ptr<World> world, EngineOptions options) {
+    options.schedule = Schedule::step(1, 0.5);
+    options.micro_batches = 1;
+    Net model;
+    Engine engine(model,
+                  ParameterGroups(Sgd({.lr = 0.5}), {{named({"second.*"}), {.lr = 0.125}}}),
+                  options,
+                  world);
+    engine.set_learning_rate(1);
+    double rate = 1;
+    for (int step = 0; step < 3; ++step, rate /= 2) {
+      const Tensor first = model->first->weight.clone();
+      const Tensor second = model->second->weight.clone();
+      if (world->rank() == 0) {
+        backward(engine, step);
+      }
+      const Tensor of_first = engine.grad("first.weight");
+      const Tensor of_second = engine.grad("second.weight");
+      EXPECT_TRUE(engine.step());
+      EXPECT_TRUE(torch::equal(model->first->weight, first - rate * of_first));
+      EXPECT_TRUE(torch::equal(model->second->weight, second - rate / 4 * of_second));
+    }
   });
 }
 
@@ -315,4 +377,4 @@ TEST(Agreement, OnThatThereIsNoDataMovesNothing) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::engine_agreement_test

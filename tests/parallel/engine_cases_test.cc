@@ -19,7 +19,7 @@
 #include "trireme/parallel/engine.h"
 #include "trireme/parallel/sync_batch_norm.h"
 
-namespace trireme {
+namespace trireme::engine_cases_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -519,4 +519,4 @@ TEST(Settings, DataParallelNoticesALayerThatIsUnfrozen) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::engine_cases_test

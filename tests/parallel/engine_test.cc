@@ -17,7 +17,7 @@
 #include "trireme/parallel/sharded_model.h"
 #include "trireme/parallel/sync_batch_norm.h"
 
-namespace trireme {
+namespace trireme::engine_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -186,7 +186,7 @@ class SlowSgd final : public Optimizer {
  public:
   SlowSgd(double lr, bool slow) : sgd_({.lr = lr}), slow_(slow) {}
   std::string name() const override { return "slow sgd"; }
-  int state_count() const override { return 0; }
+  std::vector<OptimizerState> states(const ParameterInfo&) const override { return {}; }
   double learning_rate() const override { return sgd_.learning_rate(); }
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,
@@ -822,6 +822,20 @@ TEST(Engine, MemoryIsWhatTheFormulaSays) {
   }
 }
 
+// Of a matrix a number for each row and column, on every rank; of the bias one for each element.
+TEST(Engine, AdafactorTakesNextToNoMemory) {
+  in_every_mode(2, [](std::shared_ptr<World> world, int zero, Placement placement) {
+    torch::nn::Linear model(512, 256);
+    Engine engine(model, Adafactor(), {.zero = zero, .placement = placement}, world);
+    engine.backward(loss_of(engine.forward(torch::randn({4, 512}))));
+    engine.step();
+    const std::int64_t bytes = engine.memory().of(MemoryCategory::kOptimizer);
+    EXPECT_GE(bytes, 4 * (512 + 256));
+    EXPECT_LE(bytes, 4 * (512 + 256 + 256 + 16)) << "a padding of 16 at most";
+    EXPECT_LE(engine.memory().model_bytes(), engine.memory_report().predicted_bytes + 4096);
+  });
+}
+
 TEST(ShardedModel, IsBuiltInPartsWithTheSameBits) {
   for (const int size : {1, 3}) {
     in_every_mode(size, [&](std::shared_ptr<World> world, int zero, Placement placement) {
@@ -954,4 +968,4 @@ TEST(Engine, ADeadRankIsNamedInTheMiddleOfBackward) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::engine_test

@@ -10,14 +10,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "parallel/unit_source.h"
+#include "parallel/memory/unit_source.h"
 #include "support/machines.h"
 #include "support/ranks.h"
 #include "support/torch.h"
 #include "trireme/core/error.h"
 #include "trireme/parallel/engine.h"
 
-namespace trireme {
+namespace trireme::lost_neighbour_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -147,4 +147,4 @@ TEST(LostNeighbour, FoundWithoutAnOperationIsToldToTheOtherMachines) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::lost_neighbour_test

@@ -11,12 +11,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "parallel/machine_lock.h"
-#include "parallel/unit_source.h"
+#include "parallel/memory/machine_lock.h"
+#include "parallel/memory/unit_source.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 
-namespace trireme {
+namespace trireme::machine_source_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -319,4 +319,4 @@ TEST(MachineLock, ARankThatIsKilledWithItIsNamed) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::machine_source_test

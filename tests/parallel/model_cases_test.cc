@@ -25,7 +25,7 @@
 #include "trireme/tensor/shared_tensor.h"
 #include "trireme/tensor/span.h"
 
-namespace trireme {
+namespace trireme::model_cases_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -762,4 +762,4 @@ TEST(MessageCases, AWriteToAModelBuiltInPartsIsToldSo) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::model_cases_test

@@ -12,7 +12,7 @@
 #include "trireme/core/error.h"
 #include "trireme/parallel/engine.h"
 
-namespace trireme {
+namespace trireme::running_statistics_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -231,4 +231,4 @@ TEST(RunningStatistics, KnowWhatTheyLookAfter) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::running_statistics_test

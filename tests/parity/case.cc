@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "support/ranks.h"
+#include "trireme/core/environment.h"
+#include "trireme/optim/parameter_groups.h"
 #include "trireme/optim/square_sum.h"
 #include "trireme/parallel/autocast.h"
 #include "trireme/tensor/span.h"
@@ -166,6 +168,59 @@ std::function<std::unique_ptr<Optimizer>()> with(const Options& options) {
   return [options] { return std::make_unique<O>(options); };
 }
 
+// For the matrices between embeddings and norms.
+std::unique_ptr<Optimizer> with_muon() {
+  const Selection matrices("hidden matrices", [](const ParameterInfo& p) {
+    return p.sizes.size() == 2 && p.name != "tokens.weight" && p.name != "places.weight";
+  });
+  return std::make_unique<ParameterGroups>(
+      AdamW({.lr = 3e-3, .weight_decay = 0.05}),
+      std::vector<ParameterGroup>{{matrices, Muon({.lr = 2e-2})}});
+}
+
+std::vector<ParameterInfo> infos_of(const TestModel& model, const std::vector<Tensor>& parameters) {
+  std::vector<ParameterInfo> infos;
+  for (const Tensor& parameter : parameters) {
+    for (const auto& item : model.named_parameters()) {
+      if (item.value().is_same(parameter)) {
+        infos.push_back({item.key(), parameter.sizes().vec(), parameter.strides().vec()});
+        break;
+      }
+    }
+  }
+  return infos;
+}
+
+struct PlainSlice {
+  void* master;
+  const void* gradient;
+};
+
+// All that an update of a whole parameter is: passes, update, states that are not divided.
+void update_whole(const Optimizer& rule,
+                  WholeParameter whole,
+                  const PlainSlice& values,
+                  const std::array<void*, kMostOptimizerStates>& states,
+                  const GradientTransform& transform) {
+  ParameterSlice slice;
+  slice.master = values.master;
+  slice.gradient = values.gradient;
+  slice.states = whole.states = states;
+  slice.numel = whole.info.numel();
+  slice.step = whole.step;
+  slice.whole = &whole;
+  for (const OptimizerPass& pass : rule.passes()) {
+    std::vector<double> numbers(pass.count(whole.info));
+    pass.measure(slice, transform, numbers.data());
+    whole.measured.push_back(std::move(numbers));
+    if (pass.then) {
+      pass.then(whole);
+    }
+  }
+  rule.update(slice, transform, rule.learning_rate());
+  rule.finish(whole);
+}
+
 void append(Result* result, const void* data, std::size_t bytes) {
   const auto* from = static_cast<const char*>(data);
   result->insert(result->end(), from, from + bytes);
@@ -203,9 +258,21 @@ std::vector<Case> float32_cases() {
   const auto lamb = with<Lamb>(LambOptions{.lr = 1e-2});
   const auto adagrad = with<Adagrad>(AdagradOptions{.lr = 2e-2});
   const auto lion = with<Lion>(LionOptions{.lr = 1e-3, .weight_decay = 0.1});
+  const auto amsgrad = with<AdamW>(AdamWOptions{.lr = 3e-3, .beta2 = 0.8, .amsgrad = true});
+  const auto rmsprop =
+      with<Rmsprop>(RmspropOptions{.lr = 1e-3, .eps = 1e-4, .momentum = 0.9, .centered = true});
+  const auto adafactor = with<Adafactor>(AdafactorOptions{.lr = 1e-2, .weight_decay = 0.1});
+  const auto groups = [adamw] {
+    return std::make_unique<ParameterGroups>(
+        *adamw(),
+        std::vector<ParameterGroup>{{biases_and_norms(), {.weight_decay = 0}},
+                                    {named({"tokens.*", "places.*"}), {.lr = 1e-3, .beta2 = 0.95}},
+                                    {named({"head.*"}), Lamb({.lr = 1e-2})},
+                                    {named({"q*"}), Adafactor({.lr = 1e-2})}});
+  };
   // Every optimizer, model, bucket size, unit size and split appears, and every pair that could
   // plausibly interact.
-  return {
+  std::vector<Case> cases = {
       {"sgd, odd, one parameter per bucket",
        make_odd_layers,
        sgd,
@@ -287,13 +354,48 @@ std::vector<Case> float32_cases() {
        adamw,
        0,
        {.ema_decay = 0.9, .unit_bytes = 300, .bucket_bytes = 300}},
+      {"amsgrad, odd, by layer",
+       make_odd_layers,
+       amsgrad,
+       0,
+       {.unit_bytes = 500, .split = Split::kLayer, .bucket_bytes = 256}},
+      {"rmsprop, tied, clipped",
+       make_tied_and_unused,
+       rmsprop,
+       0.1,
+       {.unit_bytes = 400, .bucket_bytes = 100}},
+      {"adafactor, convolutions",
+       make_convolutions,
+       adafactor,
+       0.5,
+       {.unit_bytes = 900, .bucket_bytes = 300}},
+      {"adafactor, tied, averaged",
+       make_tied_and_unused,
+       adafactor,
+       0,
+       {.ema_decay = 0.9, .unit_bytes = 1200, .bucket_bytes = 300}},
+      {"groups of rules, attention",
+       make_attention,
+       groups,
+       1.0,
+       {.unit_bytes = 4096, .bucket_bytes = 2048, .threads = 3}},
+      {"muon and adamw, attention",
+       make_attention,
+       with_muon,
+       1.0,
+       {.unit_bytes = 4096, .bucket_bytes = 2048, .threads = 2}},
   };
+  for (Case& item : cases) {
+    item.steps = env_integer("TRIREME_TEST_STEPS", 1, kSteps).value_or(8);
+  }
+  return cases;
 }
 
 std::vector<Case> half_cases() {
   const auto adamw = with<AdamW>(AdamWOptions{.lr = 3e-3, .weight_decay = 0.05});
   const auto lamb = with<Lamb>(LambOptions{.lr = 1e-2});
   const auto sgd = with<Sgd>(SgdOptions{.lr = 0.05, .momentum = 0.9});
+  const auto adafactor = with<Adafactor>(AdafactorOptions{.lr = 1e-2, .weight_decay = 0.1});
   return {
       {"bfloat16 adamw, odd",
        make_odd_layers,
@@ -328,21 +430,53 @@ std::vector<Case> half_cases() {
        1.0,
        {.unit_bytes = 3000, .bucket_bytes = 1000},
        true},
+      {"bfloat16 adafactor, tied",
+       make_tied_and_unused,
+       adafactor,
+       0,
+       {.ema_decay = 0.9,
+        .precision = Precision::kBFloat16,
+        .unit_bytes = 400,
+        .bucket_bytes = 128}},
+      {"float16 muon and adamw, attention",
+       make_attention,
+       with_muon,
+       1.0,
+       {.precision = Precision::kFloat16,
+        .loss_scale = {.initial = 1024},
+        .unit_bytes = 3000,
+        .bucket_bytes = 1000}},
   };
 }
+
+namespace {
+
+// Each once, under the first of its names.
+std::vector<std::pair<std::string, Tensor>> different_parameters(const nn::Module& model) {
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (const auto& item : model.named_parameters()) {
+    const auto same = [&](const auto& other) { return other.second.is_same(item.value()); };
+    if (std::none_of(all.begin(), all.end(), same)) {
+      all.emplace_back(item.key(), item.value());
+    }
+  }
+  return all;
+}
+
+}  // namespace
 
 Result train_plainly(const Case& item) {
   const auto model = item.model();
   const auto optimizer = item.optimizer();
   std::vector<Tensor> parameters;
-  for (const Tensor& parameter : model->parameters()) {
-    const auto same = [&](const Tensor& other) { return other.is_same(parameter); };
-    if (std::none_of(parameters.begin(), parameters.end(), same)) {
-      parameters.push_back(parameter);
-    }
+  for (const auto& [name, parameter] : different_parameters(*model)) {
+    parameters.push_back(parameter);
   }
-  std::vector<std::vector<float>> states[2];
+  // As many numbers as a state may have: one for each element.
+  std::vector<std::vector<float>> states[3];
   std::vector<std::int64_t> steps(parameters.size(), 0);
+  const std::vector<ParameterInfo> infos = infos_of(*model, parameters);
+  const std::vector<const Optimizer*> rules = optimizer->assign(infos);
   std::vector<Tensor> averages;
   for (const Tensor& parameter : parameters) {
     averages.push_back(parameter.detach().clone());
@@ -354,7 +488,7 @@ Result train_plainly(const Case& item) {
     }
   }
   Result result;
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < item.steps; ++step) {
     std::vector<Tensor> sums(parameters.size());
     std::vector<Tensor> group(parameters.size());  // of the micro-batches since the last whole one
     for (std::int64_t m = 0; m < kMicroBatches; ++m) {
@@ -409,13 +543,11 @@ Result train_plainly(const Case& item) {
       if (!sums[p].defined()) {
         continue;
       }
-      ParameterSlice slice;
-      slice.master = parameters[p].data_ptr();
-      slice.gradient = sums[p].const_data_ptr();
-      slice.states = {states[0][p].data(), states[1][p].data()};
-      slice.numel = parameters[p].numel();
-      slice.step = ++steps[p];
-      optimizer->update(slice, transform, optimizer->learning_rate());
+      update_whole(*rules[p],
+                   {infos[p], Dtype::kFloat32, ++steps[p]},
+                   {parameters[p].data_ptr(), sums[p].const_data_ptr()},
+                   {states[0][p].data(), states[1][p].data(), states[2][p].data()},
+                   transform);
     }
     for (std::size_t p = 0; decay > 0 && p < parameters.size(); ++p) {
       averages[p] = averages[p].mul(decay).add(parameters[p].mul(1 - decay));
@@ -425,7 +557,9 @@ Result train_plainly(const Case& item) {
     append(&result, parameter.const_data_ptr(), parameter.nbytes());
   }
   for (std::size_t p = 0; decay > 0 && p < parameters.size(); ++p) {
-    append(&result, averages[p].const_data_ptr(), averages[p].nbytes());
+    if (parameters[p].requires_grad()) {  // a frozen one has no average
+      append(&result, averages[p].const_data_ptr(), averages[p].nbytes());
+    }
   }
   return result;
 }
@@ -435,7 +569,7 @@ Result train_with_engine(const Case& item, EngineOptions options, std::shared_pt
   options.micro_batches = kMicroBatches;
   EngineBase engine(model, *item.optimizer(), options, world);
   Result result;
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < item.steps; ++step) {
     double norm = 0;
     const auto finish = [&](bool last) {
       if (item.clip_norm > 0) {
@@ -464,20 +598,15 @@ Result train_with_engine(const Case& item, EngineOptions options, std::shared_pt
     }
   }
   Result averages;
-  for (const auto& parameter : model->named_parameters()) {
-    if (options.ema_decay > 0) {
-      const Tensor average = engine.average(parameter.key());
+  for (const auto& [name, parameter] : different_parameters(*model)) {
+    if (options.ema_decay > 0 && parameter.requires_grad()) {
+      const Tensor average = engine.average(name);
       append(&averages, average.const_data_ptr(), average.nbytes());
     }
   }
   const auto scope = engine.gathered();
-  std::vector<const void*> seen;
-  for (const Tensor& parameter : model->parameters()) {
-    const void* which = parameter.unsafeGetTensorImpl();
-    if (std::find(seen.begin(), seen.end(), which) == seen.end()) {
-      seen.push_back(which);
-      append(&result, parameter.const_data_ptr(), parameter.nbytes());
-    }
+  for (const auto& [name, parameter] : different_parameters(*model)) {
+    append(&result, parameter.const_data_ptr(), parameter.nbytes());
   }
   result.insert(result.end(), averages.begin(), averages.end());
   return result;

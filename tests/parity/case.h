@@ -32,6 +32,9 @@ std::shared_ptr<TestModel> make_attention();        // a transformer block with 
 std::shared_ptr<TestModel> make_tiny();             // units smaller than the world
 std::shared_ptr<TestModel> make_broad();            // so large that LibTorch uses several threads
 
+constexpr std::int64_t kMicroBatches = 12;
+constexpr std::int64_t kSteps = 20;
+
 struct Case {
   std::string name;
   std::function<std::shared_ptr<TestModel>()> model;
@@ -41,12 +44,12 @@ struct Case {
       options{};  // bucket sizes, splits, ...; stage and micro-batches are set by the test
   bool autocast = false;
   bool uneven_shares = false;  // EngineOptions::shares of the ranks differ
+  std::int64_t steps = kSteps;
 };
 
-constexpr std::int64_t kMicroBatches = 12;
-constexpr std::int64_t kSteps = 20;
-
+// Of so few steps that all worlds can have their turn, or of TRIREME_TEST_STEPS.
 std::vector<Case> float32_cases();
+// Of kSteps: a loss scale may begin with nine steps that overflow.
 std::vector<Case> half_cases();
 
 // All parameters and their moving averages, flat, and the norms that were seen, as bytes: what must

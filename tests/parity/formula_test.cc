@@ -16,7 +16,7 @@
 #include "parity/formula_reference.h"
 #include "support/ranks.h"
 
-namespace trireme {
+namespace trireme::formula_test {
 namespace {
 
 using testing::Board;
@@ -282,4 +282,4 @@ TEST(Formula, IsFollowedInEveryPrecision) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::formula_test

@@ -6,7 +6,7 @@
 #include "parity/case.h"
 #include "parity/compare.h"
 
-namespace trireme {
+namespace trireme::many_ranks_test {
 namespace {
 
 using testing::Board;
@@ -48,4 +48,4 @@ INSTANTIATE_TEST_SUITE_P(Worlds,
                          ::testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::many_ranks_test

@@ -8,7 +8,7 @@
 #include "parity/case.h"
 #include "parity/compare.h"
 
-namespace trireme {
+namespace trireme::threads_test {
 namespace {
 
 using testing::Board;
@@ -38,4 +38,4 @@ TEST(ThreadsTest, TwoOfEveryRankGiveTheBitsOfOnePlainProcessWithTwo) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::threads_test

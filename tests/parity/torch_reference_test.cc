@@ -12,7 +12,7 @@
 #include "trireme/models/gpt.h"
 #include "trireme/parallel/engine.h"
 
-namespace trireme {
+namespace trireme::torch_reference_test {
 namespace {
 
 constexpr int kSteps = 50;
@@ -68,4 +68,4 @@ TEST(TorchReference, PyTorchDdpHasTheSameLossCurve) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::torch_reference_test

@@ -6,8 +6,11 @@
 
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/settings/differences.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/settings/unused.h"
 #include "trireme/settings/values.h"
 
 namespace trireme {
@@ -69,7 +72,7 @@ std::pair<std::string, Json> another_value(const Setting& of) {
     candidates = {{"true", true}, {"off", false}};
   } else if (of.kind == "integer") {
     candidates = {{"2", 2}, {"3", 3}, {"64", 64}};
-  } else if (of.kind == "number") {
+  } else if (of.kind == "number" || of.kind == "number or auto") {
     candidates = {{"0.5", 0.5}, {"2.5", 2.5}};
   } else if (of.kind == "list of integers") {
     candidates = {{"2,3,5", {2, 3, 5}}};
@@ -77,6 +80,8 @@ std::pair<std::string, Json> another_value(const Setting& of) {
     candidates = {{"0.5,2", {0.5, 2.0}}};
   } else if (of.kind == "list of STEP:BATCH") {
     candidates = {{"5:8,9:16", {"5:8", "9:16"}}};
+  } else if (of.kind == "list of NAME=VALUE") {
+    candidates = {{"alpha=0.5,centered", {"alpha=0.5", "centered"}}};
   } else if (of.kind == "list of columns" || of.kind == "list of words") {
     candidates = {{"age,city", {"age", "city"}}};
   } else if (of.kind == "integer, share or auto") {
@@ -191,6 +196,44 @@ TEST(SettingsTable, IsWholeInHelpAndPage) {
   }
 }
 
+// --- settings that have no effect
+
+TEST(Unused, AreThoseThatTheModelDoesNotName) {
+  std::set<std::string> of_models;
+  for (const ModelKind& kind : model_kinds()) {
+    for (const std::string& name : kind.settings) {
+      EXPECT_EQ(setting(name).name, name) << kind.name;
+      of_models.insert(name);
+    }
+  }
+  EXPECT_TRUE(of_models.contains("layers") && of_models.contains("hidden"));
+  for (const std::string& model : model_names()) {
+    TrainSettings settings;
+    settings.model = model;
+    for (const Setting& each : settings_table()) {
+      const auto& own = model_kind(model).settings;
+      const bool used = std::find(own.begin(), own.end(), each.name) != own.end();
+      const std::string why = why_unused(each.name, settings);
+      const bool by_model = why.find("the model " + model + " does not") != std::string::npos;
+      EXPECT_EQ(by_model, of_models.contains(each.name) && !used) << model << " " << each.name;
+    }
+  }
+}
+
+TEST(Unused, AreThoseThatTheOptimizerDoesNotHave) {
+  for (const RuleInfo& rule : optimizer_rules()) {
+    TrainSettings settings;
+    settings.model = "mlp";
+    settings.optimizer = rule.name;
+    for (const char* name : {"momentum", "nesterov", "beta1", "beta2", "eps", "l1"}) {
+      EXPECT_EQ(why_unused(name, settings).empty(), rule.usual(name).has_value())
+          << rule.name << " " << name;
+    }
+    EXPECT_EQ(why_unused("weight_decay", settings), "");
+    EXPECT_EQ(why_unused("lr", settings), "");
+  }
+}
+
 // --- differences
 
 std::vector<std::string> names_of(const std::vector<SettingDifference>& differences) {
@@ -272,6 +315,154 @@ TEST(Differences, KnowOlderSettingsAndOthersModels) {
   EXPECT_THROW(differences_of_result("{", mine), ConfigError);
 }
 
+// Runs of versions that had no such setting decayed everything, whatever the default is now.
+TEST(Differences, KnowWhatTheAbsenceOfASettingMeant) {
+  TrainSettings now = resolve(from(R"({"model": "gpt"})"));
+  Json older = Json::parse(to_json(now));
+  older.erase("decay_all");
+  older.erase("optimizer_options");
+  const auto differences = differences_of_result(older.dump(), now);
+  ASSERT_EQ(names_of(differences), std::vector<std::string>{"decay_all"});
+  EXPECT_EQ(differences[0].saved, "true");
+  EXPECT_EQ(differences[0].given, "false");
+  const TrainSettings resumed = recorded_settings(older.dump(), "config.json");
+  EXPECT_TRUE(resumed.decay_all);
+  EXPECT_TRUE(differences_of_result(older.dump(), resolve(resumed)).empty());
+  EXPECT_FALSE(recorded_settings(to_json(now), "config.json").decay_all);
+  now.model = "mlp";  // other models always do
+  EXPECT_TRUE(resolve(now).decay_all);
+}
+
+// Runs of version 0.1.0 have these. What is added later says what such a run did in its place: with
+// today's default, it would go on as another training.
+TEST(Differences, EverySettingThatIsAddedSaysWhatItsAbsenceMeant) {
+  const std::set<std::string> first = {"model",
+                                       "size",
+                                       "layers",
+                                       "width",
+                                       "heads",
+                                       "hidden",
+                                       "stages",
+                                       "dropout",
+                                       "initialisation",
+                                       "recompute",
+                                       "data",
+                                       "eval_data",
+                                       "format",
+                                       "eval_fraction",
+                                       "sequence",
+                                       "stride",
+                                       "vocabulary",
+                                       "target",
+                                       "header",
+                                       "separator",
+                                       "regression",
+                                       "categorical",
+                                       "unseen",
+                                       "missing",
+                                       "missing_values",
+                                       "normalise",
+                                       "sampling",
+                                       "class_weights",
+                                       "loss_weights",
+                                       "partition",
+                                       "shares",
+                                       "shift",
+                                       "flip",
+                                       "noise",
+                                       "data_threads",
+                                       "steps",
+                                       "epochs",
+                                       "batch",
+                                       "micro_batch",
+                                       "accumulate",
+                                       "batch_schedule",
+                                       "memory_limit",
+                                       "seed",
+                                       "optimizer",
+                                       "lr",
+                                       "momentum",
+                                       "nesterov",
+                                       "beta1",
+                                       "beta2",
+                                       "eps",
+                                       "weight_decay",
+                                       "l1",
+                                       "schedule",
+                                       "warm_up",
+                                       "final_factor",
+                                       "schedule_steps",
+                                       "step_every",
+                                       "milestones",
+                                       "gamma",
+                                       "half_period",
+                                       "low_factor",
+                                       "rise",
+                                       "start_factor",
+                                       "plateau_patience",
+                                       "lr_scaling",
+                                       "clip_norm",
+                                       "clip_value",
+                                       "ema_decay",
+                                       "ranks",
+                                       "threads",
+                                       "zero",
+                                       "placement",
+                                       "precision",
+                                       "sum_order",
+                                       "loss_scale_initial",
+                                       "loss_scale_window",
+                                       "unit_bytes",
+                                       "bucket_bytes",
+                                       "balance",
+                                       "speeds",
+                                       "straggler_factor",
+                                       "timeout",
+                                       "eval_every",
+                                       "eval_batch",
+                                       "early_stop",
+                                       "best",
+                                       "goal",
+                                       "folds",
+                                       "save_every",
+                                       "keep_last",
+                                       "keep_every",
+                                       "snapshot_limit",
+                                       "weights_from",
+                                       "weights_partial",
+                                       "allow_changes",
+                                       "run",
+                                       "log_every",
+                                       "histogram_every",
+                                       "tensorboard",
+                                       "save_weights",
+                                       "save_initial",
+                                       "record_samples"};
+  for (const Setting& each : settings_table()) {
+    if (first.count(each.name) == 0) {
+      EXPECT_NE(each.absent_text, "") << each.name << ": Bounds::absent";
+    }
+    if (!each.absent_text.empty()) {
+      TrainSettings settings;
+      each.set_json(settings, each.absent_text);
+      EXPECT_EQ(each.to_json(settings), each.absent_text) << each.name;
+      EXPECT_EQ(each.to_json(recorded_settings("{}", "a run")), each.absent_text) << each.name;
+    } else {
+      EXPECT_EQ(each.to_json(recorded_settings("{}", "a run")), each.default_text) << each.name;
+    }
+  }
+}
+
+// The model was a gpt where nothing else was said; by now, none is the default.
+TEST(Differences, TakeWhatAnOldRunDidAndNotTodaysDefault) {
+  const TrainSettings given = resolve(from(R"({"model": "gpt", "ranks": 1})"));
+  Json older = Json::parse(to_json(given));
+  older.erase("model");
+  EXPECT_TRUE(differences_of_result(older.dump(), given).empty());
+  EXPECT_EQ(to_json(resolve(recorded_settings(older.dump(), "a run"))), to_json(given));
+  EXPECT_EQ(names_of(differences_of_result(older.dump(), TrainSettings{})).front(), "model");
+}
+
 TEST(Differences, AreAllRefusedUnlessTheyAreAllowed) {
   TrainSettings given;
   given.lr = 0.5;
@@ -279,7 +470,7 @@ TEST(Differences, AreAllRefusedUnlessTheyAreAllowed) {
   const std::string saved = to_json(TrainSettings{});
   expect_parts(refusal([&] { check_same_result(saved, given, 70); }),
                {"step 70",
-                "lr: 0.0 in the checkpoint, 0.5 given",
+                "lr: \"auto\" in the checkpoint, 0.5 given",
                 "hidden: [] in the checkpoint, [3,4] given",
                 "--run",
                 "--allow-changes"});
@@ -472,6 +663,65 @@ TEST(Configuration, ChecksTypes) {
   EXPECT_EQ(from(R"({"micro_batch": 8})").micro_batch, "8");
 }
 
+// A learning rate of 0 is not what anybody means by the default.
+TEST(Configuration, HasAWordForTheLearningRateOfTheModel) {
+  EXPECT_EQ(Json::parse(to_json(TrainSettings{})).at("lr"), "auto");
+  EXPECT_EQ(resolve(from(R"({"model": "convnet", "lr": "auto"})")).lr,
+            model_kind("convnet").defaults.lr);
+  TrainSettings settings = from(R"({"lr": 0.5})");
+  setting("lr").set_text(settings, "auto");
+  EXPECT_EQ(to_json(settings), to_json(TrainSettings{}));
+  for (const char* zero : {"0", "0.0", "-0", "0e3", "-1"}) {
+    expect_parts(refusal_of_text("lr", zero), {"lr: expected a number above 0", "auto", "found"});
+  }
+  for (const char* json : {R"({"lr": 0})",
+                           R"({"lr": -0.5})",
+                           R"({"optimizer": {"type": "SGD", "params": {"lr": 0.0}}})"}) {
+    expect_parts(refusal_of_json(json), {"lr: expected a number above 0", "auto"});
+  }
+}
+
+// Runs of version 0.1.0 have zeros for what follows from the size.
+TEST(Differences, KnowWhatASizeStandsFor) {
+  for (const char* command : {R"({"model": "gpt"})",
+                              R"({"model": "bert", "size": "small", "heads": 3})",
+                              R"({"model": "wide", "data": "a.svm"})"}) {
+    const TrainSettings now = resolve(from(command));
+    Json older = Json::parse(to_json(now));
+    const TrainSettings given = from(command);
+    older["layers"] = given.layers;
+    older["width"] = given.width;
+    older["heads"] = given.heads;
+    EXPECT_NE(older, Json::parse(to_json(now))) << command;
+    EXPECT_TRUE(differences_of_result(older.dump(), now).empty()) << command;
+    EXPECT_EQ(to_json(resolve(recorded_settings(older.dump(), "a run"))), to_json(now));
+    // A program that has resolved nothing is as it was.
+    EXPECT_TRUE(differences_of_result(to_json(given), given).empty());
+    TrainSettings wider = now;
+    wider.width += 12;
+    EXPECT_EQ(names_of(differences_of_result(older.dump(), wider)),
+              std::vector<std::string>{"width"});
+  }
+}
+
+// Runs of version 0.1.0 have a 0 for it.
+TEST(Configuration, KnowsTheDefaultsOfOlderRuns) {
+  for (const char* older : {R"({"lr": 0, "model": "convnet"})", R"({"lr": 0.0})"}) {
+    Json words = Json::parse(older);
+    words["lr"] = "auto";
+    EXPECT_EQ(to_json(recorded_settings(older, "a run")),
+              to_json(recorded_settings(words.dump(), "a run")));
+    Json whole = Json::parse(to_json(from(words.dump())));
+    whole["lr"] = 0;
+    EXPECT_TRUE(differences_of_result(whole.dump(), from(words.dump())).empty());
+    EXPECT_EQ(names_of(differences_of_result(
+                           whole.dump(),
+                           from(R"({"lr": 0.5, "model": ")" + words.value("model", "") + R"("})")))
+                  .size(),
+              1U);
+  }
+}
+
 TEST(Configuration, ChecksTypesOfText) {
   const std::vector<std::pair<std::string, std::string>> cases = {{"steps", ""},
                                                                   {"steps", "3x"},
@@ -521,7 +771,8 @@ TEST(Configuration, AGoalIsAValueOfItsMetric) {
       expect_parts(error.what(), {"goal: expected", "found", goal});
     }
   }
-  for (const char* goal : {"loss:0", "loss:0.25", "accuracy:1", "f1:0.9", "perplexity:4"}) {
+  for (const char* goal :
+       {"loss:0", "loss:0.25", "accuracy:1", "f1:0.9", "perplexity:4", "rmse:2.5", "mae:0"}) {
     TrainSettings settings;
     settings.goal = goal;
     EXPECT_NO_THROW(resolve(settings)) << goal;
@@ -885,25 +1136,12 @@ TEST(Resolve, TakesARankForEachProcessorButNoMoreThanMicroBatches) {
   EXPECT_EQ(resolve(settings).threads, 1);
 }
 
-TEST(Resolve, AsksForTheThreadsOfAnOldRun) {
+TEST(Resolve, NeedsThreads) {
   TrainSettings settings;
   settings.threads = 0;
-  expect_parts(refusal_of(settings), {"threads", "--threads N", "--allow-changes"});
   settings.allow_changes = true;
-  EXPECT_EQ(resolve(settings).threads, 1);
-  // What was not recorded is no difference; what was is one.
-  settings.threads = 2;
-  settings.allow_changes = false;
-  const TrainSettings now = resolve(settings);
-  const auto differs = [&](const std::string& threads) {
-    std::string saved = to_json(now);
-    const std::string name = "\"threads\": ";
-    saved.replace(saved.find(name) + name.size(), 1, threads);
-    return !differences_of_result(saved, now).empty();
-  };
-  EXPECT_FALSE(differs("0"));
-  EXPECT_FALSE(differs("2"));
-  EXPECT_TRUE(differs("1"));
+  expect_parts(refusal_of(settings), {"threads: expected a number of at least 1, found 0"});
+  expect_parts(refusal_of_text("threads", "0"), {"threads: expected", "at least 1", "found 0"});
 }
 
 TEST(Resolve, LeavesAnAutomaticMicroBatchToTheRun) {
@@ -945,7 +1183,7 @@ TEST(Resolve, ReadsMemoryLimits) {
 
 // -1 is: as the model says. Other negative numbers are a slip of the hand.
 TEST(Resolve, TakesNoNegativeNumberForADefault) {
-  for (const char* name : {"dropout", "weight_decay", "clip_norm", "warm_up"}) {
+  for (const char* name : {"dropout", "weight_decay", "momentum", "clip_norm", "warm_up"}) {
     EXPECT_EQ(refusal_of_text(name, "-1"), "") << name;
     EXPECT_EQ(refusal_of_text(name, "0"), "") << name;
   }
@@ -1006,6 +1244,7 @@ TEST(Resolve, ReadsTheScheduleOfBatches) {
 
 TEST(Resolve, PutsInWhatTheModelSays) {
   TrainSettings settings;
+  settings.model = "gpt";
   TrainSettings resolved = resolve(settings);
   EXPECT_EQ(resolved.data, "licenses");
   EXPECT_EQ(resolved.schedule, "cosine");
@@ -1030,6 +1269,63 @@ TEST(Resolve, PutsInWhatTheModelSays) {
   EXPECT_EQ(resolved.clip_norm, 3);
 }
 
+TEST(Resolve, KnowsTheSettingsOfEachRule) {
+  EXPECT_EQ(resolve(from(R"({"optimizer": "sgd"})")).momentum, 0.9);
+  EXPECT_EQ(resolve(from(R"({"optimizer": "adamw"})")).momentum, 0.9) << "as it always was";
+  EXPECT_EQ(resolve(from(R"({"optimizer": "rmsprop"})")).momentum, 0);
+  EXPECT_EQ(resolve(from(R"({"optimizer": "rmsprop"})")).lr, 1e-2);
+  EXPECT_EQ(resolve(from(R"({"optimizer": "lamb"})")).weight_decay, 0.01);
+  EXPECT_EQ(resolve(from(R"({"optimizer": "adafactor"})")).weight_decay, 0);
+  const TrainSettings settings = from(
+      R"({"optimizer": "rmsprop", "eps": 1e-4, "optimizer_options": ["alpha=0.5", "centered"]})");
+  const std::map<std::string, double> rule = optimizer_settings(resolve(settings));
+  EXPECT_EQ(rule.at("alpha"), 0.5);
+  EXPECT_EQ(rule.at("centered"), 1);
+  EXPECT_EQ(rule.at("eps"), 1e-4);
+  EXPECT_EQ(rule.count("beta1"), 0U);
+}
+
+// A model of one's own has no name, or one that is not built in.
+TEST(Resolve, PutsNothingOfABuiltInModelIntoOnesOwn) {
+  for (const char* name : {"", "mine"}) {
+    TrainSettings settings;
+    settings.model = name;
+    const TrainSettings resolved = resolve(settings);
+    EXPECT_EQ(resolved.schedule, "one_cycle");
+    EXPECT_EQ(resolved.warm_up, 0);
+    EXPECT_EQ(resolved.clip_norm, 0);
+    EXPECT_EQ(resolved.batch, 128);
+    EXPECT_EQ(resolved.micro_batch, "32");
+    EXPECT_EQ(resolved.steps, 0);
+    EXPECT_EQ(resolved.epochs, 5);
+    EXPECT_EQ(resolved.sequence, 0);
+    EXPECT_EQ(resolved.eval_batch, 256);
+    EXPECT_EQ(resolved.model, name);
+  }
+}
+
+TEST(Models, AreDocumentedWithTheirDefaults) {
+  const std::string page = settings_page();
+  expect_parts(settings_help(), {"\ndefaults of the models\n", "up to 16"});
+  for (const std::string& name : model_names()) {
+    const ModelKind& kind = model_kind(name);
+    EXPECT_EQ(kind.name, name);
+    expect_parts(page, {name + ": " + kind.what, " " + name + " |"});
+    TrainSettings settings;
+    settings.model = name;
+    settings.data = "data";
+    const TrainSettings resolved = resolve(settings);
+    EXPECT_EQ(resolved.batch, kind.defaults.batch);
+    EXPECT_EQ(resolved.lr, kind.defaults.lr);
+    EXPECT_EQ(resolved.steps, kind.defaults.steps);
+    EXPECT_EQ(resolved.epochs, kind.defaults.epochs);
+  }
+  expect_parts(page, {"| --batch | 32 | 32 | 128 | 128 | 128 |"});
+  EXPECT_EQ(model_kind("gtp").name, std::string());
+  EXPECT_EQ(models_on(SampleKind::kDense), "mlp or convnet");
+  expect_parts(refusal([] { text_model_size("large"); }), {"size", "tiny, small or gpt2", "large"});
+}
+
 TEST(Resolve, RefusesSettingsThatContradictEachOther) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
       {R"({"placement": "mapped", "zero": 1})", {"placement", "zero = 1"}},
@@ -1037,12 +1333,22 @@ TEST(Resolve, RefusesSettingsThatContradictEachOther) {
       {R"({"balance": "speeds", "ranks": 2, "speeds": [0, 0]})", {"speeds"}},
       {R"({"speeds": [1]})", {"speeds", "balance = equal"}},
       {R"({"folds": 1})", {"folds", "at least 2"}},
+      {R"({"folds": 3, "eval_data": "b.csv"})", {"eval_data, folds: ", "both", "\"b.csv\""}},
       {R"({"class_weights": [1, 2]})", {"class_weights", "sampling = shuffled"}},
       {R"({"schedule": "multi_step"})", {"milestones"}},
       {R"({"schedule": "multi_step", "milestones": [5, 3]})", {"milestones", "increasing"}},
       {R"({"weights_partial": true})", {"weights_partial", "weights_from"}},
       {R"({"snapshot_limit": "much"})", {"snapshot_limit", "512MB", "much"}},
       {R"({"model": "wide"})", {"data", "libsvm"}},
+      {R"({"optimizer_options": ["amsgrad=maybe"]})", {"optimizer_options", "amsgrad=maybe"}},
+      {R"({"optimizer_options": ["amsgrad=2"]})", {"amsgrad is a switch", "found 2"}},
+      {R"({"optimizer": "adagrad", "optimizer_options": ["lr_decay"]})", {"\"lr_decay\""}},
+      {R"({"optimizer": "sgd", "optimizer_options": ["dampening=true"]})", {"dampening=true"}},
+      {R"({"optimizer_options": ["lr=1"]})", {"optimizer_options", "adamw with amsgrad", "lr=1"}},
+      {R"({"optimizer": "lion", "optimizer_options": ["alpha=1"]})", {"lion none", "alpha=1"}},
+      {R"({"optimizer": "rmsprop", "optimizer_options": ["alpha=1"]})", {"alpha", "below 1"}},
+      {R"({"beta1": 1})", {"adamw", "beta1", "below 1"}},
+      {R"({"optimizer": "sgd", "momentum": 0, "nesterov": true})", {"nesterov", "momentum"}},
       {R"({"model": "convnet", "hidden": [8, 8]})", {"hidden", "found 2"}},
   };
   for (const auto& [json, parts] : cases) {

@@ -4,9 +4,13 @@
 //   77  none failed, but some were skipped: a line "not run: TEST: REASON" for each. ctest knows
 //       this code (tests/CMakeLists.txt), and scripts/run_ctest.py which skips are in order
 //   1   anything else
+// A program of several files (tests/CMakeLists.txt) also goes by the name of each of them, and then
+// has the tests of that file alone.
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -25,6 +29,58 @@ constexpr int kSkipped = 77;
 
 std::string full_name(const ::testing::TestInfo& test) {
   return std::string(test.test_suite_name()) + "." + test.name();
+}
+
+std::string chosen_file;  // none: all of them
+
+bool is_chosen(const ::testing::TestInfo& test) {
+  return chosen_file.empty() || std::filesystem::path(test.file()).stem() == chosen_file;
+}
+
+// What of this suite is not to run, in the words of a filter.
+std::string others_in(const ::testing::TestSuite& suite) {
+  std::string others;
+  int chosen = 0;
+  for (int i = 0; i < suite.total_test_count(); ++i) {
+    const ::testing::TestInfo& test = *suite.GetTestInfo(i);
+    chosen += is_chosen(test) ? 1 : 0;
+    others += is_chosen(test) ? "" : ":" + full_name(test);
+  }
+  return chosen == 0 ? ":" + std::string(suite.name()) + ".*" : others;
+}
+
+// A filter could not tell one from the other.
+void refuse_equal_names() {
+  std::set<std::string> names;
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const ::testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (int k = 0; k < suite.total_test_count(); ++k) {
+      const std::string name = full_name(*suite.GetTestInfo(k));
+      if (!names.insert(name).second) {
+        std::printf("FAILED: two tests are called %s\n", name.c_str());
+        std::exit(kFailed);
+      }
+    }
+  }
+}
+
+void choose_file(const std::string& started_as) {
+  const std::string name = std::filesystem::path(started_as).filename();
+  if (name == std::filesystem::read_symlink("/proc/self/exe").filename()) {
+    return;
+  }
+  refuse_equal_names();
+  chosen_file = name;
+  std::string others;
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    others += others_in(*all.GetTestSuite(i));
+  }
+  std::string& filter = ::testing::GTEST_FLAG(filter);
+  if (!others.empty()) {
+    filter += filter.find('-') == std::string::npos ? "-" + others.substr(1) : others;
+  }
 }
 
 std::string reason_of(const ::testing::TestResult& result) {
@@ -99,7 +155,8 @@ std::string pattern_without_tests() {
     for (int i = 0; i < all.total_test_suite_count(); ++i) {
       const ::testing::TestSuite& suite = *all.GetTestSuite(i);
       for (int k = 0; k < suite.total_test_count(); ++k) {
-        found |= fnmatch(pattern.c_str(), full_name(*suite.GetTestInfo(k)).c_str(), 0) == 0;
+        const ::testing::TestInfo& test = *suite.GetTestInfo(k);
+        found |= is_chosen(test) && fnmatch(pattern.c_str(), full_name(test).c_str(), 0) == 0;
       }
     }
     if (!found) {
@@ -142,5 +199,6 @@ int run_tests() {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  trireme::testing::choose_file(argv[0]);
   return trireme::testing::run_tests();
 }

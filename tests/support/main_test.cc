@@ -13,8 +13,8 @@ using testing::Finished;
 
 constexpr int kSkipped = 77;
 
-Finished run(const std::string& filter) {
-  return testing::run_program({testing::test_binary("made_up_tests"), "--gtest_filter=" + filter});
+Finished run(const std::string& filter, const std::string& program = "made_up_tests") {
+  return testing::run_program({testing::test_binary(program), "--gtest_filter=" + filter});
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -53,6 +53,35 @@ TEST(Main, AnEarlyEndIsAFailure) {
 
 TEST(Main, ADisabledTestIsAFailure) {
   EXPECT_EQ(run("MadeUp.Passes:MadeUp.DISABLED_*").code, 1);
+}
+
+// By the name of a file, a program of several has the tests of that file: there are others that
+// fail.
+TEST(Main, EachFileOfAProgramHasItsOwnTests) {
+  for (const char* filter : {"*", "-MadeUp.HadThisNameOnce", "MadeUp.Passes*:MadeUpOthers.*"}) {
+    const Finished result = run(filter, "made_up_others");
+    EXPECT_EQ(result.code, 0) << result.out;
+    EXPECT_TRUE(has(result.out, "[  PASSED  ] 2 tests.")) << result.out;
+  }
+  const Finished of_another_file = run("MadeUp.Passes", "made_up_others");
+  EXPECT_EQ(of_another_file.code, 1);
+  EXPECT_TRUE(has(of_another_file.out, "FAILED: no test is called MadeUp.Passes\n"))
+      << of_another_file.out;
+}
+
+TEST(Main, AProgramOfSeveralFilesHasTheTestsOfAll) {
+  const Finished result = run("*.Passes*", "made_up_programs");
+  EXPECT_EQ(result.code, 0) << result.out;
+  EXPECT_TRUE(has(result.out, "[  PASSED  ] 3 tests.")) << result.out;
+}
+
+TEST(Main, ANameThatNoFileHasIsAFailure) {
+  const testing::TemporaryFolder folder;
+  const std::string program = folder.path() + "/had_this_name_once";
+  std::filesystem::create_symlink(testing::test_binary("made_up_programs"), program);
+  const Finished result = testing::run_program({program});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_TRUE(has(result.out, "FAILED: no test ran")) << result.out;
 }
 
 // Where all tests are skipped before they begin: nothing says so but what the program exits with.

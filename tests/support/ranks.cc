@@ -141,7 +141,9 @@ Machines& layout_machines() {
 }
 
 int sum_group() {
-  return static_cast<int>(env_integer("TRIREME_SUM_GROUP", 1, 1 << 20).value_or(1));
+  static const auto group =
+      static_cast<int>(env_integer("TRIREME_SUM_GROUP", 1, 1 << 20).value_or(1));
+  return group;  // asked for with every element of a sum
 }
 
 std::string unique_job() {

@@ -1,6 +1,7 @@
 #include "support/reference.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +11,12 @@
 namespace trireme::testing {
 namespace {
 
+// 2 to the power of `exponent`, of a normal double: what std::ldexp(1, exponent) gives, in a tenth
+// of the time.
+double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
+}
+
 // Rounds to the nearest multiple of the spacing that a format with `mantissa` bits and smallest
 // normal exponent `least` has around `value`.
 double round_to_format(double value, int mantissa, int least) {
@@ -18,7 +25,7 @@ double round_to_format(double value, int mantissa, int least) {
   }
   int exponent = 0;
   std::frexp(value, &exponent);  // value = m * 2^exponent with 0.5 <= m < 1
-  const double spacing = std::ldexp(1.0, std::max(exponent - 1, least) - mantissa);
+  const double spacing = power_of_two(std::max(exponent - 1, least) - mantissa);
   return std::nearbyint(value / spacing) * spacing;
 }
 
@@ -57,12 +64,11 @@ T combine(ReduceOp op, T so_far, T next) {
 template <class Stored, class Sum, class Load, class Store>
 Bytes reduce_as(ReduceOp op, const std::vector<Bytes>& inputs, Load load, Store store) {
   Bytes result(inputs[0].size());
+  // Integers are exact in any order, minimum and maximum have none.
+  const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAverage;
+  const std::size_t group =
+      sums && std::is_floating_point_v<Sum> ? static_cast<std::size_t>(sum_group()) : inputs.size();
   for (std::size_t i = 0; i < result.size() / sizeof(Stored); ++i) {
-    // Integers are exact in any order, minimum and maximum have none.
-    const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAverage;
-    const std::size_t group = sums && std::is_floating_point_v<Sum>
-                                  ? static_cast<std::size_t>(sum_group())
-                                  : inputs.size();
     Sum sum{};
     for (std::size_t first = 0; first < inputs.size(); first += group) {
       Sum here = load(element<Stored>(inputs[first], i));
@@ -89,8 +95,8 @@ double half_value(std::uint16_t bits) {
     return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
                          : sign * std::numeric_limits<double>::infinity();
   }
-  return exponent == 0 ? sign * std::ldexp(mantissa, -24)
-                       : sign * std::ldexp(1024 + mantissa, exponent - 25);
+  return exponent == 0 ? sign * mantissa * power_of_two(-24)
+                       : sign * (1024 + mantissa) * power_of_two(exponent - 25);
 }
 
 std::uint16_t nearest_half(float value) {
@@ -102,18 +108,13 @@ std::uint16_t nearest_half(float value) {
   if (rounded > 65504) {
     return static_cast<std::uint16_t>(sign | 0x7C00);
   }
-  // Patterns of finite values rise with the value: search them.
-  int low = 0;
-  int high = 0x7BFF;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (half_value(static_cast<std::uint16_t>(middle)) < rounded) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+  if (rounded < power_of_two(-14)) {
+    return static_cast<std::uint16_t>(sign | static_cast<int>(rounded * power_of_two(24)));
   }
-  return static_cast<std::uint16_t>(sign | low);
+  int exponent = 0;
+  const double half_to_one = std::frexp(rounded, &exponent);
+  const int mantissa = static_cast<int>(half_to_one * 2048) - 1024;
+  return static_cast<std::uint16_t>(sign | (exponent + 14) << 10 | mantissa);
 }
 
 float bfloat16_value(std::uint16_t bits) {
@@ -138,7 +139,7 @@ Bytes make_input(Dtype dtype, std::int64_t numel, int rank) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(numel); ++i) {
     const std::uint64_t random = mix(i * 1000003 + static_cast<std::uint64_t>(rank) * 7919 + 17);
     const double value = (static_cast<double>(random % 200001) - 100000) / 1024 *
-                         std::ldexp(1.0, static_cast<int>((random >> 32) % 12) - 6);
+                         power_of_two(static_cast<int>((random >> 32) % 12) - 6);
     switch (dtype) {
       case Dtype::kFloat32:
         set_element(bytes, i, static_cast<float>(value));
@@ -216,6 +217,16 @@ Bytes reduce_in_order(Dtype dtype, ReduceOp op, const std::vector<Bytes>& inputs
           inputs,
           [](std::uint8_t value) { return static_cast<std::int64_t>(value); },
           [](std::int64_t value) { return static_cast<std::uint8_t>(value); });
+  }
+}
+
+Terms::Terms(Dtype of, std::int64_t count, int size, std::initializer_list<ReduceOp> reductions)
+    : dtype(of), numel(count) {
+  for (int rank = 0; rank < size; ++rank) {
+    inputs.push_back(make_input(dtype, numel, rank));
+  }
+  for (const ReduceOp op : reductions) {
+    reduced[op] = reduce_in_order(dtype, op, inputs);
   }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <vector>
 
 #include "trireme/comm/operation.h"
@@ -25,5 +27,16 @@ Bytes make_input(Dtype dtype, std::int64_t numel, int rank);
 
 // The reduction of `inputs` in order.
 Bytes reduce_in_order(Dtype dtype, ReduceOp op, const std::vector<Bytes>& inputs);
+
+// What all ranks of a world contribute, and what becomes of it: for the process that forks the
+// ranks, so that they need not compute it each for itself.
+struct Terms {
+  Terms(Dtype of, std::int64_t count, int size, std::initializer_list<ReduceOp> reductions);
+
+  Dtype dtype;
+  std::int64_t numel;
+  std::vector<Bytes> inputs;
+  std::map<ReduceOp, Bytes> reduced;
+};
 
 }  // namespace trireme::testing

@@ -6,7 +6,7 @@
 #include "trireme/tensor/shared_tensor.h"
 #include "trireme/tensor/span.h"
 
-namespace trireme {
+namespace trireme::tensor_test {
 namespace {
 
 using testing::message_of;
@@ -72,4 +72,4 @@ TEST(Tensors, LiveAsLongAsTheOperationThatUsesThem) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::tensor_test

@@ -10,7 +10,7 @@
 #include "support/machines.h"
 #include "support/processes.h"
 
-namespace trireme {
+namespace trireme::bench_machines_test {
 namespace {
 
 using testing::Finished;
@@ -144,4 +144,4 @@ TEST(BenchMachinesRefused, SaysWhatItExpected) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::bench_machines_test

@@ -7,7 +7,7 @@
 #include "support/processes.h"
 #include "trireme/core/environment.h"
 
-namespace trireme {
+namespace trireme::bench_peers_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -55,4 +55,4 @@ TEST(BenchPeers, MeasuresWhatWasAskedForAndSaysHow) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::bench_peers_test

@@ -55,10 +55,24 @@ TEST(BenchStepMachines, CountsWhatGoesFromMachineToMachine) {
   }
 }
 
+TEST(BenchStep, EndsWithTwoForWrongUsage) {
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"--only", "nosuch"}, {"--rounds", "0"}, {"--bogus"}, {"more"}}) {
+    for (const char* what : {"step", "optim", "checkpoint"}) {
+      std::vector<std::string> command = {testing::trireme_binary(), "bench", what};
+      command.insert(command.end(), wrong.begin(), wrong.end());
+      const Finished done = testing::run_program(command);
+      EXPECT_EQ(done.code, 2) << what << " " << wrong.front() << ": " << done.err;
+      EXPECT_NE(done.err.find(wrong.back()), std::string::npos) << done.err;
+    }
+  }
+  EXPECT_EQ(testing::run_program({testing::trireme_binary(), "bench", "step", "--help"}).code, 0);
+}
+
 TEST(BenchStepMachines, RefusesModesOfOneMachine) {
   const Finished done = testing::run_program(
       {testing::trireme_binary(), "bench", "step", "--machines", "2", "--only", "single"});
-  EXPECT_EQ(done.code, 1);
+  EXPECT_EQ(done.code, 2);
   EXPECT_NE(done.err.find("expected a mode for several machines"), std::string::npos) << done.err;
 }
 

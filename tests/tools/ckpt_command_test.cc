@@ -9,7 +9,7 @@
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/safetensors.h"
 
-namespace trireme {
+namespace trireme::ckpt_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,7 +140,7 @@ TEST_F(CkptCommand, SaysWhatIsNoCheckpoint) {
   std::ofstream(path("empty/model.safetensors")) << "x";
   expect({"export", path("empty"), path("out")}, 2, {"are in", path("empty/model.safetensors")});
   std::ofstream(path("empty/config.json")) << R"({"save_every": 20})";
-  EXPECT_FALSE(has(expect({"ls", path("empty")}, 2, {"its first, in step 20"}).err, "told to"));
+  EXPECT_FALSE(has(expect({"ls", path("empty")}, 2, {"not reached step 20"}).err, "told to"));
   fs::create_directories(path("crossed/fold-1"));
   expect({"ls", path("crossed")}, 2, {"folds"});
   std::ofstream(path("file")) << "x";
@@ -276,7 +276,10 @@ TEST_F(CkptCommand, TellsTwoCheckpointsApart) {
   expect({"diff", run(), run(), "--step", "10"}, 0);
   expect({"diff", run(), path("nowhere")}, 2, {"nowhere"});
   damage(checkpoints().path_of(20) + "/rank-00001.safetensors");
-  expect({"diff", run(), checkpoints().path_of(5)}, 1, {"rank-00001.safetensors", "checksum"});
+  // Not 1: whether they differ is not known.
+  expect({"diff", run(), checkpoints().path_of(5)}, 2, {"rank-00001.safetensors", "checksum"});
+  std::ofstream(path("text")) << "these are no weights";
+  expect({"diff", run(), path("text"), "--step", "10"}, 2, {path("text")});
 }
 
 TEST_F(CkptCommand, PrunesAllButWhatIsToStay) {
@@ -307,7 +310,13 @@ TEST_F(CkptCommand, PrunesAllButWhatIsToStay) {
   expect({"prune", run(), "--keep-last", "1"}, 0, {"2 checkpoints stay"});
   EXPECT_EQ(checkpoints().steps(), (std::vector<std::int64_t>{10, 35}));
   expect({"prune", run()}, 2, {"--keep-last"});
-  expect({"prune", run(), "--keep-last", "0"}, 2, {"--keep-last"});
+  expect({"prune", run(), "--keep-last", "0"},
+         2,
+         {"--keep-last: expected a number of at least 1, found \"0\""});
+  expect(
+      {"export", run(), path("out"), "--format", "gpt3"},
+      2,
+      {"--format: expected one of safetensors, torch, gpt2, found \"gpt3\"; did you mean gpt2?"});
 }
 
 TEST_F(CkptCommand, NamesTheNearestCommand) {
@@ -316,4 +325,4 @@ TEST_F(CkptCommand, NamesTheNearestCommand) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::ckpt_command_test

@@ -10,7 +10,7 @@
 #include "trireme/metrics/confusion_matrix.h"
 #include "trireme/metrics/significance.h"
 
-namespace trireme {
+namespace trireme::compare_command_test {
 namespace {
 
 using testing::Finished;
@@ -122,6 +122,22 @@ TEST_F(CompareCommand, TellsTheBetterOfTwoClassifiersAndHowSureItIs) {
   EXPECT_EQ(json_.at("settings")[0].at("a"), "-");
 }
 
+// Nothing that varies tells how far apart the runs may be on other samples.
+TEST_F(CompareCommand, RunsThatDifferInNoSampleHaveNoIntervals) {
+  for (const std::string& run : {a(), b()}) {
+    write_run(run, std::string(kClassMetrics) + R"(,"f1_micro":0.8)");
+    write_evaluation(run, rows_with(0.80, 2));
+  }
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  for (const Json& metric : json_.at("metrics")) {
+    EXPECT_EQ(metric.at("interval95"), Json({0, 0})) << metric;
+    EXPECT_EQ(metric.at("p_value"), 1) << metric;
+  }
+  EXPECT_TRUE(has(done.out, "no difference: accuracy is the same in both")) << done.out;
+  EXPECT_FALSE(has(done.out, "0 to ")) << done.out;
+}
+
 // With one label per sample every miss is one false positive and one false negative, so that
 // F1 = 2 TP / (2 TP + FP + FN) over all classes is the share of hits.
 TEST_F(CompareCommand, TheMicroAverageOfF1IsAShareThatIsTested) {
@@ -150,7 +166,7 @@ TEST_F(CompareCommand, TheMicroAverageOfF1IsAShareThatIsTested) {
   EXPECT_TRUE(has(done.out.substr(row, done.out.find('\n', row) - row), percent)) << done.out;
   // One question, in two names.
   EXPECT_TRUE(has(done.out, "f1_micro asks the same as accuracy")) << done.out;
-  EXPECT_TRUE(has(done.out, "comparisons of 5 metrics")) << done.out;
+  EXPECT_TRUE(has(done.out, "p adjusted for 5 metrics: < 0.001")) << done.out;
 }
 
 TEST_F(CompareCommand, TheOtherWayRoundSaysTheSame) {
@@ -349,13 +365,21 @@ TEST_F(CompareCommand, SeveralMetricsAreJudgedTogether) {
   EXPECT_NEAR(metric("metric0").at("p_value"), 0.03, 1e-4);
   EXPECT_NEAR(metric("metric0").at("p_adjusted"), 4 * 0.03, 4e-4);
   EXPECT_TRUE(metric("metric0").at("better").is_null());
-  EXPECT_TRUE(has(done.out, "comparisons of 4 metrics")) << done.out;
+  // How often chance does this to one metric is its own p-value; with four of them it is no
+  // surprise. The interval, which is this metric's alone, leaves out 0 all the same, and says why.
+  EXPECT_GT(metric("metric0").at("interval95").at(0).get<double>(), 0);
+  EXPECT_TRUE(has(done.out, "no clear difference among 4 metrics: metric0 of B is ")) << done.out;
+  EXPECT_TRUE(has(done.out, "in about 30 of 1000 comparisons (p adjusted for 4 metrics: 0.120)"))
+      << done.out;
+  EXPECT_TRUE(has(done.out, "each 95 % interval is for its metric alone")) << done.out;
   // Alone it is.
   write_run(a(), kClassMetrics, R"("folds":5)", folds_of({of_a[0]}));
   write_run(b(), kClassMetrics, R"("folds":5)", folds_of({of_b[0]}));
   done = compare();
   EXPECT_NEAR(metric("metric0").at("p_adjusted"), 0.03, 1e-4);
   EXPECT_EQ(metric("metric0").at("better"), "b");
+  EXPECT_FALSE(has(done.out, "adjusted for")) << done.out;
+  EXPECT_FALSE(has(done.out, "for its metric alone")) << done.out;
 }
 
 // Windows of any two texts are alike in number and length.
@@ -381,7 +405,7 @@ TEST_F(CompareCommand, WindowsOfDifferentTextsAreNoPairs) {
   write_run(b(), metrics, settings);
   done = compare();
   EXPECT_EQ(json_.at("basis"), "one number");
-  EXPECT_TRUE(has(done.out, "older version")) << done.out;
+  EXPECT_TRUE(has(done.out, "does not say of which")) << done.out;
 }
 
 TEST_F(CompareCommand, SamplesWithTheSameTargetsThatHoldSomethingElseAreNoPairs) {
@@ -517,6 +541,24 @@ TEST_F(CompareCommand, SpeedsOfDifferentWorkAreNotCompared) {
     compare();
     EXPECT_TRUE(json_.contains("speed")) << one;
   }
+}
+
+// What a setting did before there was one is no difference from a run that records it.
+TEST_F(CompareCommand, RunsOfOlderVersionsHadTheSettingsThatCameLater) {
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1500);
+  write_run(a(), kClassMetrics);
+  const std::string now = R"("model":"mlp","data":"digits","optimizer_options":)";
+  write_run(b(), kClassMetrics, now + R"([],"decay_all":true)");
+  compare();
+  EXPECT_TRUE(json_.at("settings").empty()) << json_;
+  EXPECT_TRUE(json_.contains("speed")) << json_;
+  write_run(b(), kClassMetrics, now + R"(["amsgrad"],"decay_all":false)");
+  const Finished done = compare();
+  EXPECT_EQ(json_.at("settings").size(), 2u) << json_;
+  EXPECT_TRUE(
+      has(done.out, "Not compared: speed (different optimizer_options: [] and [\"amsgrad\"])"))
+      << done.out;
 }
 
 TEST_F(CompareCommand, SpeedsOfDifferentMachinesAreNotCompared) {
@@ -677,6 +719,47 @@ TEST_F(CompareCommand, NeighbouringStepsAreNotIndependent) {
       has(compare().out, "too short to compare their speed: it was measured over 360 and 2 steps"));
 }
 
+// Of a fold with two steps one counts. Five such folds are five steps, not five blocks of them.
+TEST_F(CompareCommand, ShortFoldsTellNothingOfTheSpeed) {
+  const std::string folds =
+      R"(,"folds":[{"loss":0.5},{"loss":0.4},{"loss":0.5},{"loss":0.6},{"loss":0.5}])";
+  write_run(a(), R"("loss":0.5)", R"("folds":5)", folds);
+  write_run(b(), R"("loss":0.5)", R"("folds":5)", folds);
+  RandomStream random(6);
+  const auto fold = [&](int steps, double seconds) {
+    std::vector<std::pair<double, int>> all;
+    for (int i = 0; i < steps; ++i) {
+      all.emplace_back(seconds * (1 + 0.02 * random.uniform()), 10);
+    }
+    return all;
+  };
+  for (int i = 1; i <= 5; ++i) {
+    const std::string name = "/fold-" + std::to_string(i);
+    write_steps(a() + name, fold(2, 1));
+    write_steps(b() + name, fold(40, 0.25));
+  }
+  Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(
+      has(done.out, "too short to compare their speed: it was measured over 5 and 180 steps"))
+      << done.out;
+  EXPECT_NEAR(json_.at("a").at("throughput").at("per_second"), 10, 0.2);
+  // Five steps each, of which four count, fill a block together with their neighbours.
+  for (int i = 1; i <= 5; ++i) {
+    write_steps(a() + "/fold-" + std::to_string(i), fold(5, 1));
+  }
+  done = compare();
+  EXPECT_TRUE(
+      has(done.out, "too short to compare their speed: it was measured over 20 and 180 steps"))
+      << done.out;
+  for (int i = 1; i <= 5; ++i) {
+    write_steps(a() + "/fold-" + std::to_string(i), fold(20, 1));
+  }
+  done = compare();
+  EXPECT_NEAR(json_.at("speed").at("ratio"), 4, 0.1);
+  EXPECT_TRUE(has(done.out, " times as fast")) << done.out;
+}
+
 // What is missing in a run that did not come to its end, and what helps.
 TEST_F(CompareCommand, SaysHowARunThatDidNotEndIsCompleted) {
   const std::string resume = "trireme train --resume " + b();
@@ -748,4 +831,4 @@ TEST_F(CompareCommand, FoldersThatAreNoRunsAreNamed) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::compare_command_test

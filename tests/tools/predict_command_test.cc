@@ -12,7 +12,7 @@
 #include "tools/train_runs.h"
 #include "trireme/checkpoint/safetensors.h"
 
-namespace trireme {
+namespace trireme::predict_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -515,4 +515,4 @@ TEST_F(PredictCommand, BadCellsStopTrainingBeforeItBegins) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::predict_command_test

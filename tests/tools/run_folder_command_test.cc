@@ -2,7 +2,7 @@
 
 #include "tools/train_runs.h"
 
-namespace trireme {
+namespace trireme::run_folder_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -64,4 +64,4 @@ TEST_F(RunFolderCommand, TrainingTakesNoFileForAFolder) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::run_folder_command_test

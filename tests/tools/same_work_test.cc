@@ -24,7 +24,7 @@ TEST(SameWork, TheseSettingsChangeWhatIsComputed) {
       "target",    "header",      "separator", "regression", "normalise",      "loss_weights",
       "shift",     "flip",        "noise",     "batch",      "batch_schedule", "optimizer",
       "momentum",  "nesterov",    "l1",        "clip_norm",  "clip_value",     "ema_decay",
-      "precision", "categorical", "unseen",    "missing",    "missing_values"};
+      "precision", "categorical", "unseen",    "missing",    "missing_values", "optimizer_options"};
   EXPECT_EQ(found, wanted);
 }
 

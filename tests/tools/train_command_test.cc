@@ -11,7 +11,7 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/settings/settings_table.h"
 
-namespace trireme {
+namespace trireme::train_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -94,6 +94,41 @@ TEST_F(TrainCommand, EvaluatesEveryTokenOfAGpt) {
   EXPECT_DOUBLE_EQ(metric("run", "accuracy").get<double>(), correct / tokens);
   EXPECT_NEAR(metric("run", "loss").get<double>(), loss / tokens, 1e-12);
   EXPECT_NEAR(metric("run", "perplexity").get<double>(), std::exp(loss / tokens), 1e-9);
+}
+
+// As many of each sample as are masked: 15 % of 16, which is 2.
+TEST_F(TrainCommand, EvaluatesTheMaskedTokensOfABert) {
+  std::string text;
+  for (int i = 0; i < 4000; ++i) {
+    text += "abcdefgh"[i % 8];
+  }
+  const std::string data = data_.write("pattern.txt", text);
+  train_well("run",
+             "--model bert --layers 1 --width 32 --heads 2 --sequence 16 --stride 8 --steps 150 "
+             "--batch 16 --lr 0.01 --data " +
+                 data);
+  double tokens = 0;
+  double correct = 0;
+  double loss = 0;
+  for (const auto& row : testing::read_rows(path("run") + "/evaluation.csv")) {
+    EXPECT_EQ(row[1], 2);
+    tokens += row[1];
+    correct += row[2];
+    loss += row[1] * row[3];
+  }
+  ASSERT_GT(tokens, 0);
+  EXPECT_DOUBLE_EQ(metric("run", "accuracy").get<double>(), correct / tokens);
+  EXPECT_NEAR(metric("run", "loss").get<double>(), loss / tokens, 1e-12);
+  EXPECT_NEAR(metric("run", "perplexity").get<double>(), std::exp(loss / tokens), 1e-9);
+  // Windows begin where the pattern does, so the position alone tells the token.
+  EXPECT_GT(metric("run", "accuracy").get<double>(), 0.9);
+  const Finished sampled = run_program({trireme_binary(), "sample", "--run", path("run")});
+  EXPECT_EQ(sampled.code, 2);
+  expect_parts(sampled.err, {"only a gpt", "found the model bert", "summary.json"});
+  const Finished predicted =
+      run_program({trireme_binary(), "predict", path("run"), "--data", data});
+  EXPECT_EQ(predicted.code, 2);
+  expect_parts(predicted.err, {"holds a bert", "fills in what is masked", "--weights-from"});
 }
 
 // --- the run folder
@@ -201,6 +236,15 @@ TEST_F(TrainCommand, LeavesAFolderWhoseFilesAgree) {
   const bool last_is_best = best["step"] == 6;
   EXPECT_EQ(read_file(run + "/model.safetensors") == read_file(run + "/best.safetensors"),
             last_is_best);
+}
+
+// Whose speeds can be compared.
+TEST_F(TrainCommand, RunsOfAnyNumberOfRanksAreOnTheSameMachine) {
+  train_well("one", mlp() + "-n 1 --steps 2");
+  train_well("two", mlp() + "-n 2 --steps 2");
+  EXPECT_EQ(summary("one").at("machine"), summary("two").at("machine"));
+  const Finished compared = run_program({trireme_binary(), "compare", path("one"), path("two")});
+  EXPECT_EQ(compared.out.find("different machine"), std::string::npos) << compared.out;
 }
 
 TEST_F(TrainCommand, WritesNoMoreThanItIsAskedTo) {
@@ -395,9 +439,17 @@ TEST_F(TrainCommand, PredictsNumbersOfSparseRows) {
   EXPECT_FALSE(summary("run").at("metrics").contains("accuracy"));
   // The targets are a sum of what the features say: their variance is 25, and none of it is left.
   EXPECT_LT(metric("run", "loss").get<double>(), 1);
-  for (const auto& row : testing::read_rows(path("run") + "/evaluation.csv")) {
+  double absolute = 0;
+  double squares = 0;
+  const auto evaluated = testing::read_rows(path("run") + "/evaluation.csv");
+  for (const auto& row : evaluated) {
     EXPECT_NEAR(row[3], (row[1] - row[2]) * (row[1] - row[2]), 1e-4);
+    absolute += std::fabs(row[1] - row[2]);
+    squares += (row[1] - row[2]) * (row[1] - row[2]);
   }
+  const auto count = static_cast<double>(evaluated.size());
+  EXPECT_NEAR(metric("run", "mae").get<double>(), absolute / count, 1e-9);
+  EXPECT_NEAR(metric("run", "rmse").get<double>(), std::sqrt(squares / count), 1e-9);
 }
 
 TEST_F(TrainCommand, SaysWhatItsClassesAreCalled) {
@@ -524,14 +576,44 @@ TEST_F(TrainCommand, SamplesTextFromARun) {
   }
 }
 
+// With the very weights: what is said is the same.
+TEST_F(TrainCommand, SamplesFromACheckpoint) {
+  train_well("run", gpt() + "--steps 4 --save-every 2 -n 2 --zero 3");
+  const auto sample = [&](const Words& more) {
+    Words command = {trireme_binary(), "sample", "--run", path("run"), "--length", "40"};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_program(command);
+  };
+  const std::string text = sample({}).out;
+  EXPECT_EQ(text.size(), 41U);
+  EXPECT_EQ(sample({"--weights", "checkpoint"}).out, text);
+  fs::remove(path("run") + "/model.safetensors");
+  const Finished unfinished = sample({});
+  EXPECT_EQ(unfinished.out, text);
+  expect_parts(unfinished.err, {"has not finished", "step-00000004"});
+  const Finished none = sample({"--weights", "model"});
+  EXPECT_EQ(none.code, 2);
+  expect_parts(none.err, {"model.safetensors", "--weights checkpoint"});
+  fs::remove_all(path("run") + "/checkpoints");
+  EXPECT_EQ(sample({"--weights", "checkpoint"}).code, 2);
+}
+
 TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {
   train_well("run", mlp() + "--steps 1");
   const std::vector<std::pair<Words, std::string>> cases = {
       {{"--run", path("run")}, "only a gpt can generate text"},
       {{"--run", path("nowhere")}, path("nowhere")},
       {{}, "--run"},
-      {{"--run", path("run"), "--length", "0"}, "--length"},
+      {{"--run", path("run"), "--length", "0"},
+       "--length: expected a number from 1 to 1073741824, found \"0\""},
+      {{"--run", path("run"), "--temperature", "101"},
+       "--temperature: expected a number from 0 to 100, found \"101\""},
       {{"--run", path("run"), "--bogus"}, "--bogus"},
+      {{"--run", path("run"), "--seed", "x"}, "--seed: expected a number, found \"x\""},
+      {{"--run", path("run"), "--seed"}, "--seed: expected a value, found none"},
+      {{"--run", path("run"), "--weights", "bset"},
+       "--weights: expected one of auto, model, best, average, checkpoint, found \"bset\"; did you "
+       "mean best?"},
       {{"--run", path("run"), "--prompt", "--length", "5"}, "--prompt"},
   };
   for (const auto& [arguments, part] : cases) {
@@ -570,4 +652,4 @@ TEST_F(TrainCommand, CountsTheStepsOfEpochs) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::train_command_test

@@ -8,7 +8,7 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/machine.h"
 
-namespace trireme {
+namespace trireme::train_failures_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -123,6 +123,19 @@ TEST_F(TrainFailures, EndCrossValidationInGoodOrder) {
   interrupt(SIGINT, mlp() + "-n 2 --steps 1000000 --folds 3");
   expect_valid_folder("run/fold-1");
   EXPECT_EQ(summary("run").at("status"), "interrupted");
+}
+
+TEST_F(TrainFailures, DoNotCountAFoldThatWasInterrupted) {
+  signal(SIGINT, SIG_DFL);  // a shell may have had it ignored
+  Program program(command("run", mlp() + "--steps 1000000 --eval-every 2 --log-every 1 --folds 3"));
+  ASSERT_TRUE(program.wait_for_output("step 9/"));
+  kill(program.pid(), SIGINT);
+  const Finished finished = program.wait();
+  EXPECT_EQ(finished.code, 128 + SIGINT) << finished.out << finished.err;
+  expect_parts(finished.out, {"interrupted in fold 1: no fold finished"});
+  const Json summary = this->summary("run");
+  EXPECT_TRUE(summary.at("metrics").empty()) << summary;
+  EXPECT_EQ(summary.at("status"), "interrupted");
 }
 
 TEST_F(TrainFailures, CountOnlyTheFoldsThatWereEvaluated) {
@@ -285,7 +298,7 @@ TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
   expect_failure(
       "--model convnet --steps 1 -n 2 --data " + text, 2, {"convnet", text, "--model gpt"});
   expect_failure("--model wide --steps 1 --data " + text, 2, {"wide", text});
-  expect_failure(mlp() + "--steps 1 --model gpt", 2, {"gpt", data_.path()});
+  expect_failure(images(60, 37) + "--steps 1 --model gpt", 2, {"gpt", data_.path()});
   expect_failure(convnet() + "--steps 1 --stages 4,4,4,4,4", 2, {"stages"});
   expect_failure(gpt() + "--steps 1 --width 30 --heads 4", 2, {"heads"});
   expect_failure(mlp() + "--steps 1 --loss-weights 1,2", 2, {"loss_weights", "3"});
@@ -293,7 +306,7 @@ TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
       mlp() + "--steps 1 --sampling weighted --class-weights 1,2", 2, {"class_weights", "3"});
   expect_failure(gpt() + "--steps 1 --best f1", 2, {"best", "f1"});
   expect_failure(
-      gpt() + "--steps 1 --early-stop 2 --eval-fraction 0", 2, {"early_stop", "eval_fraction"});
+      gpt() + "--steps 1 --early-stop 2 --eval-fraction 0", 2, {"early_stop", "--eval-fraction"});
   expect_failure(mlp() + "--steps 1 --folds 100", 2, {"folds"});
 }
 
@@ -381,4 +394,4 @@ TEST_F(TrainFailures, RefuseConfigurationsThatAreNone) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::train_failures_test

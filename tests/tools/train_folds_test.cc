@@ -8,7 +8,7 @@
 
 #include "tools/train_runs.h"
 
-namespace trireme {
+namespace trireme::train_folds_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -173,4 +173,4 @@ TEST_F(TrainFolds, SayHowTheyAreResumed) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::train_folds_test

@@ -8,7 +8,7 @@
 #include "tools/train_runs.h"
 #include "trireme/core/environment.h"
 
-namespace trireme {
+namespace trireme::train_launchers_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -56,6 +56,16 @@ class TrainLaunchers : public testing::TrainRuns {
 
 TEST_F(TrainLaunchers, MpirunsRanksAreOneJob) {
   expect_the_job_of_one_launcher(mpirun(2));
+}
+
+// Whose output may go to a file, though it gives its ranks a terminal.
+TEST_F(TrainLaunchers, MpirunsOutputIsPlainLines) {
+  Words launcher = mpirun(2);
+  launcher.insert(launcher.begin(), {"env", "TERM=xterm"});
+  const Finished finished = under(launcher, "run", settings() + "--log-every 2");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out.find('\x1b'), std::string::npos) << finished.out;
+  expect_parts(finished.out, {"step 2/6", "step 4/6", "step 6/6"});
 }
 
 TEST_F(TrainLaunchers, TorchrunsRanksAreOneJob) {
@@ -123,4 +133,4 @@ TEST_F(TrainLaunchers, SayHowAnInterruptedRunResumes) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::train_launchers_test

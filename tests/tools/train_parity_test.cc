@@ -1,9 +1,11 @@
 // What trireme train computes does not depend on how it is divided.
 
+#include <filesystem>
+
 #include "tools/train_runs.h"
 #include "trireme/core/machine.h"
 
-namespace trireme {
+namespace trireme::train_parity_test {
 namespace {
 
 using testing::Words;
@@ -14,10 +16,12 @@ class TrainParity : public testing::TrainRuns {
   // and the same weights.
   void expect_equal(const std::string& settings,
                     const std::vector<std::pair<int, int>>& ranks_and_stages) {
+    std::filesystem::remove_all(path("alone"));
     const Words expected = train_well("alone", settings + " -n 1 --zero 0");
     ASSERT_GE(expected.size(), 6U) << "steps and evaluations";
     for (const auto& [ranks, stage] : ranks_and_stages) {
       const std::string run = std::to_string(ranks) + "-" + std::to_string(stage);
+      std::filesystem::remove_all(path(run));
       EXPECT_EQ(
           train_well(
               run, settings + " -n " + std::to_string(ranks) + " --zero " + std::to_string(stage)),
@@ -45,11 +49,32 @@ TEST_F(TrainParity, OfAConvnetWithDropoutAndAugmentation) {
 }
 
 TEST_F(TrainParity, OfAGptWithDropout) {
-  expect_equal(gpt() + "--dropout 0.2" + kSteps, {{1, 1}, {2, 3}, {3, 2}, {4, 1}, {4, 3}});
+  expect_equal(gpt() + "--dropout 0.2 --save-initial" + kSteps,
+               {{1, 1}, {2, 3}, {3, 2}, {4, 1}, {4, 3}});
+  expect_same_file("alone", "4-3", "initial.safetensors");  // built in parts
+}
+
+TEST_F(TrainParity, OfABertWithItsMasks) {
+  expect_equal(bert() + "--dropout 0.2 --save-initial" + kSteps,
+               {{1, 1}, {2, 0}, {2, 3}, {3, 2}, {3, 3}, {4, 1}});
+  expect_same_file("alone", "3-3", "initial.safetensors");
+  // Rounded, and with layers computed twice.
+  const std::string half = bert() + "--precision bfloat16 --recompute" + kSteps;
+  EXPECT_EQ(train_well("half-3", half + " -n 3 --zero 3 --placement copied"),
+            train_well("half-1", half + " -n 1"));
 }
 
 TEST_F(TrainParity, OfAWideModelWithSparseGradients) {
   expect_equal(wide() + kSteps, {{1, 2}, {2, 1}, {3, 3}, {4, 2}});
+}
+
+TEST_F(TrainParity, OfEveryOptimizer) {
+  for (const char* optimizer : {"rmsprop --momentum 0.5 --optimizer-options centered,alpha=0.9",
+                                "adamw --optimizer-options amsgrad",
+                                "adafactor --weight-decay 0.1"}) {
+    SCOPED_TRACE(optimizer);
+    expect_equal(gpt() + "--optimizer " + optimizer + kSteps, {{2, 0}, {3, 3}});
+  }
 }
 
 // Nothing is said of ranks, threads and micro-batches: what machine it runs on must not matter.
@@ -125,10 +150,20 @@ TEST_F(TrainParity, OfBatchesThatGrow) {
   }
 }
 
+// Biases and norms of a gpt have no decay, unless that is asked for; of other models they do.
+TEST_F(TrainParity, EndsWhereOtherParametersDecay) {
+  const std::string settings = "--weight-decay 0.5" + std::string(kSteps);
+  const Words usual = train_well("usual", gpt() + settings);
+  EXPECT_NE(train_well("all", gpt() + "--decay-all " + settings), usual);
+  EXPECT_EQ(train_well("divided", gpt() + "-n 3 --zero 3 " + settings), usual);
+  EXPECT_EQ(train_well("mlp", mlp() + settings),
+            train_well("mlp-all", mlp() + "--decay-all " + settings));
+}
+
 TEST_F(TrainParity, EndsWithAnotherSeed) {
   EXPECT_NE(train_well("one", mlp() + "--seed 1" + kSteps),
             train_well("two", mlp() + "--seed 2" + kSteps));
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::train_parity_test

@@ -11,7 +11,7 @@
 
 #include "tools/train_runs.h"
 
-namespace trireme {
+namespace trireme::train_resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -78,6 +78,21 @@ class TrainResume : public testing::TrainRuns {
     fs::copy(path(from), path(to), fs::copy_options::recursive);
   }
 
+  // The command that a message gives behind these words, and how it is followed.
+  static std::string advised(const std::string& message, const std::string& words) {
+    const std::size_t at = message.find(words);
+    EXPECT_NE(at, std::string::npos) << "no \"" << words << "\" in: " << message;
+    const std::size_t begin = at == std::string::npos ? message.size() : at + words.size();
+    return message.substr(begin, message.find('\n', begin) - begin);
+  }
+  static Words followed(const std::string& advice) {
+    Words command = testing::words(advice);
+    EXPECT_FALSE(command.empty());
+    EXPECT_EQ(command.at(0), "trireme") << advice;
+    command.at(0) = trireme_binary();
+    return command;
+  }
+
   // A file of the newest checkpoint.
   std::string newest(const std::string& run, const std::string& name) const {
     std::istringstream latest(read_file(path(run) + "/checkpoints/latest"));
@@ -138,6 +153,7 @@ TEST_F(TrainResume, GoesOnFromAnyStepOfAnyModel) {
        convnet() + "--dropout 0.3 --shift 1 --flip --noise 0.1 --normalise standard --ema-decay "
                    "0.9 "},
       {"wide", wide() + "--optimizer adagrad "},
+      {"bert", bert() + "--dropout 0.2 "},
       {"half", gpt() + "--precision float16 --loss-scale-window 2 --optimizer lamb "},
   };
   for (const auto& [name, model] : models) {
@@ -262,6 +278,26 @@ TEST_F(TrainResume, ARunThatWasKilledBeforeItsFirstCheckpointBeginsAnew) {
   EXPECT_EQ(history(path("run")), before);
 }
 
+// It has not recorded the settings that came later.
+TEST_F(TrainResume, ARunOfAnOlderVersionThatWasKilledBeforeItsFirstCheckpointBeginsAnew) {
+  const std::string settings = mlp() + "--steps 6 --save-every 4 ";
+  train_well("run", settings);
+  const Words before = history(path("run"));
+  std::filesystem::remove_all(path("run") + "/checkpoints");
+  std::filesystem::remove(path("run") + "/summary.json");
+  auto config = read_json(path("run") + "/config.json");
+  config.erase("decay_all");
+  config.erase("optimizer_options");
+  data_.write("run/config.json", config.dump());
+  const Finished other = train("run", settings + "--optimizer-options amsgrad");
+  EXPECT_EQ(other.code, 2);
+  expect_parts(other.err, {"already holds a run"});
+  const Finished again = train("run", settings);
+  EXPECT_EQ(again.code, 0) << again.err;
+  expect_parts(again.out, {"ended before its first checkpoint"});
+  EXPECT_EQ(history(path("run")), before);
+}
+
 TEST_F(TrainResume, ARunWhoseRankWasKilledBeforeItsFirstCheckpointBeginsAnew) {
   const std::string settings = mlp() + "--steps 6 --save-every 4 ";
   train_well("run", settings);
@@ -315,6 +351,8 @@ TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
       {{"--run", path("run"), "--resume"}, {path("run"), "found none", "--save-every"}},
       {{"--run", path("run")}, {path("run"), "already holds a run"}},
       {{"--resume", path("nowhere")}, {path("nowhere"), "found nothing"}},
+      {{"--resume", path("run") + "/logs"}, {"belongs to the run in \"" + path("run") + "\""}},
+      {{"--resume", path("run") + "/.."}, {"found no config.json", "one of the runs in it"}},
       {{"--resume"}, {"--resume", "--run"}},
       {{"--resume", "7"}, {"--resume", "--run"}},
       {{"--weights-partial"}, {"--weights-partial: ", "weights_from"}},
@@ -403,6 +441,7 @@ TEST_F(TrainResume, NamesWhatIsDamaged) {
   const std::string bare = newest("bare", "manifest.json");
   fs::remove(bare);
 
+  std::string advice;
   for (const auto& [run, file] : {std::pair("run", data),
                                   std::pair("manifest", manifest),
                                   std::pair("missing", missing),
@@ -411,6 +450,9 @@ TEST_F(TrainResume, NamesWhatIsDamaged) {
     const Finished refused = train(run, settings);
     EXPECT_EQ(refused.code, 3) << run << refused.out;
     expect_parts(refused.err, {file, "--resume STEP", "2, 4"});
+    advice = advised(refused.err, "to resume it from the checkpoint before: ");
+    EXPECT_EQ(refused.err.find("trireme train --resume"), std::string::npos) << refused.err;
+    EXPECT_EQ(advice, "trireme train --run " + path(run) + " --resume 4");
     auto after = contents(run);
     std::erase_if(after,
                   [](const auto& each) { return each.first.find("/logs/") != std::string::npos; });
@@ -418,9 +460,21 @@ TEST_F(TrainResume, NamesWhatIsDamaged) {
     std::erase_if(expected,
                   [](const auto& each) { return each.first.find("/logs/") != std::string::npos; });
     EXPECT_TRUE(after == expected) << run << ": something in the folder has changed";
-    train_well(run, settings + "--resume 4");
+    const Finished resumed = run_program(followed(advice));
+    EXPECT_EQ(resumed.code, 0) << advice << "\n" << resumed.err;
   }
   expect_same_run("run", "manifest");
+
+  // Without another one.
+  train_well("single", settings + "--keep-last 1");
+  fs::remove(newest("single", "manifest.json"));
+  const Finished refused = run_program({trireme_binary(), "train", "--resume", path("single")});
+  EXPECT_EQ(refused.code, 3) << refused.out;
+  Words again = followed(advised(refused.err, "to train it again: "));
+  ASSERT_EQ(again.back(), "NEW");
+  again.back() = path("again");
+  EXPECT_EQ(run_program(again).code, 0);
+  EXPECT_EQ(history(path("again")), history(path("run")));
 }
 
 // Files may not grow beyond a limit, which the system says as it says that a disk is full.
@@ -441,6 +495,21 @@ TEST_F(TrainResume, StopsWhenACheckpointCannotBeWritten) {
   }
 }
 
+// What a message says to do is done, word for word.
+TEST_F(TrainResume, ARunWithoutCheckpointsLendsItsSettingsAndWeights) {
+  train_well("run", mlp() + "--steps 3 --save-initial");
+  const Finished refused = train("run", mlp() + "--steps 3");
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  Words command = followed(advised(refused.err, "settings and weights: "));
+  ASSERT_EQ(command.back(), "NEW") << refused.err;
+  command.back() = path("new");
+  const Finished started = run_program(command);
+  ASSERT_EQ(started.code, 0) << started.err;
+  EXPECT_TRUE(read_file(path("new") + "/initial.safetensors") ==
+              read_file(path("run") + "/model.safetensors"));
+  EXPECT_EQ(history(path("new")).size(), history(path("run")).size());
+}
+
 // --- weights of another run
 
 TEST_F(TrainResume, BeginsWithTheWeightsOfAnother) {
@@ -455,7 +524,18 @@ TEST_F(TrainResume, BeginsWithTheWeightsOfAnother) {
     train_well(name, convnet() + "--steps 1 --save-initial --weights-from " + source);
     EXPECT_TRUE(read_file(path(name) + "/initial.safetensors") == model) << name;
     EXPECT_EQ(history(path(name)), history(path("run"))) << name;
+    // Also where no rank has a parameter whole, and where parameters are rounded.
+    train_well(name + "-3",
+               convnet() + "--steps 1 --save-initial -n 3 --zero 3 --weights-from " + source);
+    EXPECT_TRUE(read_file(path(name + "-3") + "/initial.safetensors") == model) << name;
+    EXPECT_EQ(history(path(name + "-3")), history(path("run"))) << name;
   }
+  const std::string half = convnet() +
+                           "--steps 2 --precision bfloat16 --ema-decay 0.5 "
+                           "--weights-from " +
+                           path("source");
+  EXPECT_EQ(train_well("half", half), train_well("half-3", half + " -n 3 --zero 3"));
+  expect_same_file("half", "half-3", "average.safetensors");
 }
 
 TEST_F(TrainResume, ListsAllWeightsThatDoNotFit) {
@@ -476,4 +556,4 @@ TEST_F(TrainResume, ListsAllWeightsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::train_resume_test

@@ -56,13 +56,15 @@ class TrainRuns : public ::testing::Test {
 
   // --- data, and the settings of a small model on it
 
-  std::string gpt() const {
+  std::string gpt() const { return "--model gpt " + transformer(); }
+  std::string bert() const { return "--model bert " + transformer(); }
+  std::string transformer() const {
     RandomStream random(1);
     std::string text;
     for (int i = 0; i < 3000; ++i) {
       text += "abcd efgh\n"[random.below(10)];
     }
-    return "--model gpt --layers 1 --width 32 --heads 2 --sequence 16 --batch 12 --micro-batch 2 "
+    return "--layers 1 --width 32 --heads 2 --sequence 16 --batch 12 --micro-batch 2 "
            "-n 1 --data " +
            data_.write("text.txt", text) + " ";
   }

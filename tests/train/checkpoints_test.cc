@@ -14,7 +14,7 @@
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 
-namespace trireme {
+namespace trireme::checkpoints_test {
 namespace {
 
 using testing::Case;
@@ -218,6 +218,27 @@ TEST(CheckpointsTest, Float16KeepsItsScale) {
   all_to_all(testing::half_cases()[3], {{kModes[0], kModes[4]}, {2}}, {all_modes(), {1, 3}});
 }
 
+Case case_named(const std::string& name) {
+  for (const Case& item : testing::float32_cases()) {
+    if (item.name == name) {
+      return item;
+    }
+  }
+  throw std::invalid_argument(name);
+}
+
+TEST(CheckpointsTest, EveryRuleKeepsItsStates) {
+  for (const char* name : {"amsgrad, odd, by layer",
+                           "rmsprop, tied, clipped",
+                           "adafactor, convolutions",
+                           "adafactor, tied, averaged",
+                           "groups of rules, attention",
+                           "muon and adamw, attention"}) {
+    SCOPED_TRACE(name);
+    all_to_all(case_named(name), {{kModes[0], kModes[4]}, {2}}, {{kModes[1], kModes[3]}, {3}});
+  }
+}
+
 TEST(CheckpointsTest, MemoryOrderOfConvolutionsIsKept) {
   all_to_all(testing::float32_cases()[8], {{kModes[2]}, {3}}, {{kModes[3]}, {2}});
 }
@@ -396,4 +417,4 @@ TEST(CheckpointsTest, PartialLoadingTakesWhatFitsAndNamesTheRest) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::checkpoints_test

@@ -21,7 +21,7 @@
 #include "trireme/train/trainer.h"
 #include "trireme/train/weights.h"
 
-namespace trireme {
+namespace trireme::element_types_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -387,4 +387,4 @@ TEST(ElementTypes, ThatNoFileHasAreRefusedBeforeTheFirstStep) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::element_types_test

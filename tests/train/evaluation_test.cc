@@ -17,7 +17,7 @@
 #include "trireme/comm/world.h"
 #include "trireme/core/error.h"
 
-namespace trireme {
+namespace trireme::evaluation_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -214,15 +214,22 @@ TEST(Evaluate, PredictsNumbers) {
     const EvaluationOptions options{.batch = 4, .keep_samples = true};
     const Evaluation found = evaluate(trainable(net), task, data, options, *world);
     expect_same_bits(found, evaluate(trainable(net), task, data, options, *world_of_one()));
-    EXPECT_EQ(found.metrics.size(), 1U);
+    EXPECT_EQ(found.metrics.size(), 3U);
     double loss = 0;
+    double absolute = 0;
+    double squares = 0;
     for (std::int64_t i = 0; i < 17; ++i) {
       const SampleResult& sample = found.samples[static_cast<std::size_t>(i)];
       EXPECT_EQ(sample.target, value_of(i, 99));
       EXPECT_NEAR(sample.loss, std::pow(sample.prediction - sample.target, 2), 1e-5);
       loss += sample.loss;
+      absolute += std::fabs(sample.prediction - sample.target);
+      squares += std::pow(sample.prediction - sample.target, 2);
     }
     EXPECT_NEAR(found.metrics.at("loss"), loss / 17, 1e-9);
+    EXPECT_NEAR(found.metrics.at("mae"), absolute / 17, 1e-12);
+    EXPECT_NEAR(found.metrics.at("rmse"), std::sqrt(squares / 17), 1e-12);
+    EXPECT_NE(found.to_string().find(", mae 0."), std::string::npos) << found.to_string();
     // A batch of more than there is is all there is.
     for (const std::int64_t batch : {std::int64_t{17}, std::numeric_limits<std::int64_t>::max()}) {
       const Evaluation whole = evaluate(trainable(net), task, data, {.batch = batch}, *world);
@@ -330,4 +337,4 @@ TEST(Evaluate, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::evaluation_test

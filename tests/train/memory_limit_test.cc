@@ -2,6 +2,7 @@
 
 #include "trireme/tensor/memory_limit.h"
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -13,13 +14,19 @@
 #include "train/out_of_memory.h"
 #include "trireme/core/error.h"
 
-namespace trireme {
+namespace trireme::memory_limit_test {
 namespace {
 
 constexpr std::int64_t kMebibyte = 1 << 20;
 
 // Tensors that are older than the first use, which must do no harm when they go.
-at::Tensor* const g_before = new at::Tensor(at::ones({1 << 20}));
+at::Tensor* const g_before = [] {
+  // Not at::ones, whose threads would be gone in the processes that other tests of this program
+  // fork.
+  auto* tensor = new at::Tensor(at::empty({1 << 20}));
+  std::fill_n(tensor->mutable_data_ptr<float>(), tensor->numel(), 1.0F);
+  return tensor;
+}();
 
 at::Tensor bytes(std::int64_t count) {
   return at::empty({count}, at::kByte);
@@ -172,4 +179,4 @@ TEST(OutOfMemory, IsToldFromOtherErrors) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::memory_limit_test

@@ -29,7 +29,7 @@
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/trainer.h"
 
-namespace trireme {
+namespace trireme::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -997,4 +997,4 @@ TEST(BestWeights, ComeBackWithTheCheckpoint) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::resume_test

@@ -1,8 +1,9 @@
 // The loss of a batch: what is divided by what, and in which precision.
 
-#include "trireme/train/task.h"
+#include "trireme/models/task.h"
 
 #include <cmath>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@
 #include "trireme/data/readers.h"
 #include "trireme/train/trainer.h"
 
-namespace trireme {
+namespace trireme::task_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -104,6 +105,72 @@ TEST(Task, WeightsOfTokensDoNotDependOnMicroBatches) {
   });
 }
 
+// A task of the user's own: only the last letter of a sample counts.
+class LastLetter final : public Task {
+ public:
+  using Task::Task;
+  Tensor loss(const Tensor& scores, const TensorBatch& batch, double) const override {
+    return F::cross_entropy(scores.select(1, -1), batch.tokens.select(1, -1));
+  }
+  Judged judge(const Tensor& scores, const TensorBatch& batch) const override {
+    Judged judged;
+    for (std::int64_t i = 0; i < batch.samples; ++i) {
+      const Tensor last = scores[i][-1];
+      const auto target = batch.tokens[i][-1].item<std::int64_t>();
+      judged.losses.push_back(-last.log_softmax(0)[target].item<float>());
+      judged.correct.push_back(last.argmax().item<std::int64_t>() == target ? 1 : 0);
+    }
+    return judged;
+  }
+  std::int64_t targets() const override { return 1; }
+};
+
+TEST(Task, MayBeTheUsersOwn) {
+  const testing::DataFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    text += static_cast<char>(i * i % 7 % kLetters);
+  }
+  const auto data =
+      open_tokens({folder.write("letters", text)}, {.sequence = kSequence, .vocabulary = kLetters});
+  const auto world = init(testing::options_for(testing::unique_job(), 0, 1));
+  TrainSettings settings;
+  settings.steps = 1;
+  settings.batch = 12;
+  settings.micro_batch = "3";
+  settings.lr = 1e-9;  // what is evaluated is what was there before
+  settings.ranks = 1;
+  settings.record_samples = true;
+  Pairs net;
+  Trainable model{net.ptr(), [net = net.ptr()](const TensorBatch& batch) {
+                    return net->forward(batch.tokens);
+                  }};
+  model.task = std::make_shared<const LastLetter>(data->shape());
+  Losses losses;
+  const TrainResult result = train(resolve(settings), model, {data, data}, world, &losses);
+  // By the table that the net is: of the letters before the last, and the last.
+  const Tensor table = Pairs()->table->weight.detach().log_softmax(1);
+  const auto mean_of = [&](const std::vector<std::int64_t>& samples) {
+    Batch batch;
+    data->read(samples, batch);
+    double sum = 0;
+    for (std::int64_t i = 0; i < batch.samples; ++i) {
+      const auto at = static_cast<std::size_t>((i + 1) * (kSequence + 1)) - 1;
+      sum -= table[batch.tokens[at - 1]][batch.tokens[at]].item<double>();
+    }
+    return sum / static_cast<double>(batch.samples);
+  };
+  EXPECT_NEAR(losses.all.at(0), mean_of(losses.taken.at(0)), 1e-5);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(data->size()));
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_NEAR(result.evaluation.metrics.at("loss"), mean_of(all), 1e-5);
+  settings.loss_weights = {1, 2, 3, 4};
+  EXPECT_NE(testing::message_of<ConfigError>([&] {
+              train(resolve(settings), model, {data, data}, world);
+            }).find("loss_weights"),
+            std::string::npos);
+}
+
 // Targets and squares are those of float32, whatever the model computes in: 16 bits end at 65504,
 // or have 8 of them before the point.
 TEST(Task, NumbersArePredictedInFullPrecision) {
@@ -132,4 +199,4 @@ TEST(Task, NumbersArePredictedInFullPrecision) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::task_test

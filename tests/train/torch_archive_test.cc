@@ -23,7 +23,7 @@
 #include "trireme/models/wide.h"
 #include "trireme/train/weights.h"
 
-namespace trireme {
+namespace trireme::torch_archive_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -349,4 +349,4 @@ TEST_F(TorchArchive, LeavesNothingWhenThereIsNoRoom) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::torch_archive_test

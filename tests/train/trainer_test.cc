@@ -15,13 +15,15 @@
 #include <torch/utils.h>
 
 #include "data/formula_dataset.h"
+#include "support/processes.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/memory_limit.h"
 #include "trireme/train/half_speed.h"
 #include "trireme/train/training_report.h"
+#include "trireme/train/weights.h"
 
-namespace trireme {
+namespace trireme::trainer_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -588,6 +590,64 @@ TEST(Train, PartsThatAUserHasFrozenStaySo) {
   });
 }
 
+// Also running statistics, which are looked after by more than the engine.
+TEST(Train, StartsFromWeightsAsIfTheModelHadThem) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.path() + "/source.safetensors";
+  in_world(2, [&](std::shared_ptr<World> world) {
+    if (world->rank() == 0) {
+      const at::NoGradGuard no_grad;
+      Net source(0);
+      for (const auto& list : {source->parameters(), source->buffers()}) {
+        for (const Tensor& each : list) {
+          each.add_(2);
+        }
+      }
+      save_weights(path, *source);
+    }
+    world->barrier().wait();
+    for (const int zero : {0, 3}) {
+      TrainSettings settings = settings_of(3, 2);
+      settings.zero = zero;
+      settings.ema_decay = 0.5;
+      const auto trained = [&](const Net& net, Recorder& recorder) {
+        TrainObserver* observer = world->rank() == 0 ? &recorder : nullptr;
+        train(resolve(settings), trainable(net), parts(), world, observer);
+        EXPECT_EQ(net->norm->num_batches_tracked.item<std::int64_t>(), 2 + 3 * 3);
+        return bits_of(*net);
+      };
+      Net had(0);
+      load_weights(path, *had);
+      Recorder expected;
+      const std::string bits = trained(had, expected);
+      settings.weights_from = path;
+      Recorder found;
+      EXPECT_EQ(trained(Net(0), found), bits) << "stage " << zero;
+      EXPECT_EQ(found.losses(), expected.losses());
+      EXPECT_EQ(found.kept, expected.kept) << "stage " << zero;
+    }
+  });
+}
+
+TEST(Train, WeightsMayTakeMoreMemoryToLoadThanStepsMay) {
+  const testing::TemporaryFolder folder;
+  in_world(1, [&](std::shared_ptr<World> world) {
+    constexpr std::int64_t kNumel = 1 << 20;
+    const auto with_table = [] {
+      LinearNet net;
+      net->register_parameter("table", at::ones({kNumel}), /*requires_grad=*/false);
+      return net;
+    };
+    TrainSettings settings = settings_of(3, 1);
+    settings.weights_from = folder.path() + "/source.safetensors";
+    settings.memory_limit = "1MB";
+    save_weights(settings.weights_from, *with_table());
+    const TrainResult result = train(resolve(settings), trainable(with_table()), parts(), world);
+    EXPECT_EQ(result.steps, 3);
+    EXPECT_LT(result.tensor_bytes, kNumel);
+  });
+}
+
 // Of settings that were changed behind resolve().
 TEST(Train, RefusesBatchesThatAreNoMultipleOfTheMicroBatch) {
   in_world(1, [](std::shared_ptr<World> world) {
@@ -860,4 +920,4 @@ TEST(SlowPrecision, IsMeasuredAndSaidOnce) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::trainer_test

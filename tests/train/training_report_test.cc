@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace trireme {
+namespace trireme::training_report_test {
 namespace {
 
 TrainResult fold_with(const std::map<std::string, double>& metrics) {
@@ -38,9 +38,27 @@ TEST(FoldsTable, OneFoldHasNoInterval) {
   TrainResult interrupted;
   interrupted.status = TrainResult::Status::kInterrupted;
   const std::string table = folds_table({fold_with({{"accuracy", 0.4}}), interrupted});
-  expect_part(table, "2 folds, 1 of them evaluated");
+  expect_part(table, "interrupted in fold 2: 1 fold finished");
   expect_part(table, "40.00 % (one fold: ");
   EXPECT_EQ(table.find("interval"), std::string::npos) << table;
+}
+
+// What it was evaluated to on the way is no result.
+TEST(FoldsTable, AFoldThatWasInterruptedDoesNotCount) {
+  TrainResult interrupted = fold_with({{"accuracy", 0.9}});
+  interrupted.status = TrainResult::Status::kInterrupted;
+  const std::string none = folds_table({interrupted});
+  expect_part(none, "interrupted in fold 1: no fold finished");
+  EXPECT_EQ(none.find("accuracy"), std::string::npos) << none;
+  const TrainResult first = fold_with({{"accuracy", 0.4}});
+  const TrainResult second = fold_with({{"accuracy", 0.6}});
+  const std::string two = folds_table({first, second, interrupted});
+  expect_part(two, "interrupted in fold 3: 2 folds finished");
+  expect_part(two, "50.00 % (95 % interval ");
+  EXPECT_EQ(two.find("90.00"), std::string::npos) << two;
+  const std::string json = folds_json({}, {first, second, interrupted});
+  EXPECT_EQ(json.find("0.9"), std::string::npos) << json;
+  expect_part(json, "\"accuracy\": 0.5");
 }
 
 // What a cross-validation that goes on reads of the folds that had ended: every bit counts.
@@ -104,4 +122,4 @@ TEST(Summary, OfATrainingThatDidNotEndHasNoResult) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::training_report_test

@@ -84,9 +84,10 @@ std::string why_no_checkpoint(const std::string& run) {
   const auto every = config.is_object() && config.contains("save_every") ? config.at("save_every")
                                                                          : nlohmann::json();
   return every.is_number_integer() && every > 0
-             ? concat("the run has not come to its first, in step ",
+             ? concat("the run has not reached step ",
                       every.dump(),
-                      "; if it has ended, the same command starts it over (without --resume)")
+                      ", after which it saves the first; if it is no longer running, its original "
+                      "command, without --resume, starts it over")
              : "a run saves them if it is told to (trireme train --save-every N)";
 }
 

@@ -147,7 +147,8 @@ void add_diff(CLI::App& ckpt, Action& action) {
                            "Compare two checkpoints or files of weights, element by element",
                            diff_checkpoints,
                            &command);
-  command->footer("Exit codes: 0 equal, 1 different, 2 wrong usage.");
+  command->footer(
+      "Exit codes: 0 equal, 1 different, 2 wrong usage, or one of them cannot be read.");
   command->add_option("A", options->a, "A checkpoint, run, folder or .safetensors file")
       ->type_name("A")
       ->required();

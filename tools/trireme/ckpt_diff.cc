@@ -60,10 +60,11 @@ std::vector<std::string> other_notes(const Notes& a, const Notes& b) {
 
 }  // namespace
 
-int diff_checkpoints(const DiffOptions& options) {
+int diff_checkpoints(const DiffOptions& options) try {
   const Side a = side_at(options.a, options.step);
   const Side b = side_at(options.b, options.step);
   std::printf("A: %s\nB: %s\n", a.path.c_str(), b.path.c_str());
+  std::fflush(stdout);  // before what may be wrong with them
   // A file of weights can only be compared with what it can hold.
   const bool weights_only = a.file || b.file;
   const auto open = [&](const Side& side) {
@@ -91,6 +92,10 @@ int diff_checkpoints(const DiffOptions& options) {
               comparison.equal == 1 ? "tensor is" : "tensors are",
               a.file != b.file ? "; of the checkpoint, weights and buffers were compared" : "");
   return comparison.same() && notes.empty() ? kExitOk : 1;
+} catch (const DataError& error) {
+  // 1 says that they differ, and whether they do is not known.
+  std::fprintf(stderr, "trireme: %s\n", error.what());
+  return kExitUsage;
 }
 
 }  // namespace trireme::tools

@@ -11,6 +11,7 @@
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/progress_line.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme::tools {
@@ -52,22 +53,17 @@ std::optional<TrainSettings> settings_behind(const std::string& path) {
   if (text.empty()) {
     return std::nullopt;
   }
-  TrainSettings settings;
-  apply_json(settings, text, from);
-  return settings;
+  return recorded_settings(text, from);
 }
 
 // The heads of a gpt, which its tensors do not tell; nothing where nobody says it.
 std::optional<std::int64_t> heads_behind(const std::string& path) {
-  const auto settings = settings_behind(path);
+  auto settings = settings_behind(path);
   if (!settings || settings->model != "gpt") {
     return std::nullopt;
   }
-  if (settings->heads > 0) {
-    return settings->heads;
-  }
-  // As models::GptOptions::of_size has them, which needs LibTorch.
-  return settings->size == "tiny" ? 4 : settings->size == "small" ? 6 : 12;
+  fill_in_size(*settings);
+  return settings->heads;
 }
 
 std::string format_of(const ExportOptions& options) {

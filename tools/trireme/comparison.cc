@@ -16,7 +16,8 @@ namespace {
 
 constexpr const char* kHowToKnowMore =
     "there is only one number per run, and nothing can be said about chance; to know more, train "
-    "both with --folds 5, or evaluate both on the same samples";
+    "both with --folds 5 and the same --seed, or evaluate both on the same file (--eval-data "
+    "FILE): without one, the part held out depends on --seed";
 
 std::vector<ComparedSetting> differing_settings(const Run& a, const Run& b) {
   std::set<std::string> names;
@@ -195,10 +196,11 @@ void compare_numbers(Comparison& comparison,
 const char* what_differs(const Evaluation& a, const Evaluation& b) {
   return a.samples != b.samples                       ? ", with different sample numbers"
          : a.targets != b.targets || a.text != b.text ? ", with different targets"
-         : !a.text               ? ", with the same targets but different content"
-         : may_be_the_same(a, b) ? " windows of a text that one of them did not record; it was "
-                                   "trained by an older version"
-                                 : " windows of another text";
+         : !a.text ? ", with the same targets but different content"
+         : may_be_the_same(a, b)
+             ? " windows of a text, but the summary.json of one of them does not "
+               "say of which (evaluation_fingerprint)"
+             : " windows of another text";
 }
 
 // Of runs of which one is cross-validated. The mean over folds is that of several models, over all
@@ -206,7 +208,9 @@ const char* what_differs(const Evaluation& a, const Evaluation& b) {
 std::string what_was_evaluated(const Run& a, const Run& b) {
   const auto text = [](const Run& run) {
     return run.folds.empty() ? std::string("one model on the part held out")
-                             : detail::concat(run.folds.size(), " models, each on its own fold");
+           : run.folds.size() == 1
+               ? std::string("one model on its own fold")
+               : detail::concat(run.folds.size(), " models, each on its own fold");
   };
   return detail::concat("samples: ",
                         text(a),

@@ -30,6 +30,7 @@ std::string indented(const std::string& text) {
 std::string metrics_text(const Comparison& comparison) {
   Table table({"", "A", "B", "B - A", "95 % interval", "p", "adjusted p", "test"});
   std::string verdicts;
+  int tests = 0;
   const bool compared = comparison.basis != Basis::kNothing;
   for (const ComparedMetric& metric : comparison.metrics) {
     const std::string& name = metric.name;
@@ -48,6 +49,7 @@ std::string metrics_text(const Comparison& comparison) {
     table.add(row);
     if (metric.difference) {
       verdicts += "  " + metric.verdict.text + "\n";
+      tests += metric.same_as.empty() ? 1 : 0;
     }
     if (!metric.same_as.empty()) {
       verdicts += detail::concat("  (",
@@ -59,6 +61,11 @@ std::string metrics_text(const Comparison& comparison) {
   }
   if (comparison.metrics.empty()) {
     return "";
+  }
+  if (tests > 1) {
+    verdicts +=
+        "  (each 95 % interval is for its metric alone; which run is better is decided by the "
+        "adjusted p)\n";
   }
   if (comparison.basis == Basis::kOneNumber) {
     return "Results\n" + indented(table.text()) + "\n  " + comparison.basis_text + "\n";

@@ -14,6 +14,7 @@
 #include "trireme/core/json_depth.h"
 #include "trireme/core/printable.h"
 #include "trireme/settings/run_folder.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme::tools {
 namespace {
@@ -173,7 +174,12 @@ Run read_run(const std::string& folder) {
   TRIREME_CHECK(is_run_folder(folder), folder, ": ", expected_run_folder(folder));
   Run run;
   run.folder = folder;
-  const Json config = read_object(folder, "config.json");
+  Json config = Json::parse(in_todays_words(read_object(folder, "config.json").dump()));
+  for (const Setting& setting : settings_table()) {  // that older versions did not record
+    if (!setting.absent_text.empty() && !config.contains(setting.name)) {
+      config[setting.name] = Json::parse(setting.absent_text);
+    }
+  }
   for (const auto& [name, value] : config.items()) {
     run.settings[name] = value.is_string() ? value.get<std::string>() : value.dump();
   }

@@ -1,7 +1,6 @@
 #include "same_work.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "trireme/core/error.h"
@@ -9,75 +8,29 @@
 namespace trireme::tools {
 namespace {
 
-constexpr auto kSettingsOfManner = std::to_array<std::string_view>({
-    "accumulate",   "balance",     "bucket_bytes", "data_threads",   "histogram_every",
-    "memory_limit", "micro_batch", "placement",    "ranks",          "record_samples",
-    "recompute",    "save_every",  "speeds",       "snapshot_limit", "sum_order",
-    "tensorboard",  "threads",     "unit_bytes",   "zero",
-});
+// Names between spaces.
 
-constexpr auto kSettingsOfNoEffect = std::to_array<std::string_view>({
-    "allow_changes",
-    "best",
-    "beta1",
-    "beta2",
-    "class_weights",
-    "early_stop",
-    "epochs",
-    "eps",
-    "eval_batch",
-    "eval_data",
-    "eval_every",
-    "eval_fraction",
-    "final_factor",
-    "folds",
-    "gamma",
-    "goal",
-    "half_period",
-    "initialisation",
-    "keep_every",
-    "keep_last",
-    "log_every",
-    "loss_scale_initial",
-    "loss_scale_window",
-    "low_factor",
-    "lr",
-    "lr_scaling",
-    "milestones",
-    "partition",
-    "plateau_patience",
-    "rise",
-    "run",
-    "sampling",
-    "save_initial",
-    "save_weights",
-    "schedule",
-    "schedule_steps",
-    "seed",
-    "shares",
-    "start_factor",
-    "step_every",
-    "steps",
-    "straggler_factor",
-    "stride",
-    "timeout",
-    "warm_up",
-    "weight_decay",
-    "weights_from",
-    "weights_partial",
-});
+constexpr std::string_view kSettingsOfManner =
+    " accumulate balance bucket_bytes data_threads histogram_every memory_limit micro_batch "
+    "placement ranks record_samples recompute save_every speeds snapshot_limit sum_order "
+    "tensorboard threads unit_bytes zero ";
+
+constexpr std::string_view kSettingsOfNoEffect =
+    " allow_changes best beta1 beta2 class_weights decay_all early_stop epochs eps eval_batch "
+    "eval_data eval_every eval_fraction final_factor folds gamma goal half_period initialisation "
+    "keep_every keep_last log_every loss_scale_initial loss_scale_window low_factor lr "
+    "lr_scaling milestones partition plateau_patience rise run sampling save_initial "
+    "save_weights schedule schedule_steps seed shares start_factor step_every steps "
+    "straggler_factor stride timeout warm_up weight_decay weights_from weights_partial ";
 
 // How the data is found and read. What comes of it may be the same nevertheless.
-constexpr auto kNamesOfData =
-    std::to_array<std::string_view>({"data", "eval_data", "format", "header", "separator"});
+constexpr std::string_view kNamesOfData = " data eval_data format header separator ";
 
 // What is predicted, from what.
-constexpr auto kQuestion =
-    std::to_array<std::string_view>({"data", "eval_data", "regression", "target", "vocabulary"});
+constexpr std::string_view kQuestion = " data eval_data regression target vocabulary ";
 
-template <std::size_t N>
-bool is_among(const std::array<std::string_view, N>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+bool is_among(std::string_view names, const std::string& name) {
+  return names.find(" " + name + " ") != std::string_view::npos;
 }
 
 std::string value_shown(const std::string& value) {

@@ -202,7 +202,10 @@ std::optional<MeasuredDifference> compare_samples(const std::string& metric,
     if (metric == "accuracy" || metric == "f1_micro") {
       const auto hits_a = hits(a);
       const auto hits_b = hits(b);
-      const Difference difference = mcnemar_test(hits_a, hits_b);
+      Difference difference = mcnemar_test(hits_a, hits_b);
+      if (hits_a == hits_b) {
+        difference.interval95 = {};  // as of every other metric
+      }
       const double value_a = static_cast<double>(std::count(hits_a.begin(), hits_a.end(), 1)) /
                              static_cast<double>(hits_a.size());
       return MeasuredDifference{value_a, value_a + difference.mean, difference};

@@ -65,21 +65,27 @@ Measured measured_speed(const std::vector<RunLog>& logs, const std::string& rate
   Effort all;
   Measured result;
   std::vector<double> blocks;  // seconds per unit
+  std::vector<Effort> steps;   // of logs that are too short for a block of their own, together
   for (const RunLog& log : logs) {
-    const std::vector<Effort> steps = steps_of(log, rate_name);
-    const std::size_t count = std::clamp<std::size_t>(steps.size() / kLeastSteps, 1, kMostBlocks);
-    for (std::size_t block = 0; block < count && !steps.empty(); ++block) {
+    for (const Effort& step : steps_of(log, rate_name)) {
+      steps.push_back(step);
+      all += step;
+      ++result.speed.steps;
+    }
+    const std::size_t count = std::min(steps.size() / kLeastSteps, kMostBlocks);
+    for (std::size_t block = 0; block < count; ++block) {
       Effort sum;
       for (std::size_t i = steps.size() * block / count; i < steps.size() * (block + 1) / count;
            ++i) {
         sum += steps[i];
       }
       blocks.push_back(sum.seconds / sum.units);
-      all += sum;
     }
-    result.speed.steps += static_cast<std::int64_t>(steps.size());
+    if (count > 0) {
+      steps.clear();
+    }
   }
-  if (blocks.empty()) {
+  if (result.speed.steps == 0) {
     return result;
   }
   result.speed.per_second = all.units / all.seconds;

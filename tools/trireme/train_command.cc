@@ -12,14 +12,15 @@
 #include "inherited_text.h"
 #include "machine_options.h"
 #include "sibling.h"
+#include "train_checks.h"
 #include "train_help.h"
 #include "train_resume.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/error.h"
-#include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme::tools {
@@ -43,6 +44,14 @@ struct TrainCommand {
   bool page = false;
   // Flags in the order given, applied after the file.
   std::vector<std::pair<const Setting*, std::string>> flags;
+
+  std::set<std::string> typed() const {
+    std::set<std::string> names;
+    for (const auto& [setting, value] : flags) {
+      names.insert(setting->name);
+    }
+    return names;
+  }
 };
 
 std::string text_of(const std::string& path) {
@@ -62,11 +71,7 @@ void naming_flags(const TrainCommand& command, const Action& action) {
   try {
     action();
   } catch (const ConfigError& error) {
-    std::set<std::string> names;
-    for (const auto& [setting, value] : command.flags) {
-      names.insert(setting->name);
-    }
-    throw ConfigError(with_flags(error.what(), names));
+    throw ConfigError(with_flags(error.what(), command.typed()));
   }
 }
 
@@ -75,10 +80,14 @@ TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
   if (!command.config.empty()) {
     apply_json(settings, text_of(command.config), command.config);
   }
+  if (command.typed().contains("size")) {
+    leave_out_size(settings);
+  }
   for (const auto& [setting, value] : command.flags) {
     naming_flags(command,
                  [&, &setting = setting, &value = value] { setting->set_text(settings, value); });
   }
+  fill_in(settings, {.model = "gpt"}, &TrainSettings::model);
   return settings;
 }
 
@@ -122,31 +131,6 @@ std::string dated_folder(const std::string& model) {
   return folder;
 }
 
-// Found before a folder is made for the run.
-void check_data(const TrainSettings& settings) {
-  const auto check = [](const char* flag, const std::string& path) {
-    TRIREME_CHECK(path.empty() || data_is_there(path),
-                  flag,
-                  ": expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
-                  "with the name \"",
-                  path,
-                  "\"");
-  };
-  check("--data", settings.data);
-  check("--eval-data", settings.eval_data);
-  try {
-    const std::string format = data_format({.path = settings.data, .format = settings.format});
-    TRIREME_CHECK(format != "csv" || settings.model == "mlp",
-                  "--model: expected mlp for the table \"",
-                  settings.data,
-                  "\", found ",
-                  settings.model,
-                  ", which does not take tables");
-  } catch (const DataError&) {
-    return;  // the ranks say what is wrong with the file
-  }
-}
-
 // How many ranks several machines have together is known when they have met: only then the ranks
 // can resolve what depends on it. The rest is resolved here, so that mistakes show before that.
 TrainSettings resolved_without_ranks(TrainSettings settings) {
@@ -169,19 +153,23 @@ void take_ranks(TrainSettings& settings, const TrainSettings& given, const Forei
   settings.ranks = foreign.size;
 }
 
+// The worker, as one rank. What rank 0 is told here it tells the others.
+std::vector<std::string> worker_words(const std::optional<std::int64_t>& step) {
+  std::vector<std::string> words = {"train"};
+  if (step) {
+    words.push_back(std::to_string(*step));
+  }
+  return words;
+}
+
 // Becomes one rank of the job that another launcher has started.
 int train_as_rank(const TrainSettings& settings, const std::optional<std::int64_t>& step) {
-  setenv(kEnvTrainSettings, inherited_text(to_json(settings)).c_str(), 1);
   const std::string threads = std::to_string(settings.threads);
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
     setenv(name, threads.c_str(), 1);
   }
   setenv(kEnvTimeout, concat(settings.timeout).c_str(), 1);
-  std::vector<std::string> words = {"train", settings.run};
-  if (step) {
-    words.push_back(std::to_string(*step));
-  }
-  return run_sibling("trireme-worker", std::move(words));
+  return run_sibling("trireme-worker", worker_words(step));
 }
 
 int run_training(const TrainCommand& command) {
@@ -195,6 +183,9 @@ int run_training(const TrainCommand& command) {
   }
   const TrainSettings given = given_over({}, command);
   const std::optional<ForeignRank> foreign = foreign_rank();
+  if (foreign) {
+    setenv("TERM", "dumb", 1);  // mpirun gives ranks a terminal, wherever their output goes
+  }
   if (foreign && foreign->rank > 0) {
     return train_as_rank(given, std::nullopt);  // rank 0 tells it everything
   }
@@ -220,7 +211,12 @@ int run_training(const TrainCommand& command) {
   }
   const bool knows_ranks = !several || command.print_config;
   TrainSettings settings = wanted;
-  naming_flags(command, [&] { settings = knows_ranks ? resolve(wanted) : wanted; });
+  TrainSettings checked;
+  naming_flags(command, [&] {
+    checked = knows_ranks ? resolve(wanted) : resolved_without_ranks(wanted);
+    settings = knows_ranks ? checked : wanted;
+    check_effects(given, command.typed(), command.config, checked);
+  });
   settings.run = run;
   if (step && knows_ranks) {
     check_settings(run, *step, settings);
@@ -233,8 +229,6 @@ int run_training(const TrainCommand& command) {
                 "--nnodes ",
                 command.machines.nodes,
                 ": expected --run FOLDER, a folder that all machines share, found none");
-  TrainSettings checked = settings;
-  naming_flags(command, [&] { checked = several ? resolved_without_ranks(settings) : settings; });
   check_data(checked);
   settings.threads = checked.threads;
   LaunchOptions options = command.machines;
@@ -248,6 +242,7 @@ int run_training(const TrainCommand& command) {
   }
   // Machine 0 looks after the folder; what it has decided the ranks of the others are told.
   const bool leads = command.machines.node_rank == 0;
+  const bool is_new = leads && !step && !fs::exists(settings.run);
   if (leads) {
     FolderLock::check_free(settings.run);
   }
@@ -262,14 +257,14 @@ int run_training(const TrainCommand& command) {
     write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
   }
 
+  const std::string told = inherited_text(to_json(settings));
   if (foreign) {
+    setenv(kEnvTrainSettings, told.c_str(), 1);
     return train_as_rank(settings, step);
   }
-  options.command = {sibling_path("trireme-worker"), "train", settings.run};
-  if (step) {
-    options.command.push_back(std::to_string(*step));
-  }
-  options.environment = {concat(kEnvTrainSettings, "=", inherited_text(to_json(settings)))};
+  options.command = worker_words(step);
+  options.command.insert(options.command.begin(), sibling_path("trireme-worker"));
+  options.environment = {concat(kEnvTrainSettings, "=", told)};
   options.threads = static_cast<int>(settings.threads);
   options.timeout_seconds = settings.timeout;
   options.log_dir = (fs::path(settings.run) / "logs").string();
@@ -278,7 +273,11 @@ int run_training(const TrainCommand& command) {
   options.end_seconds = kTimeToEnd;
   options.name = "trireme train";
   const int code = launch(options);
-  if (const std::string advice = leads && code > kExitUsage ? how_to_resume(settings.run) : "";
+  if (is_new && code == kExitUsage) {
+    take_back_run_folder(settings.run);
+  }
+  if (const std::string advice =
+          leads && code > kExitUsage ? how_to_resume(settings.run, step) : "";
       !advice.empty()) {
     std::cerr << "trireme train: " << advice << "\n";
   }

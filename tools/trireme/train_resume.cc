@@ -1,5 +1,6 @@
 #include "train_resume.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +11,7 @@
 #include "checkpoint_place.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/manifest.h"
+#include "trireme/checkpoint/verify.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/differences.h"
@@ -44,6 +46,31 @@ bool has_checkpoint(const std::string& run) {
   const std::string checkpoints = checkpoints_in(run);
   std::error_code error;
   return fs::is_directory(checkpoints, error) && CheckpointFolder(checkpoints).newest();
+}
+
+// Whether nothing was saved since a run was resumed from this step, and its checkpoint cannot be
+// read: resuming from it again would end in the same way.
+bool was_resumed_from_damage(const std::string& run, std::int64_t step) {
+  const CheckpointFolder folder(checkpoints_in(run));
+  try {
+    return folder.newest() == step && !verify_checkpoint(folder.path_of(step)).empty();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+// What can be done then.
+std::string how_to_do_without(const std::string& run, std::int64_t damaged) {
+  std::optional<std::int64_t> before;
+  for (const std::int64_t each : CheckpointFolder(checkpoints_in(run)).steps()) {
+    before = each < damaged ? std::max(each, before.value_or(each)) : before;
+  }
+  return before
+             ? concat("to resume it from the checkpoint before: trireme train --run ",
+                      run,
+                      " --resume ",
+                      *before)
+             : concat("to train it again: trireme train --config ", run, "/config.json --run NEW");
 }
 
 std::string text_in(const fs::path& path) {
@@ -122,7 +149,7 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   const CheckpointFolder folder(checkpoints_in(run));
   std::error_code error;
   const auto newest = fs::is_directory(folder.path(), error) ? folder.newest() : std::nullopt;
-  TRIREME_CHECK(!flag.given || fs::is_directory(run, error),
+  TRIREME_CHECK(!flag.given || is_run_folder(run) || fs::is_directory(folder.path(), error),
                 "--resume: \"",
                 run,
                 "\": ",
@@ -167,8 +194,7 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
                   "\" was not saved by a run: its settings are needed to resume it");
     text = saved->second;
   }
-  TrainSettings settings;
-  apply_json(settings, text, path);
+  TrainSettings settings = recorded_settings(text, path);
   settings.run = run;
   settings.allow_changes = false;  // that was for another start
   return settings;
@@ -199,18 +225,17 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
       folds_have_begun(run) || !CheckpointFolder(checkpoints_in(settings.run)).steps().empty()) {
     return false;
   }
-  std::ifstream file(run / "config.json", std::ios::binary);
-  const std::string saved((std::istreambuf_iterator<char>(file)), {});
-  if (!several_machines) {
-    return saved == to_json(settings) + "\n";
-  }
-  const auto json = nlohmann::json::parse(saved, nullptr, /*allow_exceptions=*/false);
   try {
-    TrainSettings then = settings;
-    then.ranks = json.is_object() ? json.value("ranks", std::int64_t{1}) : 1;
-    return saved == to_json(resolve(then)) + "\n";
-  } catch (const std::exception&) {
-    return false;  // they do not fit that number of ranks: it was another command
+    const TrainSettings saved =
+        recorded_settings(text_in(run / "config.json"), (run / "config.json").string());
+    TrainSettings now = settings;
+    if (several_machines) {
+      now.ranks = saved.ranks;
+      now = resolve(now);
+    }
+    return to_json(saved) == to_json(now);
+  } catch (const ConfigError&) {
+    return false;  // it was another command: its settings cannot be read, or do not fit these ranks
   }
 }
 
@@ -229,23 +254,25 @@ void forget_run(const std::string& run) {
   }
 }
 
-std::string how_to_resume(const std::string& run) {
+std::string how_to_resume(const std::string& run, std::optional<std::int64_t> resumed) {
   std::error_code error;
   if (!settings_of_folds(run, false).empty()) {
     return concat("to resume it with the first fold that has not ended: trireme train --resume ",
                   run);
   }
   if (has_checkpoint(run)) {
-    return concat("to resume it: trireme train --resume ", run);
+    return resumed && was_resumed_from_damage(run, *resumed)
+               ? how_to_do_without(run, *resumed)
+               : concat("to resume it: trireme train --resume ", run);
   }
   if (fs::exists(fs::path(run) / "model.safetensors", error)) {
     return concat(
-        "it saved no checkpoint (--save-every N does); to start a new run from its weights: "
-        "trireme train --weights-from ",
+        "it saved no checkpoint (--save-every N does); to start a new run with its settings and "
+        "weights: trireme train --config ",
         run,
-        " with the settings of ",
+        "/config.json --weights-from ",
         run,
-        "/config.json (--config)");
+        " --run NEW");
   }
   return "";
 }
@@ -295,6 +322,30 @@ void make_run_folder(const std::string& run) {
                 run,
                 "\" could not be created: ",
                 error ? error.message() : "there is something else with this name");
+}
+
+void take_back_run_folder(const std::string& run) {
+  const fs::path folder = run;
+  std::error_code error;
+  if (fs::exists(folder / "metrics.jsonl", error) || folds_have_begun(folder)) {
+    return;
+  }
+  std::vector<fs::path> made;
+  for (fs::directory_iterator it(folder / "logs", error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with("rank-") && name.ends_with(".log")) {
+      made.push_back(it->path());
+    }
+  }
+  for (const char* name : {"logs", "checkpoints/.lock", "checkpoints", ".lock", "config.json"}) {
+    made.push_back(folder / name);
+  }
+  made.push_back(folder);
+  forget_folder_of_first_fold(folder);
+  for (const fs::path& each : made) {
+    fs::remove(each, error);  // folders only if nothing else is in them
+  }
 }
 
 }  // namespace trireme::tools

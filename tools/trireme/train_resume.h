@@ -42,8 +42,10 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
 void forget_run(const std::string& run);
 
 // What can be done with a run that has ended before its last step: "trireme train --resume RUN", or
-// a new run from its weights. Empty where it has left neither.
-std::string how_to_resume(const std::string& run);
+// a new run from its weights. Empty where it has left neither. `resumed`: the step that it was just
+// resumed from, whose checkpoint may be what has ended it; it is read then.
+std::string how_to_resume(const std::string& run,
+                          std::optional<std::int64_t> resumed = std::nullopt);
 
 // How a run that has not come to its end gets there: "trireme train --resume RUN", or the same
 // training once more where it has saved nothing to resume from.
@@ -51,5 +53,8 @@ std::string how_to_complete(const std::string& run);
 
 // Makes the folder of a new run. Throws ConfigError where it holds one.
 void make_run_folder(const std::string& run);
+// Removes a folder that was made for a run which was refused before it began, with the settings and
+// logs of that attempt. What anybody else has put there stays, and so does a run that has begun.
+void take_back_run_folder(const std::string& run);
 
 }  // namespace trireme::tools

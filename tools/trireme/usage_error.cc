@@ -1,5 +1,9 @@
 #include "usage_error.h"
 
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <sstream>
 #include <vector>
 
 #include "trireme/core/error.h"
@@ -75,13 +79,94 @@ std::string list_of(const std::vector<std::string>& names) {
   return text;
 }
 
+// "--format: gpt3 not in {safetensors,torch,gpt2}", as CLI11 says it; empty: it says something
+// else.
+std::string about_choice(const std::string& rest) {
+  const std::string between = " not in {";
+  const std::size_t at = rest.find(between);
+  if (at == std::string::npos || !rest.ends_with('}')) {
+    return "";
+  }
+  const std::size_t begin = at + between.size();
+  std::istringstream words(rest.substr(begin, rest.size() - 1 - begin));
+  std::vector<std::string> names;
+  for (std::string name; std::getline(words, name, ',');) {
+    names.push_back(name);
+  }
+  const std::string found = rest.substr(0, at);
+  return concat("expected one of ",
+                list_of(names),
+                ", found \"",
+                detail::printable(found),
+                "\"",
+                did_you_mean(found, names));
+}
+
+// "--keep-last: Value 0 not in range 1 to 9223372036854775807".
+std::string about_range(const std::string& rest) {
+  const std::string before = "Value ";
+  const std::string between = " not in range ";
+  const std::string to = " to ";
+  const std::size_t at = rest.rfind(between);
+  const std::size_t middle = rest.rfind(to);
+  if (!rest.starts_with(before) || at == std::string::npos || middle < at + between.size()) {
+    return "";
+  }
+  const std::string least = rest.substr(at + between.size(), middle - at - between.size());
+  const std::string most = rest.substr(middle + to.size());
+  const auto shown = [](const std::string& number) {  // 100.000000 is 100
+    return number.find('.') == std::string::npos ? number
+                                                 : concat(std::strtod(number.c_str(), nullptr));
+  };
+  return concat("expected a number ",
+                most == std::to_string(std::numeric_limits<std::int64_t>::max())
+                    ? concat("of at least ", shown(least))
+                    : concat("from ", shown(least), " to ", shown(most)),
+                ", found \"",
+                detail::printable(rest.substr(before.size(), at - before.size())),
+                "\"");
+}
+
+// "--prompt: 1 required TEXT missing".
+std::string about_absence(const std::string& rest) {
+  return rest.starts_with("1 required ") && rest.ends_with(" missing")
+             ? "expected a value, found none"
+             : "";
+}
+
+// "Could not convert: --seed = x". All that is converted is numbers.
+std::string about_number(const std::string& text) {
+  const std::string before = "Could not convert: ";
+  const std::size_t middle = text.find(" = ");
+  return text.starts_with(before) && middle != std::string::npos
+             ? concat(text.substr(before.size(), middle - before.size()),
+                      ": expected a number, found \"",
+                      detail::printable(text.substr(middle + 3)),
+                      "\"")
+             : "";
+}
+
+std::string in_our_words(const std::string& text) {
+  if (const std::string number = about_number(text); !number.empty()) {
+    return number;
+  }
+  const std::size_t end = text.find(": ");
+  const std::string rest = end == std::string::npos ? "" : text.substr(end + 2);
+  for (const auto& about : {about_choice, about_range, about_absence}) {
+    if (const std::string ours = about(rest); !ours.empty()) {
+      return concat(text.substr(0, end), ": ", ours);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string usage_error_text(const CLI::App& program, const CLI::ParseError& error) {
   const CLI::App& command = chosen_command(program);
   const std::vector<std::string> extra = program.remaining(/*recurse=*/true);
   const std::vector<std::string> commands = commands_of(command);
-  std::string text = error.what();
+  std::string text = in_our_words(error.what());
   if (!commands.empty() && (extra.empty() || !extra.front().starts_with('-'))) {
     text = concat("expected a command (",
                   list_of(commands),

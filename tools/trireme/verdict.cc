@@ -72,6 +72,9 @@ std::string difference_text(const std::string& metric, double difference) {
 }
 
 std::string interval_text(const std::string& metric, const Interval& interval) {
+  if (interval.low == 0 && interval.high == 0) {
+    return "-";  // no sample differs: nothing tells how far apart the runs may be on others
+  }
   return plain_text(metric, interval.low) + " to " + plain_text(metric, interval.high);
 }
 
@@ -95,14 +98,19 @@ Verdict verdict_on(const std::string& metric,
             "too few samples or folds to say whether the difference in " + metric +
                 " is due to chance"};
   }
-  const std::string chance =
-      detail::concat("chance alone would give a difference this large in ",
-                     chance_text(adjusted_p),
-                     " comparisons",
-                     tests > 1 ? detail::concat(" of ", tests, " metrics") : "");
+  // An adjusted p-value is a bound for all tests together, not how often this one comes out so.
+  const std::string chance = detail::concat(
+      "chance alone would give a difference this large in ",
+      chance_text(difference.p_value),
+      " comparisons",
+      tests > 1 ? detail::concat(" (p adjusted for ", tests, " metrics: ", p_text(adjusted_p), ")")
+                : "");
   if (adjusted_p >= kSureEnough) {
+    const bool rare_alone = difference.p_value < kSureEnough;
     return {Better::kNeither,
-            detail::concat("no clear difference: ",
+            detail::concat("no clear difference",
+                           rare_alone ? detail::concat(" among ", tests, " metrics") : "",
+                           ": ",
                            metric,
                            " of B is ",
                            size_text(metric, difference),

@@ -32,7 +32,7 @@ std::string p_text(double p_value);
 
 // "B is better: accuracy is 1.20 points higher (95 % interval 0.80 to 1.60); chance alone ...". Of
 // `tests` made at once, whose p-value is then `adjusted_p`: with five metrics, one in four pairs of
-// equal runs would have a difference that is rare by itself.
+// equal runs would have a difference that is rare by itself. The interval is this metric's alone.
 Verdict verdict_on(const std::string& metric,
                    const Difference& difference,
                    double adjusted_p,

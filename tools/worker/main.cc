@@ -36,8 +36,8 @@ int main(int argc, char** argv) {
     std::signal(SIGPIPE, SIG_IGN);  // `trireme train | head` is no reason to lose a training
   }
   try {
-    if (words.size() >= 2 && words.size() <= 3 && words[0] == "train") {
-      return trireme::worker::train_in(words[1], words.size() == 3 ? words[2] : "");
+    if (!words.empty() && words.size() <= 2 && words[0] == "train") {
+      return trireme::worker::train_as_rank(words.size() == 2 ? words[1] : "");
     }
     if (!words.empty() && words[0] == "predict") {
       return trireme::worker::predict({words.begin() + 1, words.end()});

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include <CLI/CLI.hpp>
 
@@ -10,17 +8,17 @@
 #include <torch/types.h>
 
 #include "prediction_output.h"
+#include "trained_run.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/run_folder.h"
-#include "trireme/settings/settings_table.h"
 #include "trireme/train/evaluation.h"
 #include "trireme/train/preprocessing_file.h"
 #include "trireme/train/run_recorder.h"
-#include "trireme/train/weights.h"
 #include "usage_error.h"
 #include "worker.h"
 
@@ -48,21 +46,17 @@ void say(const std::string& text) {
 }
 
 TrainSettings settings_in(const std::string& run) {
-  const std::string path = run + "/config.json";
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
   TRIREME_CHECK(is_run_folder(run), "RUN: \"", run, "\": ", expected_run_folder(run));
-  TRIREME_CHECK(file.good(), "\"", path, "\" could not be read");
-  TrainSettings settings;
-  apply_json(settings, text.str(), path);
-  TRIREME_CHECK(settings.model != "gpt",
+  TrainSettings settings = settings_to_use(run);
+  TRIREME_CHECK(model_kind(settings.model).command == std::string("predict"),
                 "\"",
                 run,
-                "\" holds a gpt, which writes text: use trireme sample --run ",
-                run);
-  settings.recompute = false;
-  settings.dropout = 0;
+                "\" holds a ",
+                settings.model,
+                ", ",
+                model_kind(settings.model).what,
+                ": ",
+                what_answers(run, settings));
   return settings;
 }
 
@@ -79,7 +73,7 @@ Preprocessing preprocessing_in(const std::string& run) {
       "expected \"",
       path,
       "\", which has the columns, categories and statistics of the training data, found "
-      "none: the run has not begun to train, or is from a version that did not keep them. "
+      "none: the run has not begun to train, or the file was removed. "
       "Train again (trireme train --config ",
       run,
       "/config.json --run NEW)",
@@ -87,33 +81,6 @@ Preprocessing preprocessing_in(const std::string& run) {
           ? concat(", or have them written from the same data (trireme train --resume ", run, ")")
           : "");
   return read_preprocessing(path);
-}
-
-// The file or checkpoint that has the weights, which are put into the module.
-std::string load(const std::string& run, const std::string& which, torch::nn::Module& module) {
-  const std::string file =
-      concat(run, "/", which == "auto" || which == "checkpoint" ? "model" : which, ".safetensors");
-  if (which != "checkpoint" && fs::exists(file)) {
-    load_weights(file, module);
-    return file;
-  }
-  const std::string folder = concat(run, "/", kCheckpointsFolder);
-  const auto newest = fs::is_directory(folder) ? CheckpointFolder(folder).newest() : std::nullopt;
-  const bool may = which == "auto" || which == "checkpoint";
-  TRIREME_CHECK(may && newest,
-                "expected weights in \"",
-                which == "checkpoint" ? folder : file,
-                "\", found none: ",
-                which == "best"      ? "nothing was evaluated"
-                : which == "average" ? "the run has no moving average (--ema-decay)"
-                                     : "the run has not finished, or was told not to save them",
-                newest ? "; --weights checkpoint takes its newest checkpoint" : "");
-  const std::string path = CheckpointFolder(folder).path_of(*newest);
-  load_weights(*weights_of_checkpoint(path), module);
-  if (which == "auto") {
-    say(concat("the run has not finished: the weights are those of ", path));
-  }
-  return path;
 }
 
 std::vector<std::string> class_names(const Preprocessing& preprocessing) {
@@ -269,7 +236,12 @@ int run_prediction(const PredictOptions& options) {
   const Trainable model = make_model(settings, preprocessing.shape);
   PredictionFacts facts;
   facts.run = options.run;
-  facts.weights = load(options.run, options.weights, *model.module);
+  const RunWeights weights = weights_in(options.run, options.weights);
+  weights.load(*model.module);
+  if (!weights.note.empty()) {
+    say(weights.note);
+  }
+  facts.weights = weights.path;
   facts.data = options.data;
   facts.classes = class_names(preprocessing);
   const NewData opened = open_file(preprocessing, options);
@@ -332,19 +304,20 @@ int predict(const std::vector<std::string>& arguments) {
   app.add_option(
          "--output",
          options.output,
-         "A file, there whole or not at all, instead of standard output; a pipe or a device "
-         "is written to as it is")
+         "Write to this file, which appears only when it is complete, instead of standard output; "
+         "a pipe or a device is written to directly")
       ->type_name("FILE");
   app.add_option("--weights",
                  options.weights,
-                 "model (the last ones), best, average or checkpoint (the newest); default: model, "
-                 "or of a run that has not finished checkpoint")
-      ->check(CLI::IsMember({"auto", "model", "best", "average", "checkpoint"}))
+                 "model (the last ones), best, average or checkpoint (the newest); default: model; "
+                 "for an unfinished run, checkpoint")
+      ->check(CLI::IsMember(names_of_weights()))
       ->type_name("WHICH");
-  app.add_option("--targets",
-                 options.targets,
-                 "yes: they are in the data; no: they are not, or are not looked at; auto: as the "
-                 "number of columns, or the file of labels, tells (default: auto)")
+  app.add_option(
+         "--targets",
+         options.targets,
+         "yes: the data has targets; no: it has none, or they are ignored; auto: decided by "
+         "the number of columns, or by whether there is a file of labels (default: auto)")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->type_name("WHETHER");
   app.add_option(

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <sstream>
 
@@ -10,13 +8,12 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "trireme/checkpoint/safetensors.h"
+#include "trained_run.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
+#include "trireme/models/task.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/settings/run_folder.h"
-#include "trireme/settings/settings_table.h"
-#include "trireme/train/task.h"
-#include "trireme/train/weights.h"
 #include "usage_error.h"
 #include "worker.h"
 
@@ -25,7 +22,7 @@ namespace {
 
 struct SampleOptions {
   std::string run;
-  std::string weights = "model";
+  std::string weights = "auto";
   std::string prompt;
   std::int64_t length = 300;
   double temperature = 0.8;
@@ -34,31 +31,27 @@ struct SampleOptions {
 };
 
 TrainSettings settings_of_gpt(const std::string& run) {
-  const std::string path = run + "/config.json";
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
   TRIREME_CHECK(is_run_folder(run), "--run: \"", run, "\": ", expected_run_folder(run));
-  TRIREME_CHECK(file.good(), "--run: \"", path, "\" could not be read");
-  TrainSettings settings;
-  apply_json(settings, text.str(), path);
-  TRIREME_CHECK(settings.model == "gpt",
+  TrainSettings settings = settings_to_use(run);
+  TRIREME_CHECK(model_kind(settings.model).command == std::string("sample"),
                 "--run: only a gpt can generate text, found the model ",
                 settings.model,
                 " in ",
-                path);
+                run,
+                "/config.json: ",
+                what_answers(run, settings));
   return settings;
 }
 
 // The shape that the weights were trained with: tables have a row for each token and each place.
-SampleShape shape_of(const SafetensorsFile& file) {
+SampleShape shape_of(const TensorSource& weights) {
   SampleShape shape;
   shape.kind = SampleKind::kTokens;
-  for (const TensorEntry& entry : file.entries()) {
-    if (entry.name == "tokens.weight") {
-      shape.classes = entry.shape.at(0);
-    } else if (entry.name == "places.weight") {
-      shape.length = entry.shape.at(0) + 1;
+  for (const StateTensor& tensor : weights.tensors()) {
+    if (tensor.name == "tokens.weight") {
+      shape.classes = tensor.shape.at(0);
+    } else if (tensor.name == "places.weight") {
+      shape.length = tensor.shape.at(0) + 1;
     }
   }
   TRIREME_CHECK(shape.classes > 0 && shape.length > 1,
@@ -79,17 +72,14 @@ std::int64_t next_token(const torch::Tensor& scores, const SampleOptions& option
 }
 
 int write_text(const SampleOptions& options) {
-  TrainSettings settings = settings_of_gpt(options.run);
-  settings.recompute = false;
-  settings.dropout = 0;
-  const std::string path = options.run + "/" + options.weights + ".safetensors";
-  TRIREME_CHECK(std::filesystem::exists(path),
-                "expected weights in \"",
-                path,
-                "\", found none: the run did not finish, or was told not to save them");
-  const SampleShape shape = shape_of(SafetensorsFile(path));
+  const TrainSettings settings = settings_of_gpt(options.run);
+  const RunWeights weights = weights_in(options.run, options.weights);
+  const SampleShape shape = shape_of(*weights.tensors());
   const Trainable model = make_model(settings, shape);
-  load_weights(path, *model.module);
+  weights.load(*model.module);
+  if (!weights.note.empty()) {
+    std::fprintf(stderr, "trireme sample: %s\n", weights.note.c_str());
+  }
   model.module->eval();
   torch::manual_seed(options.seed);
   const torch::NoGradGuard no_grad;
@@ -188,10 +178,11 @@ int sample(const std::vector<std::string>& arguments) {
                  "Choose among this many of the most likely tokens; 0: among all (default: 40)")
       ->check(CLI::Range(0, 1 << 30))
       ->type_name("K");
-  app.add_option(
-         "--weights",
-         options.weights,
-         "Which weights to use: model (those of the last step), best or average (default: model)")
+  app.add_option("--weights",
+                 options.weights,
+                 "model (the last ones), best, average or checkpoint (the newest); default: model; "
+                 "for an unfinished run, checkpoint")
+      ->check(CLI::IsMember(names_of_weights()))
       ->type_name("WHICH");
   app.add_option("--seed", options.seed, "Seed of the choices (default: 1)")->type_name("N");
   std::vector<std::string> words = with_prompt_attached(app, arguments);

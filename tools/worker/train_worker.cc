@@ -120,24 +120,19 @@ void forget_recorded(const std::string& folder) {
   }
 }
 
-TrainSettings settings_of(const std::string& run) {
-  TrainSettings settings;
-  const std::string given = env_string(kEnvTrainSettings).value_or("");
-  if (!given.empty()) {
-    // As they are, or in a file: they may be longer than a variable.
-    const std::string text = given.starts_with('{') ? given : text_of(given);
-    apply_json(settings, text, kEnvTrainSettings);
-  } else {
-    apply_json(settings, text_of(fs::path(run) / "config.json"), run + "/config.json");
-  }
-  return settings;
-}
-
 class Job {
  public:
-  Job(const std::string& run, std::optional<std::int64_t> step)
-      : run_(run), step_(step), settings_(settings_of(run)), world_(init()) {
-    follow_the_lead();
+  explicit Job(const std::string& step) : world_(init()) {
+    // Other machines' commands may have looked at the run a moment earlier, or have other flags,
+    // and under another launcher only rank 0 knows the folder: what rank 0 was told applies to all.
+    const std::string told = from_rank_0(leads() ? step + "\n" + given_settings() : "");
+    const std::size_t end = told.find('\n');
+    step_ = parse_integer(told.substr(0, end));
+    apply_json(settings_, told.substr(end), "the settings of rank 0");
+    run_ = settings_.run;
+    if (at::get_num_threads() != settings_.threads) {  // a launcher that was not told
+      at::set_num_threads(static_cast<int>(settings_.threads));
+    }
   }
 
   int run() {
@@ -156,29 +151,34 @@ class Job {
   }
 
   int rank() const { return world_->rank(); }
-  // Lets the other ranks know at once why this one leaves.
-  void abandon(const std::string& reason) { world_->abort(reason); }
+  // Lets the other ranks know at once why this one leaves. Where settings or data cannot be used,
+  // what the ranks did last explains nothing.
+  void abandon(const std::string& reason, bool by_input) {
+    if (by_input) {
+      world_->stop(reason);
+    } else {
+      world_->abort(reason);
+    }
+  }
 
  private:
   bool leads() const { return world_->rank() == 0; }
 
-  // Other machines' commands may have looked at the run a moment earlier, or have other flags, and
-  // under another launcher only rank 0 knows the folder: what rank 0 was told applies to all.
-  void follow_the_lead() {
-    std::string text = to_json(settings_);
-    std::vector<std::int64_t> told = {static_cast<std::int64_t>(text.size()), step_.value_or(-1)};
-    world_->broadcast(told, 0).wait();
-    text.resize(static_cast<std::size_t>(told[0]));
-    world_->broadcast({text.data(), told[0], Dtype::kUint8}, 0).wait();
-    if (!leads()) {
-      settings_ = {};
-      apply_json(settings_, text, "the settings of rank 0");
-      step_ = told[1] >= 0 ? std::optional(told[1]) : std::nullopt;
-      run_ = settings_.run;
-    }
-    if (at::get_num_threads() != settings_.threads) {  // a launcher that was not told
-      at::set_num_threads(static_cast<int>(settings_.threads));
-    }
+  static std::string given_settings() {
+    const auto path = env_string(kEnvTrainSettings);
+    TRIREME_CHECK(path,
+                  "expected settings at the path in ",
+                  kEnvTrainSettings,
+                  ", found no such variable: it is trireme train that starts this program");
+    return text_of(*path);
+  }
+
+  std::string from_rank_0(std::string text) {
+    std::vector<std::int64_t> size = {static_cast<std::int64_t>(text.size())};
+    world_->broadcast(size, 0).wait();
+    text.resize(static_cast<std::size_t>(size[0]));
+    world_->broadcast({text.data(), size[0], Dtype::kUint8}, 0).wait();
+    return text;
   }
 
   // On several machines nobody has known before how many ranks they have together.
@@ -224,7 +224,8 @@ class Job {
                  " parameters, ",
                  counted(settings_.ranks, "rank"),
                  ", ",
-                 settings_.zero > 0    ? concat("ZeRO-", settings_.zero, ", ")
+                 model.in_parts        ? "ZeRO-3, built in parts, "
+                 : settings_.zero > 0  ? concat("ZeRO-", settings_.zero, ", ")
                  : settings_.ranks > 1 ? "DDP, "
                                        : "",
                  counted(at::get_num_threads(), "thread"),
@@ -235,7 +236,7 @@ class Job {
   int train_once() {
     const OpenedData opened = open();
     const Parts data = prepared(settings_, opened.parts, *world_);
-    const Trainable model = make_model(settings_, data.train->shape());
+    const Trainable model = make_model(settings_, data.train->shape(), *world_);
     if (leads()) {
       describe(model);
       recorder_ = std::make_shared<RunRecorder>(run_, settings_, stdout);
@@ -265,12 +266,8 @@ class Job {
     std::vector<std::optional<TrainResult>> earlier;
     for (int fold = 0; step_ && fold < settings_.folds; ++fold) {
       const std::string path = fold_folder(fold) + "/summary.json";
-      std::string text = leads() && fs::exists(path) ? text_of(path) : "";
-      std::vector<std::int64_t> size = {static_cast<std::int64_t>(text.size())};
-      world_->broadcast(size, 0).wait();
-      text.resize(static_cast<std::size_t>(size[0]));
-      world_->broadcast({text.data(), size[0], Dtype::kUint8}, 0).wait();
-      earlier.push_back(result_in_summary(text));
+      earlier.push_back(
+          result_in_summary(from_rank_0(leads() && fs::exists(path) ? text_of(path) : "")));
       if (leads() && earlier.back()) {
         print(concat("fold ", fold + 1, " of ", settings_.folds, " had ended"));
       }
@@ -348,27 +345,28 @@ class Job {
     return interrupted ? 128 + static_cast<int>(g_stop) : 0;
   }
 
-  std::string run_;
+  std::shared_ptr<World> world_;
   std::optional<std::int64_t> step_;
   TrainSettings settings_;
-  std::shared_ptr<World> world_;
+  std::string run_;
   std::optional<FolderLock> lock_;
   std::shared_ptr<RunRecorder> recorder_;
 };
 
 }  // namespace
 
-int train_in(const std::string& run, const std::string& step) {
+int train_as_rank(const std::string& step) {
   // Rank 0 writes to the terminal from a process group of its own: not a reason to stop it.
   std::signal(SIGTTOU, SIG_IGN);
   keep_freed_memory();
-  Job job(run, parse_integer(step));
+  Job job(step);
   watch_signals();  // before there is a world there is nothing to end in good order
   try {
     return job.run();
   } catch (const CommError& error) {
     // The others know. Why a rank has left them alone is told by rank 0, once.
-    if (job.rank() > 0 && error.reason() == CommError::Reason::kAborted) {
+    if (job.rank() > 0 && (error.reason() == CommError::Reason::kAborted ||
+                           error.reason() == CommError::Reason::kStopped)) {
       return 1;
     }
     throw;
@@ -377,7 +375,8 @@ int train_in(const std::string& run, const std::string& step) {
     // rank 0 as the reason why it was left alone.
     const bool usage = dynamic_cast<const ConfigError*>(&error) != nullptr;
     const std::string reason = usage ? with_flags(error.what(), {}) : readable(error);
-    job.abandon(concat("rank ", job.rank(), ": ", reason));
+    const bool by_input = usage || dynamic_cast<const DataError*>(&error) != nullptr;
+    job.abandon(concat("rank ", job.rank(), ": ", reason), by_input);
     if (job.rank() == 0) {
       std::fprintf(stderr, "trireme: %s\n", reason.c_str());
     }

@@ -5,10 +5,9 @@
 
 namespace trireme::worker {
 
-// One rank of the training in the folder `run`; returns the exit code. Its settings are in the
-// environment (kEnvTrainSettings), else in RUN/config.json. `step`: of the checkpoint to go on
-// from; empty: from the start.
-int train_in(const std::string& run, const std::string& step);
+// One rank of a training; returns the exit code. Rank 0 knows the settings (kEnvTrainSettings) and
+// tells the others. `step`: of the checkpoint to go on from; empty: from the start.
+int train_as_rank(const std::string& step);
 
 // Prints how many times as long a matrix product takes in each 16-bit type as in float32, with one
 // thread, for `trireme doctor`: "bfloat16 0.62 float16 31.5".

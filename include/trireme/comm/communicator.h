@@ -14,6 +14,12 @@
 #include "trireme/core/span.h"
 
 namespace trireme {
+namespace detail {
+class OperationQueue;
+class GroupMaker;
+struct Operation;
+enum class OpKind : std::uint8_t;
+}  // namespace detail
 
 // Elements for each rank, in rank order; empty means the even split (trireme/shard/range.h).
 using Counts = std::vector<std::int64_t>;
@@ -40,13 +46,33 @@ struct CommUse {
 // is finished. One thread at a time may issue operations; any thread may wait.
 class Communicator {
  public:
-  Communicator() = default;
+  // What a communicator is made of.
+  struct Parts {
+    std::shared_ptr<detail::OperationQueue> queue;
+    std::shared_ptr<Communicator> machine;  // null: itself
+    std::shared_ptr<detail::GroupMaker> groups;
+  };
+  explicit Communicator(Parts parts);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  virtual ~Communicator() = default;
+  // Operations that are still in flight are dropped, and the other ranks are told that this one has
+  // left.
+  ~Communicator();
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Ranks that give the same `color` become a group, ordered by `key`, then by their ranks here: a
+  // communicator of their own, with an order of operations of its own, that can be split again.
+  // Those that give kNoGroup get none (null). Collective and blocking, of all ranks here; one
+  // thread at a time splits communicators of a world. Sums of the group add up groups of
+  // `sum_group` ranks first (SumTerms::group); 0: as many as here.
+  //
+  // While a rank waits in one communicator of a world, its operations in the others go on. A group
+  // may outlive what it was made from, but ends with it when that fails, and so does everything
+  // when a rank of the world is lost. Over a network, a group that fails ends its world.
+  static constexpr int kNoGroup = -1;
+  std::shared_ptr<Communicator> split(int color, int key = 0, int sum_group = 0);
 
   // data = reduction over the ranks of data, the same bits everywhere.
   Work all_reduce(const Span& data, ReduceOp op = ReduceOp::kSum, SumTerms terms = {});
@@ -90,41 +116,48 @@ class Communicator {
   // Memory that collectives use in place: `bytes` for every rank. Collective and blocking; all
   // ranks ask for the same size. Throws MemoryError on every rank if one cannot have it, and
   // leaves the communicator usable. Only the parts of ranks on this machine can be read.
-  virtual SharedBuffer allocate(std::size_t bytes) = 0;
+  SharedBuffer allocate(std::size_t bytes);
 
   // The ranks that share this rank's machine and its memory, as a communicator of their own: itself
   // if all do.
-  virtual Communicator& machine() { return *this; }
+  Communicator& machine() { return parts_.machine ? *parts_.machine : *this; }
   // All ranks are on one machine: each can read the SharedBuffers of every other.
-  virtual bool one_machine() const { return true; }
+  bool one_machine() const;
   // Ranks whose terms a sum adds up first (InitOptions::sum_group).
-  virtual int sum_group() const { return 1; }
-  // Memory of this rank that the others may read at any time. Collective.
-  virtual std::unique_ptr<Window> expose(const std::byte* data, std::size_t bytes);
+  int sum_group() const;
+  // Memory of this rank that the others may read at any time. Collective, of a whole world over
+  // several machines.
+  std::unique_ptr<Window> expose(const std::byte* data, std::size_t bytes);
 
-  virtual CommUse use() const = 0;
+  CommUse use() const;
 
   // Ends the communicator on every rank: all waits throw CommError with this reason.
-  virtual void abort(const std::string& reason) = 0;
+  void abort(const std::string& reason);
+  // As `abort`, for a reason that has nothing to do with communication, such as a file that cannot
+  // be used: what the ranks were doing explains nothing, so nobody writes a flight record.
+  void stop(const std::string& reason);
   // As `abort`, because of a rank that was lost in another way than by an operation: `failure` has
   // its number here. Returns what every wait throws from now on.
-  virtual CommError fail(const CommError& failure);
-
- protected:
-  // Issues a checked operation.
-  virtual Work submit(Operation operation) = 0;
-  // For a communicator that is made of another one.
-  static Work submit_to(Communicator& other, Operation operation);
+  CommError fail(const CommError& failure);
 
  private:
-  void check_root(OpKind kind, int root) const;
-  void check_peer(OpKind kind, int peer) const;
+  using OpKind = detail::OpKind;
+
+  Work issue(detail::Operation operation);
+  void check_rank(OpKind kind, const char* what, int rank) const;
   Counts checked_counts(OpKind kind, Counts counts, std::int64_t total) const;
   // The total of a gather or scatter, where this rank can know it, else -1; completes `counts`.
   std::int64_t agree_on_split(OpKind kind,
                               bool at_root,
                               std::int64_t numel_at_root,
                               Counts* counts) const;
+  // Throws MemoryError on every rank when one of them has a `failure`. Collective.
+  void agree_on_memory(const std::string& failure);
+
+  Parts parts_;
+  const int rank_;
+  const int size_;
+  int splits_ = 0;
 };
 
 }  // namespace trireme

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/communicator.h"
@@ -75,7 +76,7 @@ struct OrdinaryMemory {
 // All the ranks of a job, and this process's place among them. A communicator of all of them.
 class World final : public Communicator {
  public:
-  // What is known of a world beside its backend.
+  // What is known of a world beside its ranks.
   struct Facts {
     int local_rank = 0;
     int local_size = 1;
@@ -85,10 +86,8 @@ class World final : public Communicator {
     std::string description;
     OrdinaryMemory ordinary_memory;
   };
-  World(std::unique_ptr<Communicator> backend, Facts facts);
+  World(Parts parts, Facts facts) : Communicator(std::move(parts)), facts_(std::move(facts)) {}
 
-  int rank() const override { return backend_->rank(); }
-  int size() const override { return backend_->size(); }
   int local_rank() const { return facts_.local_rank; }
   int local_size() const { return facts_.local_size; }
   // Which machine this rank is on, of how many.
@@ -103,22 +102,7 @@ class World final : public Communicator {
   // "init options" or "none".
   const std::string& launcher() const { return facts_.launcher; }
 
-  SharedBuffer allocate(std::size_t bytes) override { return backend_->allocate(bytes); }
-  Communicator& machine() override { return backend_->machine(); }
-  bool one_machine() const override { return backend_->one_machine(); }
-  int sum_group() const override { return backend_->sum_group(); }
-  std::unique_ptr<Window> expose(const std::byte* data, std::size_t bytes) override {
-    return backend_->expose(data, bytes);
-  }
-  CommUse use() const override { return backend_->use(); }
-  void abort(const std::string& reason) override { backend_->abort(reason); }
-  CommError fail(const CommError& failure) override { return backend_->fail(failure); }
-
- protected:
-  Work submit(Operation operation) override;
-
  private:
-  std::unique_ptr<Communicator> backend_;
   Facts facts_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "trireme/core/error.h"
 
@@ -14,6 +15,15 @@ std::string counted(Count count, std::string_view one, std::string_view several 
   return count == 1        ? concat(count, " ", one)
          : several.empty() ? concat(count, " ", one, "s")
                            : concat(count, " ", several);
+}
+
+// "a, b and c"
+inline std::string enumerated(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  }
+  return text;
 }
 
 }  // namespace trireme::detail

@@ -37,7 +37,8 @@ class CommError : public Error {
     kMismatch,
     kRendezvousTimeout,
     kRefused,
-    kAborted
+    kAborted,
+    kStopped
   };
 
   // `peer` is the rank to blame, -1 if it is not a single rank.

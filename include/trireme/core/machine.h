@@ -12,6 +12,10 @@ namespace trireme {
 // The processors this process may run on, ascending.
 std::vector<int> allowed_cpus();
 
+// How many processors this machine, or the container, has for a process that is not bound to some
+// of them, as ranks are.
+int machine_cpus();
+
 // Processors' worth of time the control group grants (docker --cpus), rounded up; 0 for no limit.
 int cpu_quota(const std::string& root = "");
 

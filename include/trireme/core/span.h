@@ -8,13 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/device.h"
 #include "trireme/core/dtype.h"
 
 namespace trireme {
 
 // How a foreign container (at::Tensor, ...) becomes a span: specialise with a static
-// `Span of(const T&)` that throws ConfigError for what cannot be one contiguous run in host memory,
-// and, where more can be read than written, a static `ConstSpan of_read(const T&)`.
+// `Span of(const T&)` that throws ConfigError for what cannot be one contiguous run of memory, and,
+// where more can be read than written, a static `ConstSpan of_read(const T&)`.
 template <class T>
 struct SpanOf;
 
@@ -25,16 +26,23 @@ concept SpanSource = requires(const T& source) {
   { SpanOf<T>::of(source) } -> std::convertible_to<Span>;
 };
 
-// A run of elements of one type in host memory that a call reads. `owner`, where present, keeps
-// the memory alive for as long as an asynchronous operation uses it; without one the caller does.
+// A run of elements of one type in the memory of one device that a call reads. `owner`, where
+// present, keeps the memory alive for as long as an asynchronous operation uses it; without one the
+// caller does. Only the host's memory may be read and written through `bytes()`; that of another
+// device is an address for its own work.
 class ConstSpan {
  public:
   ConstSpan() = default;
   ConstSpan(const void* data,
             std::int64_t numel,
             Dtype dtype,
-            std::shared_ptr<const void> owner = {})
-      : data_(const_cast<void*>(data)), numel_(numel), dtype_(dtype), owner_(std::move(owner)) {}
+            std::shared_ptr<const void> owner = {},
+            Device device = {})
+      : data_(const_cast<void*>(data)),
+        numel_(numel),
+        dtype_(dtype),
+        device_(device),
+        owner_(std::move(owner)) {}
 
   template <class T>
   requires requires { DtypeOf<T>::kValue; }
@@ -49,13 +57,24 @@ class ConstSpan {
   const std::byte* bytes() const { return static_cast<const std::byte*>(data_); }
   std::int64_t numel() const { return numel_; }
   Dtype dtype() const { return dtype_; }
+  Device device() const { return device_; }
   std::size_t size_bytes() const { return static_cast<std::size_t>(numel_) * dtype_bytes(dtype_); }
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
+  // Elements [first, first + numel) of it, which must be there.
+  ConstSpan part(std::int64_t first, std::int64_t numel) const {
+    return {bytes() + offset(first), numel, dtype_, owner_, device_};
+  }
+
  protected:
+  std::size_t offset(std::int64_t element) const {
+    return static_cast<std::size_t>(element) * dtype_bytes(dtype_);
+  }
+
   void* data_ = nullptr;
   std::int64_t numel_ = 0;
   Dtype dtype_ = Dtype::kFloat32;
+  Device device_;
   std::shared_ptr<const void> owner_;
 };
 
@@ -63,8 +82,12 @@ class ConstSpan {
 class Span : public ConstSpan {
  public:
   Span() = default;
-  Span(void* data, std::int64_t numel, Dtype dtype, std::shared_ptr<const void> owner = {})
-      : ConstSpan(data, numel, dtype, std::move(owner)) {}
+  Span(void* data,
+       std::int64_t numel,
+       Dtype dtype,
+       std::shared_ptr<const void> owner = {},
+       Device device = {})
+      : ConstSpan(data, numel, dtype, std::move(owner), device) {}
 
   template <class T>
   requires requires { DtypeOf<T>::kValue; }
@@ -77,6 +100,9 @@ class Span : public ConstSpan {
   Span(const T& source) : Span(SpanOf<T>::of(source)) {}
 
   std::byte* bytes() const { return static_cast<std::byte*>(data_); }
+  Span part(std::int64_t first, std::int64_t numel) const {
+    return {bytes() + offset(first), numel, dtype_, owner_, device_};
+  }
 };
 
 template <SpanSource T>

@@ -24,6 +24,7 @@ struct GptOptions {
   double dropout = 0;      // after the embeddings and at the end of each branch
   bool tied = false;       // scores are products with the tokens' own embeddings, as in GPT-2
   bool recompute = false;  // each layer's activations, in backward, instead of keeping them
+  bool causal = true;      // of the layers: each place sees those before it; else all
   Initialisation initialisation = Initialisation::kTorch;
 
   // The sizes people know: "tiny" (4 layers of width 128), "small" (6 of 384), "gpt2" (12 of 768,
@@ -31,7 +32,7 @@ struct GptOptions {
   static GptOptions of_size(const std::string& size);
 };
 
-// A transformer layer: causal attention and a feed-forward net of four times the width, each
+// A transformer layer: attention and a feed-forward net of four times the width, each
 // behind a norm and beside a residual connection.
 class GptBlockImpl : public torch::nn::Module {
  public:
@@ -40,6 +41,7 @@ class GptBlockImpl : public torch::nn::Module {
 
  private:
   std::int64_t heads_;
+  bool causal_;
   torch::nn::Dropout drop_{nullptr};
   torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
   torch::nn::Linear qkv_{nullptr}, out_{nullptr}, up_{nullptr}, down_{nullptr};

@@ -18,7 +18,7 @@
 namespace trireme {
 
 namespace detail {
-class EngineCore;
+struct EngineParts;
 class GatherScope;
 }  // namespace detail
 
@@ -162,10 +162,10 @@ class EngineBase {
 
  protected:
   // Throws ConfigError if this engine was moved from.
-  detail::EngineCore& core() const;
+  detail::EngineParts& parts() const;
 
  private:
-  std::unique_ptr<detail::EngineCore> core_;
+  std::unique_ptr<detail::EngineParts> parts_;
 };
 
 // Trains any module on all ranks: DistributedDataParallel and ZeRO stages 1 to 3, chosen by
@@ -201,7 +201,7 @@ class Engine : public EngineBase {
   }
 
   Model& model() const {
-    core();
+    parts();
     return *model_;
   }
 

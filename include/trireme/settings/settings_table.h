@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@ struct Setting {
   std::string kind;     // "integer", "number", "text", "on/off", "list of ...", "a|b|c"
   std::string meaning;  // one sentence, or a few
   std::string default_text;
+  // What a run did that was recorded before there was this setting, as JSON; empty: what the
+  // default says. Such a run is resumed with it and compared by it, whatever the default is by now.
+  std::string absent_text;
+  // What runs of version 0.1.0 have recorded where it says "auto" now.
+  std::optional<double> automatic_number;
   std::vector<std::string> deepspeed;  // the names it has in DeepSpeed's configuration
 
   // Both throw ConfigError with what was expected and what was found.
@@ -36,6 +42,15 @@ const std::vector<Setting>& settings_table();
 // and Trireme has not. `source` is for messages.
 void apply_json(TrainSettings& settings, const std::string& text, const std::string& source);
 
+// The settings that a run has recorded: config.json, or a checkpoint's note. What an older version
+// did not write is as that version did it (Setting::absent_text). Throws ConfigError like
+// apply_json.
+TrainSettings recorded_settings(const std::string& text, const std::string& source);
+
+// Such settings, one JSON object, as this version would have recorded them. Version 0.1.0 wrote 0
+// for what it chose itself: the learning rate of the model, and what follows from its size.
+std::string in_todays_words(const std::string& json);
+
 // The inverse: one flat object, names as in the table.
 std::string to_json(const TrainSettings& settings);
 
@@ -44,8 +59,8 @@ std::string to_json(const TrainSettings& settings);
 // of each other one. Any other message is returned as it is.
 std::string with_flags(const std::string& message, const std::set<std::string>& given_by_flag);
 
-// The variable in which `trireme train` hands its settings to the ranks: JSON, or the path of a
-// file with it.
+// The variable by which `trireme train` hands its settings to rank 0, which tells the others: the
+// path of a file with JSON.
 inline constexpr const char* kEnvTrainSettings = "TRIREME_TRAIN_SETTINGS";
 
 // The table as a page of documentation (Markdown), and as lines for --help.

@@ -13,7 +13,7 @@ namespace trireme {
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): in the order of the documentation
 struct TrainSettings {
   // model
-  std::string model = "gpt";
+  std::string model{};  // empty: one of your own; the program trains a gpt then
   std::string size = "tiny";
   std::int64_t layers = 0;
   std::int64_t width = 0;
@@ -25,14 +25,14 @@ struct TrainSettings {
   bool recompute = false;
 
   // data
-  std::string data;
-  std::string eval_data;
+  std::string data{};
+  std::string eval_data{};
   std::string format = "auto";
   double eval_fraction = 0.1;
   std::int64_t sequence = 0;
   std::int64_t stride = 0;
   std::int64_t vocabulary = 0;
-  std::string target;
+  std::string target{};
   std::string header = "auto";
   std::string separator = "auto";
   bool regression = false;
@@ -63,14 +63,16 @@ struct TrainSettings {
 
   // optimizer
   std::string optimizer = "adamw";
-  double lr = 0;
-  double momentum = 0.9;
+  double lr = 0;  // auto
+  double momentum = -1;
   bool nesterov = false;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = -1;
+  bool decay_all = false;
   double l1 = 0;
+  std::vector<std::string> optimizer_options{};
   std::string schedule = "auto";
   std::int64_t warm_up = -1;
   double final_factor = 0;
@@ -109,7 +111,7 @@ struct TrainSettings {
   std::int64_t eval_batch = 0;
   std::int64_t early_stop = 0;
   std::string best = "loss";
-  std::string goal;
+  std::string goal{};
   std::int64_t folds = 0;
 
   // checkpoints
@@ -117,12 +119,12 @@ struct TrainSettings {
   std::int64_t keep_last = 3;
   std::int64_t keep_every = 0;
   std::string snapshot_limit = "auto";
-  std::string weights_from;
+  std::string weights_from{};
   bool weights_partial = false;
   bool allow_changes = false;
 
   // output
-  std::string run;
+  std::string run{};
   std::int64_t log_every = 10;
   std::int64_t histogram_every = 0;
   bool tensorboard = true;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ struct BatchChange {
   std::int64_t batch = 0;
 };
 std::vector<BatchChange> batch_changes(const TrainSettings& settings);
+
+// The settings of the optimizer's rule (optim/optimizer.h), from those that have a name of their
+// own and from optimizer_options. Throws ConfigError for an option that it has not.
+std::map<std::string, double> optimizer_settings(const TrainSettings& settings);
 
 // What an evaluation should reach; nothing where no goal is set. Throws ConfigError for a text that
 // is none.

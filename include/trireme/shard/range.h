@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace trireme {
@@ -17,6 +18,9 @@ struct Range {
 
 // What both have; empty where they have nothing in common.
 Range intersection(Range a, Range b);
+
+// Ranges that are in all of `lists`, each of which ascends.
+std::vector<Range> common_ranges(std::span<const std::span<const Range>> lists);
 
 // The part of [0, numel) that belongs to `rank` of `world`: contiguous, in rank order, covering
 // every element once; sizes differ by at most one element, larger ones first, so that no padding

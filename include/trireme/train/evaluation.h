@@ -9,7 +9,7 @@
 #include "trireme/comm/communicator.h"
 #include "trireme/data/dataset.h"
 #include "trireme/metrics/confusion_matrix.h"
-#include "trireme/train/task.h"
+#include "trireme/models/task.h"
 
 namespace trireme {
 
@@ -22,7 +22,7 @@ struct SampleResult {
 
 struct Evaluation {
   // "loss", and by the task "accuracy", "precision", "recall", "f1" (macro averages), "f1_micro",
-  // "perplexity".
+  // "perplexity", or for numbers "rmse" and "mae".
   std::map<std::string, double> metrics;
   std::optional<ConfusionMatrix> confusion;  // of up to kMostClasses classes
   std::vector<SampleResult> samples;         // where asked for, in the order of the dataset
@@ -42,6 +42,9 @@ struct EvaluationOptions {
   // Asked after each batch, on every rank or on none; the first rank that says yes ends it for all.
   std::function<bool()> stop{};
 };
+
+// Whether a metric is a share, from 0 to 1, of which more is better; of all others less is.
+bool is_share(const std::string& metric);
 
 // A confusion matrix of more classes is of no use to a person.
 inline constexpr std::int64_t kMostClasses = 1000;

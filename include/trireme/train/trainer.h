@@ -88,6 +88,7 @@ struct TrainResult {
   double save_share = 0;               // paused for checkpoints
   std::int64_t micro_batch = 0;
   MemoryReport memory;
+  bool built_in_parts = false;    // no rank ever held the model whole
   std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
   std::vector<std::int64_t> stragglers;
   int machines = 1;
@@ -113,7 +114,7 @@ struct TrainCheckpoints {
 //   auto world = trireme::init();
 //   auto data = trireme::open_data({.path = "fashion-mnist"});
 //   auto settings = trireme::resolve({.model = "mlp", .epochs = 5, .zero = 3});
-//   auto model = trireme::make_model(settings, data.parts.train->shape());
+//   auto model = trireme::make_model(settings, data.parts.train->shape(), *world);
 //   auto result = trireme::train(settings, model, data.parts, world);
 //
 // Collective. `observer` may be null; give it to one rank. `stop` is asked between steps and
@@ -135,6 +136,10 @@ TrainResult train(const TrainSettings& settings,
                   TrainObserver* observer = nullptr,
                   const std::function<bool()>& stop = {},
                   const TrainCheckpoints& checkpoints = {});
+
+// The model that the settings name. At stage 3 the ranks of a machine build it in parts (see
+// build_sharded), with the same weights. Collective.
+Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Communicator& ranks);
 
 // Fills in missing values (settings.missing) and standardises (settings.normalise) both parts by
 // the statistics of the training part, which the ranks compute together. Collective.

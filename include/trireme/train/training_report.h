@@ -20,7 +20,8 @@ std::string summary_json(const TrainSettings& settings,
 // it: without single samples, classes and goals. Nothing for any other text.
 std::optional<TrainResult> result_in_summary(const std::string& text);
 
-// Of cross-validation: each fold's metrics, their means and intervals.
+// Of cross-validation: each fold's metrics, their means and intervals. A fold that was interrupted,
+// the last one then, does not count.
 std::string folds_table(const std::vector<TrainResult>& folds);
 std::string folds_json(const TrainSettings& settings, const std::vector<TrainResult>& folds);
 

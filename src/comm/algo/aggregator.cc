@@ -10,7 +10,7 @@
 namespace trireme::detail {
 namespace {
 
-using Stream = Wire::Stream;
+using Stream = Channel::Stream;
 
 // The root of a reduction adds up itself; otherwise it is rank 0.
 int aggregator_of(const Operation& op) {
@@ -26,37 +26,39 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
       op.kind == OpKind::kReduceScatter ? dtype_bytes(op.output.dtype()) : element;
   const int rank = call.rank();
   const int hub = aggregator_of(op);
-  Wire& wire = call.wire();
+  Channel& channel = call.channel();
   const Pieces pieces({0, op.total}, element);
   const auto bytes_of = [&](std::size_t piece) {
     return static_cast<std::size_t>(pieces[piece].size()) * element;
   };
   const bool scatters = op.kind == OpKind::kReduceScatter;
   if (rank != hub) {
-    Flights flights(wire);
+    RequestSet requests(channel);
     for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
       const auto offset = static_cast<std::size_t>(pieces[piece].begin) * element;
-      flights.add(hub, wire.send(hub, Stream::kData, op.input.bytes() + offset, bytes_of(piece)));
+      requests.add(hub,
+                   channel.send(hub, Stream::kData, op.input.bytes() + offset, bytes_of(piece)));
       if (op.kind == OpKind::kAllReduce) {
-        flights.add(
-            hub, wire.receive(hub, Stream::kResult, op.output.bytes() + offset, bytes_of(piece)));
+        requests.add(
+            hub,
+            channel.receive(hub, Stream::kResult, op.output.bytes() + offset, bytes_of(piece)));
       }
     }
     // What the accumulator of a sum holds is only here: it goes along, and the sum comes back.
     const std::size_t own = static_cast<std::size_t>(op.output.numel()) * output_element;
     if (scatters) {
       if (op.terms.accumulate) {
-        flights.add(hub, wire.send(hub, Stream::kData, op.output.bytes(), own));
+        requests.add(hub, channel.send(hub, Stream::kData, op.output.bytes(), own));
       }
       co_await announced;
-      co_await Landed(flights);
-      Flights result(wire);
-      result.add(hub, wire.receive(hub, Stream::kResult, op.output.bytes(), own));
-      co_await Landed(result);
+      co_await Completed(requests);
+      RequestSet result(channel);
+      result.add(hub, channel.receive(hub, Stream::kResult, op.output.bytes(), own));
+      co_await Completed(result);
       co_return;
     }
     co_await announced;
-    co_await Landed(flights);
+    co_await Completed(requests);
     co_return;
   }
 
@@ -67,12 +69,12 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
   // Sums of a reduce_scatter are made here whole, then handed out.
   std::vector<std::byte> sums(scatters ? static_cast<std::size_t>(op.total) * output_element : 0);
   std::vector<const std::byte*> inputs(static_cast<std::size_t>(call.size()));
-  Flights sends(wire);
+  RequestSet sends(channel);
   std::vector<std::vector<std::byte>> held;  // until they are sent
   if (scatters && op.terms.accumulate) {
     // Accumulators follow the data of each rank, so all of it has to be here first.
     std::vector<std::vector<std::byte>> whole(static_cast<std::size_t>(call.size()));
-    Flights arriving(wire);
+    RequestSet arriving(channel);
     for (int peer = 0; peer < call.size(); ++peer) {
       if (peer == rank) {
         inputs[static_cast<std::size_t>(peer)] = op.input.bytes();
@@ -87,24 +89,24 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
       for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
         arriving.add(
             peer,
-            wire.receive(peer,
-                         Stream::kData,
-                         memory.data() + static_cast<std::size_t>(pieces[piece].begin) * element,
-                         bytes_of(piece)));
+            channel.receive(peer,
+                            Stream::kData,
+                            memory.data() + static_cast<std::size_t>(pieces[piece].begin) * element,
+                            bytes_of(piece)));
       }
       arriving.add(
           peer,
-          wire.receive(peer,
-                       Stream::kData,
-                       sums.data() + static_cast<std::size_t>(call.begin(peer)) * output_element,
-                       static_cast<std::size_t>(call.count(peer)) * output_element));
+          channel.receive(peer,
+                          Stream::kData,
+                          sums.data() + static_cast<std::size_t>(call.begin(peer)) * output_element,
+                          static_cast<std::size_t>(call.count(peer)) * output_element));
     }
-    co_await Landed(arriving);
+    co_await Completed(arriving);
     std::byte* output = sums.data();
     call.reduce({0, op.total}, inputs, std::span(&output, 1));
   } else {
     for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
-      Flights arriving(wire);
+      RequestSet arriving(channel);
       const Range range = pieces[piece];
       const auto offset = static_cast<std::size_t>(range.begin) * element;
       std::size_t next = 0;
@@ -115,9 +117,9 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
         }
         std::byte* place = scratch.get() + next++ * slot;
         inputs[static_cast<std::size_t>(peer)] = place;
-        arriving.add(peer, wire.receive(peer, Stream::kData, place, bytes_of(piece)));
+        arriving.add(peer, channel.receive(peer, Stream::kData, place, bytes_of(piece)));
       }
-      co_await Landed(arriving);
+      co_await Completed(arriving);
       std::byte* output = scatters
                               ? sums.data() + static_cast<std::size_t>(range.begin) * output_element
                               : op.output.bytes() + offset;
@@ -125,7 +127,7 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
       if (op.kind == OpKind::kAllReduce) {
         for (int peer = 0; peer < call.size(); ++peer) {
           if (peer != rank) {
-            sends.add(peer, wire.send(peer, Stream::kResult, output, bytes_of(piece)));
+            sends.add(peer, channel.send(peer, Stream::kResult, output, bytes_of(piece)));
           }
         }
       }
@@ -138,11 +140,11 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
       if (peer == rank) {
         std::memcpy(op.output.bytes(), part, bytes);
       } else {
-        sends.add(peer, wire.send(peer, Stream::kResult, part, bytes));
+        sends.add(peer, channel.send(peer, Stream::kResult, part, bytes));
       }
     }
   }
-  co_await Landed(sends);
+  co_await Completed(sends);
 }
 
 }  // namespace trireme::detail

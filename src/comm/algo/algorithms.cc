@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/order/copy_bytes.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -17,12 +18,6 @@ constexpr std::array<std::pair<std::string_view, Algorithm>, 6> kNames = {{
     {"doubling", Algorithm::kDoubling},
     {"aggregator", Algorithm::kAggregator},
 }};
-
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from && bytes > 0) {
-    std::memmove(to, from, bytes);
-  }
-}
 
 }  // namespace
 

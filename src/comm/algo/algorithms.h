@@ -4,12 +4,12 @@
 #include <string>
 #include <string_view>
 
-#include "comm/net/net_call.h"
-#include "comm/steps.h"
+#include "comm/algo/net_call.h"
+#include "comm/queue/steps.h"
 
-// The collectives between machines, written once over messages (net/wire.h). Each is the part of an
-// operation that moves what is too large to travel with its announcement, one algorithm per file.
-// docs/collectives.md says what each costs.
+// The collectives between machines, written once over messages (net/channel.h). Each is the part of
+// an operation that moves what is too large to travel with its announcement, one algorithm per
+// file. docs/collectives.md says what each costs.
 
 namespace trireme::detail {
 

@@ -21,7 +21,7 @@ struct Entry {
 Steps announce_by_doubling(NetCall& call) {
   const int size = call.size();
   const int rank = call.rank();
-  Wire& wire = call.wire();
+  Channel& channel = call.channel();
   // Announcements in the order in which they are passed on: of rank, rank + 1, rank + 2, ...
   std::vector<std::vector<std::byte>> known(1);
   known[0].assign(call.mine().begin(), call.mine().end());
@@ -42,12 +42,14 @@ Steps announce_by_doubling(NetCall& call) {
         static_cast<std::size_t>(count) * (sizeof(Entry) + call.most_announcement_bytes());
     const auto in = std::make_unique_for_overwrite<std::byte[]>(most);
     std::memset(in.get(), 0, sizeof(Entry));
-    Flights flights(wire);
-    flights.add(from,
-                wire.receive(from, Wire::Stream::kCall, in.get(), most, Transport::Length::kUpTo));
-    flights.add(
-        to, wire.send(to, Wire::Stream::kCall, out.data(), out.size(), Transport::Length::kUpTo));
-    co_await Landed(flights);
+    RequestSet requests(channel);
+    requests.add(
+        from,
+        channel.receive(from, Channel::Stream::kCall, in.get(), most, Transport::Length::kUpTo));
+    requests.add(
+        to,
+        channel.send(to, Channel::Stream::kCall, out.data(), out.size(), Transport::Length::kUpTo));
+    co_await Completed(requests);
     const std::byte* at = in.get();
     for (int i = 0; i < count; ++i) {
       Entry entry{};

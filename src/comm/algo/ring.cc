@@ -7,12 +7,12 @@
 
 #include "comm/algo/algorithms.h"
 #include "comm/algo/pieces.h"
-#include "comm/reduce_kernels.h"
+#include "device/stream.h"
 
 namespace trireme::detail {
 namespace {
 
-using Stream = Wire::Stream;
+using Stream = Channel::Stream;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ Steps ring_all_gather(NetCall& call, AllAnnounced& announced) {
   const Operation& op = call.operation();
   const std::size_t element = call.element();
   const int size = call.size();
-  Wire& wire = call.wire();
+  Channel& channel = call.channel();
   const int right = (call.rank() + 1) % size;
   const int left = (call.rank() + size - 1) % size;
   const auto part = [&](int rank) {
@@ -33,16 +33,16 @@ Steps ring_all_gather(NetCall& call, AllAnnounced& announced) {
   if (part(call.rank()) != op.input.bytes() && op.input.size_bytes() > 0) {
     std::memmove(part(call.rank()), op.input.bytes(), op.input.size_bytes());
   }
-  Flights sends(wire);
+  RequestSet sends(channel);
   for (int step = 0; step + 1 < size; ++step) {
     const int going = (call.rank() + size - step) % size;
     const int coming = (call.rank() + size - step - 1) % size;
-    Flights arriving(wire);
-    arriving.add(left, wire.receive(left, Stream::kData, part(coming), bytes_of(coming)));
-    sends.add(right, wire.send(right, Stream::kData, part(going), bytes_of(going)));
-    co_await Landed(arriving);
+    RequestSet arriving(channel);
+    arriving.add(left, channel.receive(left, Stream::kData, part(coming), bytes_of(coming)));
+    sends.add(right, channel.send(right, Stream::kData, part(going), bytes_of(going)));
+    co_await Completed(arriving);
   }
-  co_await Landed(sends);
+  co_await Completed(sends);
 }
 
 // Part c travels from rank c + 1 around to rank c, and grows by one term at each.
@@ -59,7 +59,7 @@ Steps ring_reduction(NetCall& call, AllAnnounced& announced) {
   const std::size_t element = call.element();
   const int size = call.size();
   const int rank = call.rank();
-  Wire& wire = call.wire();
+  Channel& channel = call.channel();
   const int right = (rank + 1) % size;
   const int left = (rank + size - 1) % size;
   std::int64_t longest = 0;
@@ -73,14 +73,15 @@ Steps ring_reduction(NetCall& call, AllAnnounced& announced) {
   };
   const auto bytes_of = [&](int c) { return static_cast<std::size_t>(call.count(c)) * element; };
   const auto combine = [&](const std::byte* partial, int c, std::byte* to, bool last) {
-    const std::byte* terms[] = {partial, input(c)};
+    const device::Term terms[] = {{partial}, {input(c)}};
     const bool average = op.reduce == ReduceOp::kAverage;
-    detail::reduce({.dtype = op.dtype,
-                    .op = average && !last ? ReduceOp::kSum : op.reduce,
-                    .divisor = size,
-                    .inputs = terms,
-                    .outputs = std::span(&to, 1),
-                    .numel = static_cast<std::size_t>(call.count(c))});
+    device::host().reduce({.dtype = op.dtype,
+                           .output_dtype = op.dtype,
+                           .op = average && !last ? ReduceOp::kSum : op.reduce,
+                           .divisor = size,
+                           .range = {0, call.count(c)},
+                           .terms = terms,
+                           .outputs = std::span(&to, 1)});
   };
   std::byte* finished = nullptr;
   if (size == 1) {
@@ -98,12 +99,12 @@ Steps ring_reduction(NetCall& call, AllAnnounced& announced) {
     // Sends the part that has this rank's term by now, receives the one before it in the ring.
     const int going = (rank + size - 1 - step) % size;
     const int coming = (rank + 2 * size - 2 - step) % size;
-    Flights flights(wire);
+    RequestSet requests(channel);
     const std::byte* source = step == 0 ? input(going) : scratch.get() + ((step - 1) % 2) * slot;
     std::byte* target = scratch.get() + (step % 2) * slot;
-    flights.add(left, wire.receive(left, Stream::kData, target, bytes_of(coming)));
-    flights.add(right, wire.send(right, Stream::kData, source, bytes_of(going)));
-    co_await Landed(flights);
+    requests.add(left, channel.receive(left, Stream::kData, target, bytes_of(coming)));
+    requests.add(right, channel.send(right, Stream::kData, source, bytes_of(going)));
+    co_await Completed(requests);
     const bool last = step + 2 == size;
     finished = last && own != nullptr ? own : target;
     combine(target, coming, finished, last);
@@ -111,35 +112,35 @@ Steps ring_reduction(NetCall& call, AllAnnounced& announced) {
   if (op.kind == OpKind::kReduceScatter) {
     co_return;
   }
-  Flights flights(wire);
+  RequestSet requests(channel);
   if (op.kind == OpKind::kReduce) {
     if (rank == op.root) {
       for (int peer = 0; peer < size; ++peer) {
         if (peer != rank) {
-          flights.add(
-              peer,
-              wire.receive(peer,
+          requests.add(peer,
+                       channel.receive(
+                           peer,
                            Stream::kResult,
                            op.output.bytes() + static_cast<std::size_t>(call.begin(peer)) * element,
                            bytes_of(peer)));
         }
       }
     } else {
-      flights.add(op.root, wire.send(op.root, Stream::kResult, finished, bytes_of(rank)));
+      requests.add(op.root, channel.send(op.root, Stream::kResult, finished, bytes_of(rank)));
     }
-    co_await Landed(flights);
+    co_await Completed(requests);
     co_return;
   }
   for (int step = 0; step + 1 < size; ++step) {
     const int going = (rank + size - step) % size;
     const int coming = (rank + size - step - 1) % size;
-    Flights round(wire);
+    RequestSet round(channel);
     const auto part = [&](int c) {
       return op.output.bytes() + static_cast<std::size_t>(call.begin(c)) * element;
     };
-    round.add(left, wire.receive(left, Stream::kResult, part(coming), bytes_of(coming)));
-    round.add(right, wire.send(right, Stream::kResult, part(going), bytes_of(going)));
-    co_await Landed(round);
+    round.add(left, channel.receive(left, Stream::kResult, part(coming), bytes_of(coming)));
+    round.add(right, channel.send(right, Stream::kResult, part(going), bytes_of(going)));
+    co_await Completed(round);
   }
 }
 

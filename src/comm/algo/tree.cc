@@ -25,10 +25,10 @@ Steps tree_broadcast(NetCall& call, AllAnnounced& announced) {
       children.push_back(rank_of(number + bit));
     }
   }
-  Wire& wire = call.wire();
+  Channel& channel = call.channel();
   const std::byte* source = call.rank() == op.root ? op.input.bytes() : op.output.bytes();
   const Pieces pieces({0, op.total}, call.element());
-  std::vector<Flights> arriving = make_flights(wire, pieces.count());
+  std::vector<RequestSet> arriving = request_sets(channel, pieces.count());
   const auto bytes_of = [&](std::size_t piece) {
     return static_cast<std::size_t>(pieces[piece].size()) * call.element();
   };
@@ -38,22 +38,24 @@ Steps tree_broadcast(NetCall& call, AllAnnounced& announced) {
   if (number != 0) {
     const int parent = rank_of(number - (number & -number));
     for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
-      arriving[piece].add(
-          parent,
-          wire.receive(
-              parent, Wire::Stream::kData, op.output.bytes() + offset_of(piece), bytes_of(piece)));
+      arriving[piece].add(parent,
+                          channel.receive(parent,
+                                          Channel::Stream::kData,
+                                          op.output.bytes() + offset_of(piece),
+                                          bytes_of(piece)));
     }
   }
-  Flights sends(wire);
+  RequestSet sends(channel);
   for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
-    co_await Landed(arriving[piece]);
+    co_await Completed(arriving[piece]);
     for (const int child : children) {
-      sends.add(child,
-                wire.send(child, Wire::Stream::kData, source + offset_of(piece), bytes_of(piece)));
+      sends.add(
+          child,
+          channel.send(child, Channel::Stream::kData, source + offset_of(piece), bytes_of(piece)));
     }
   }
   co_await announced;
-  co_await Landed(sends);
+  co_await Completed(sends);
 }
 
 }  // namespace trireme::detail

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/matching.h"
-#include "comm/net/wire.h"
+#include "comm/algo/channel.h"
+#include "comm/order/matching.h"
 #include "trireme/core/index.h"
 
 // Note [hierarchy]
@@ -23,14 +23,6 @@
 
 namespace trireme::detail {
 namespace {
-
-// A communicator's way in, for operations that are already checked.
-class Door : public Communicator {
- public:
-  static Work issue(Communicator& to, Operation operation) {
-    return submit_to(to, std::move(operation));
-  }
-};
 
 // What a rank of a machine tells the others of its call.
 struct FactsInside {
@@ -72,9 +64,9 @@ Operation barrier_of() {
 
 }  // namespace
 
-Steps run_flat(NetCommunicator& flat, const Operation& op) {
+Steps run_flat(OperationQueue& flat, const Operation& op) {
   Operation copy = op;
-  co_await PartDone(flat.submit(std::move(copy)), [](int rank) { return rank; });
+  co_await PartDone(flat.issue(std::move(copy)), [](int rank) { return rank; });
 }
 
 Steps HierarchicalCollectives::run(const Operation& op, std::uint32_t sequence) {
@@ -101,7 +93,7 @@ Steps HierarchicalCollectives::run(const Operation& op, std::uint32_t sequence) 
 // would not hear of it from `flat_`.
 Steps HierarchicalCollectives::directly(const Operation& op, std::uint32_t sequence) {
   Operation copy = op;
-  PartDone whole(flat_.submit(std::move(copy)), [](int rank) { return rank; });
+  PartDone whole(flat_.issue(std::move(copy)), [](int rank) { return rank; });
   PartDone column = between(barrier_of(), op);
   Part inside_too(agree_inside(op, sequence, nullptr));
   co_await inside_too;
@@ -113,17 +105,18 @@ Steps HierarchicalCollectives::directly(const Operation& op, std::uint32_t seque
 
 PartDone HierarchicalCollectives::inside(Operation part) {
   return PartDone(
-      Door::issue(inside_, std::move(part)),
+      inside_.issue(std::move(part)),
       [first = grid_.first_rank(grid_.node)](int rank) { return first + rank; },
-      [this](int rank) { return flat_.name(rank); });
+      [this](int rank) { return flat_.backend().name(rank); });
 }
 
-PartDone HierarchicalCollectives::between(Operation part, const Operation& outer) {
-  return PartDone(between_.submit_as(std::move(part), facts_of(outer)), rank_of_column());
+PartDone HierarchicalCollectives::between(Operation part, const Operation& whole) {
+  part.whole = facts_of(whole);
+  return PartDone(between_.issue(std::move(part)), rank_of_column());
 }
 
 std::unique_ptr<PartDone> HierarchicalCollectives::message(Operation part) {
-  return std::make_unique<PartDone>(between_.submit(std::move(part)), rank_of_column());
+  return std::make_unique<PartDone>(between_.issue(std::move(part)), rank_of_column());
 }
 
 std::function<int(int)> HierarchicalCollectives::rank_of_column() const {
@@ -152,7 +145,7 @@ Steps HierarchicalCollectives::agree_inside(const Operation& op,
                     call_of(mine),
                     grid_.first_rank(grid_.node) + peer,
                     call_of(theirs),
-                    [&](int rank) { return flat_.name(rank); });
+                    [&](int rank) { return flat_.backend().name(rank); });
     counts[index(peer)] = theirs.absent * static_cast<std::int64_t>(sizeof(Range));
     ranges += theirs.absent;
   }
@@ -167,10 +160,6 @@ Steps HierarchicalCollectives::agree_inside(const Operation& op,
     absent->emplace_back(at, at + facts.absent);
     at += facts.absent;
   }
-}
-
-std::int64_t HierarchicalCollectives::elements_before(const Operation& op, int rank) {
-  return std::accumulate(op.counts.begin(), op.counts.begin() + rank, std::int64_t{0});
 }
 
 Counts HierarchicalCollectives::counts_of(const Operation& op, int machine) const {
@@ -231,7 +220,8 @@ Steps HierarchicalCollectives::all_gather(const Operation& op, std::uint32_t seq
   co_await Part(agree_inside(op, sequence, nullptr));
   const std::size_t element = dtype_bytes(op.dtype);
   const auto at = [&](int rank) {
-    return op.output.bytes() + static_cast<std::size_t>(elements_before(op, rank)) * element;
+    return op.output.bytes() +
+           static_cast<std::size_t>(sum_before(op.counts.data(), rank)) * element;
   };
   // Checks that the machines make the same call; the data does not wait for it.
   PartDone same = between(barrier_of(), op);

@@ -6,10 +6,8 @@
 #include <vector>
 
 #include "comm/hierarchy/part_done.h"
-#include "comm/net/net_communicator.h"
-#include "comm/steps.h"
-#include "trireme/comm/communicator.h"
-#include "trireme/comm/operation.h"
+#include "comm/queue/operation_queue.h"
+#include "comm/queue/steps.h"
 
 namespace trireme::detail {
 
@@ -31,16 +29,17 @@ struct MachineGrid {
 // Note [hierarchy]. What they are made of belongs to the owner and outlives the steps.
 class HierarchicalCollectives {
  public:
-  // `inside`: the ranks of this machine. `between`: this rank's column. `flat`: all ranks.
+  // `inside`: the ranks of this machine. `between`: this rank's column. `flat`: all ranks. Parts of
+  // one communicator (QueueOptions::part).
   // `sum_group`: of sums whose call names no other.
   HierarchicalCollectives(const MachineGrid& grid,
                           int sum_group,
-                          Communicator& inside,
-                          NetCommunicator& between,
-                          NetCommunicator& flat)
+                          OperationQueue& inside,
+                          OperationQueue& between,
+                          OperationQueue& flat)
       : grid_(grid), sum_group_(sum_group), inside_(inside), between_(between), flat_(flat) {}
 
-  // The steps of an operation, the world's number `sequence`. `op` outlives them.
+  // The steps of an operation, number `sequence` of the whole. `op` outlives them.
   Steps run(const Operation& op, std::uint32_t sequence);
 
  private:
@@ -60,26 +59,24 @@ class HierarchicalCollectives {
                      std::uint32_t sequence,
                      std::vector<std::vector<Range>>* absent);
 
-  // A part of an operation; `outer` is the whole.
+  // A part of an operation, and of the `whole`.
   PartDone inside(Operation part);
-  PartDone between(Operation part, const Operation& outer);
+  PartDone between(Operation part, const Operation& whole);
   // A message to or from another rank of the column.
   std::unique_ptr<PartDone> message(Operation part);
   std::function<int(int)> rank_of_column() const;
 
-  // Elements of the ranks before `rank`.
-  static std::int64_t elements_before(const Operation& op, int rank);
   // What the ranks of a machine have of the whole.
   Counts counts_of(const Operation& op, int machine) const;
 
   const MachineGrid grid_;
   const int sum_group_;
-  Communicator& inside_;
-  NetCommunicator& between_;
-  NetCommunicator& flat_;
+  OperationQueue& inside_;
+  OperationQueue& between_;
+  OperationQueue& flat_;
 };
 
 // The operation as it is, by all ranks of the world directly. `op` outlives the steps.
-Steps run_flat(NetCommunicator& flat, const Operation& op);
+Steps run_flat(OperationQueue& flat, const Operation& op);
 
 }  // namespace trireme::detail

@@ -4,10 +4,10 @@
 #include <span>
 #include <utility>
 
+#include "comm/algo/channel.h"
 #include "comm/hierarchy/hierarchical_collectives.h"
-#include "comm/net/wire.h"
-#include "comm/reduce_kernels.h"
-#include "comm/sum_chain.h"
+#include "comm/order/matching.h"
+#include "device/stream.h"
 #include "trireme/core/index.h"
 
 // all_reduce and reduce_scatter of Note [hierarchy].
@@ -45,24 +45,19 @@ ReduceOp without_division(ReduceOp op) {
 void finish(
     const Operation& op, int ranks, std::byte* sums, std::int64_t numel, std::byte* result) {
   const Dtype wide = sum_dtype(op);
-  if (op.reduce == ReduceOp::kAverage && numel > 0) {
-    const std::byte* input = sums;
-    reduce({.dtype = wide,
-            .op = ReduceOp::kAverage,
-            .divisor = ranks,
-            .inputs = std::span(&input, 1),
-            .outputs = std::span(&sums, 1),
-            .numel = static_cast<std::size_t>(numel)});
-  }
-  if (result == sums || numel == 0) {
+  const Dtype dtype = result == sums ? wide : op.dtype;
+  if (op.reduce != ReduceOp::kAverage) {
+    device::host().copy({result, numel, dtype}, {sums, numel, wide});
     return;
   }
-  if (wide != op.dtype) {
-    round_floats(
-        op.dtype, reinterpret_cast<const float*>(sums), result, static_cast<std::size_t>(numel));
-  } else {
-    std::memcpy(result, sums, static_cast<std::size_t>(numel) * dtype_bytes(wide));
-  }
+  const device::Term sum{sums};
+  device::host().reduce({.dtype = wide,
+                         .output_dtype = dtype,
+                         .op = ReduceOp::kAverage,
+                         .divisor = ranks,
+                         .range = {0, numel},
+                         .terms = std::span(&sum, 1),
+                         .outputs = std::span(&result, 1)});
 }
 
 }  // namespace
@@ -150,13 +145,14 @@ Steps HierarchicalCollectives::reduce_scatter(const Operation& op, std::uint32_t
     local.dtype = op.dtype;
     local.counts = counts_of(op, other);
     local.total = std::accumulate(local.counts.begin(), local.counts.end(), std::int64_t{0});
-    const Range region{elements_before(op, first), elements_before(op, first) + local.total};
+    const Range region{sum_before(op.counts.data(), first),
+                       sum_before(op.counts.data(), first) + local.total};
     local.terms.absent = clipped(op.terms.absent, region, 0);
     local.input = ConstSpan(
         op.input.bytes() + static_cast<std::size_t>(region.begin) * element, local.total, op.dtype);
     const std::int64_t count = column_counts[index(other)];
     local.output = Span(sums.get() + static_cast<std::size_t>(at) * dtype_bytes(wide), count, wide);
-    const std::int64_t mine = elements_before(op, first + grid_.local);
+    const std::int64_t mine = sum_before(op.counts.data(), first + grid_.local);
     const auto without = clipped(nobodys, {mine, mine + count}, at);
     terms.absent.insert(terms.absent.end(), without.begin(), without.end());
     if (other == grid_.node) {
@@ -171,17 +167,7 @@ Steps HierarchicalCollectives::reduce_scatter(const Operation& op, std::uint32_t
   if (!straight) {
     // A sum that nobody contributes to keeps what the output had, also through the wider type.
     scratch.resize(static_cast<std::size_t>(op.output.numel()) * dtype_bytes(wide));
-    std::byte* to = scratch.data();
-    const std::byte* from = op.output.bytes();
-    if (op.output.numel() > 0) {
-      reduce({.dtype = op.dtype,
-              .op = ReduceOp::kSum,
-              .divisor = 1,
-              .inputs = std::span(&from, 1),
-              .outputs = std::span(&to, 1),
-              .numel = static_cast<std::size_t>(op.output.numel()),
-              .widen = true});
-    }
+    device::host().copy({scratch.data(), op.output.numel(), wide}, op.output);
   }
   Operation column;
   column.kind = OpKind::kReduceScatter;

@@ -25,15 +25,6 @@ std::vector<int> PartDone::missing() {
   return ranks;
 }
 
-CommError lost_rank(CommError::Reason reason, int rank, const std::string& name) {
-  return CommError(reason,
-                   rank,
-                   concat(name,
-                          reason == CommError::Reason::kPeerDied
-                              ? " ended without leaving the world: it crashed or was killed"
-                              : " left the world while others were still waiting for it"));
-}
-
 CommError PartDone::of_the_world(const CommError& error) const {
   using Reason = CommError::Reason;
   const int rank = error.peer() < 0 ? -1 : world_rank_(error.peer());

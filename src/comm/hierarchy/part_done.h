@@ -4,17 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "comm/steps.h"
+#include "comm/queue/backend.h"
+#include "comm/queue/steps.h"
 #include "trireme/comm/work.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
 
-// A lost rank of the world in its words. `name`: of that rank.
-CommError lost_rank(CommError::Reason reason, int rank, const std::string& name);
-
 // An operation of a part of the world has finished. What it waits for and why it fails is told in
-// the ranks of the world.
+// the ranks of the whole.
 class PartDone final : public Condition {
  public:
   // `world_rank`: of a rank of the part. `name`: of a rank of the world, where the part's own words

@@ -7,7 +7,7 @@
 
 #include <mpi.h>
 
-#include "comm/net/transport.h"
+#include "comm/transport/transport.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -71,26 +71,27 @@ class MpiTransport final : public Transport {
     return concat("MPI (", whole.substr(0, whole.find_first_of(",\n")), ")");
   }
 
-  Ticket send(
+  Request send(
       int to, std::uint32_t tag, const std::byte* data, std::size_t bytes, Length) override {
     return start(to, bytes, [&](std::size_t begin, int count, MPI_Request* request) {
       return MPI_Isend(data + begin, count, MPI_BYTE, to, static_cast<int>(tag), comm_, request);
     });
   }
-  Ticket receive(int from, std::uint32_t tag, std::byte* data, std::size_t bytes, Length) override {
+  Request receive(
+      int from, std::uint32_t tag, std::byte* data, std::size_t bytes, Length) override {
     return start(from, bytes, [&](std::size_t begin, int count, MPI_Request* request) {
       return MPI_Irecv(data + begin, count, MPI_BYTE, from, static_cast<int>(tag), comm_, request);
     });
   }
 
-  bool finished(Ticket& ticket) override {
-    if (!ticket.pending()) {
+  bool finished(Request& request) override {
+    if (!request.pending()) {
       return true;
     }
     if (abandoned_) {
       return false;
     }
-    auto* parcel = static_cast<Parcel*>(ticket.handle());
+    auto* parcel = static_cast<Parcel*>(request.handle());
     while (!parcel->requests.empty()) {
       int done = 0;
       const int code = MPI_Test(&parcel->requests.back(), &done, MPI_STATUS_IGNORE);
@@ -110,7 +111,7 @@ class MpiTransport final : public Transport {
       parcel->requests.pop_back();
     }
     delete parcel;
-    ticket.clear();
+    request.clear();
     return true;
   }
 
@@ -120,22 +121,22 @@ class MpiTransport final : public Transport {
     failed() = true;
   }
 
-  void drop(Ticket& ticket) override {
-    if (!ticket.pending() || abandoned_) {
-      ticket.clear();
+  void drop(Request& request) override {
+    if (!request.pending() || abandoned_) {
+      request.clear();
       return;
     }
     int done = 0;
     MPI_Finalized(&done);
-    auto* parcel = static_cast<Parcel*>(ticket.handle());
-    for (MPI_Request& request : parcel->requests) {
+    auto* parcel = static_cast<Parcel*>(request.handle());
+    for (MPI_Request& part : parcel->requests) {
       if (done == 0) {
-        MPI_Cancel(&request);
-        MPI_Request_free(&request);
+        MPI_Cancel(&part);
+        MPI_Request_free(&part);
       }
     }
     delete parcel;
-    ticket.clear();
+    request.clear();
   }
 
   bool progress() override {
@@ -163,7 +164,7 @@ class MpiTransport final : public Transport {
  private:
   // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker): finished() tests the requests
   template <class Start>
-  Ticket start(int peer, std::size_t bytes, const Start& one) {
+  Request start(int peer, std::size_t bytes, const Start& one) {
     auto parcel = std::make_unique<Parcel>();
     parcel->peer = peer;
     std::size_t begin = 0;
@@ -177,7 +178,7 @@ class MpiTransport final : public Transport {
       parcel->requests.push_back(request);
       begin += count;
     } while (begin < bytes);
-    return Ticket(parcel.release());
+    return Request(parcel.release());
   }
   // NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
 

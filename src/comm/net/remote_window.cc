@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/core/log.h"
 
 namespace trireme::detail {
@@ -47,20 +48,12 @@ std::vector<std::string> exchange_through(Communicator& ranks, const std::string
 class RemoteWindow final : public Window {
  public:
   RemoteWindow(std::unique_ptr<Transport> transport,
-               const std::vector<Member>& members,
-               Milliseconds timeout,
-               const std::byte* data,
-               std::size_t bytes,
-               std::shared_ptr<std::atomic<std::int64_t>> network_bytes,
-               FindFailure find_failure)
+               std::vector<Member> members,
+               WindowOptions options)
       : transport_(std::move(transport)),
-        members_(members),
-        timeout_(timeout),
-        data_(data),
-        bytes_(bytes),
-        network_bytes_(std::move(network_bytes)),
-        find_failure_(std::move(find_failure)),
-        posts_(members.size()) {
+        members_(std::move(members)),
+        options_(std::move(options)),
+        posts_(members_.size()) {
     for (int rank = 0; rank < transport_->size(); ++rank) {
       if (rank != transport_->rank()) {
         expect(rank);
@@ -78,7 +71,7 @@ class RemoteWindow final : public Window {
     transport_->wake();
     thread_.join();
     for (Post& post : posts_) {
-      transport_->drop(post.ticket);
+      transport_->drop(post.request);
     }
   }
 
@@ -87,7 +80,7 @@ class RemoteWindow final : public Window {
       return;
     }
     if (rank == transport_->rank()) {
-      std::memcpy(to, data_ + offset, bytes);
+      std::memcpy(to, options_.memory.data() + offset, bytes);
       return;
     }
     auto reading = std::make_shared<Reading>();
@@ -102,8 +95,8 @@ class RemoteWindow final : public Window {
       transport_->wake();
     }
     const auto ended = [&] { return reading->done || reading->failure; };
-    // Not `timeout_` itself: one without an end would not fit the clock.
-    const bool over = changed_.wait_for(lock, Deadline(timeout_).left(), ended);
+    // Not the timeout itself: one without an end would not fit the clock.
+    const bool over = changed_.wait_for(lock, Deadline(options_.timeout).left(), ended);
     if (!over) {
       // The answer must not come later, into memory that is the caller's again.
       gives_up_on_ = rank;
@@ -114,27 +107,20 @@ class RemoteWindow final : public Window {
       return;
     }
     lock.unlock();
-    const Member& member = members_[static_cast<std::size_t>(rank)];
     const std::string what = concat("rank ",
                                     transport_->rank(),
                                     " could not read ",
                                     bytes,
-                                    " bytes of rank ",
-                                    rank,
-                                    " (pid ",
-                                    member.pid,
-                                    " on machine ",
-                                    member.node,
-                                    ", ",
-                                    member.host,
-                                    "): ");
+                                    " bytes of ",
+                                    name_of(members_[static_cast<std::size_t>(rank)]),
+                                    ": ");
     if (!over) {
       throw CommError(CommError::Reason::kTimeout,
                       rank,
-                      concat(what, "no answer in ", timeout_.count() / 1000, " s"));
+                      concat(what, "no answer in ", options_.timeout.count() / 1000, " s"));
     }
     // A rank that has ended because another is lost is not the one to name.
-    if (const auto first = find_failure_()) {
+    if (const auto first = options_.find_failure()) {
       throw CommError(first->reason(), first->peer(), what + first->what());
     }
     const Break& why = *reading->failure;  // which may have been another read's
@@ -144,7 +130,7 @@ class RemoteWindow final : public Window {
  private:
   struct Post {  // a question that may come from a rank
     Question question{};
-    Ticket ticket;
+    Request request;
   };
   // Why nothing can be read any more.
   struct Break {
@@ -156,19 +142,19 @@ class RemoteWindow final : public Window {
     int rank = 0;
     Question question{};
     std::byte* to = nullptr;
-    Ticket asked;
-    Ticket answered;
+    Request asked;
+    Request answered;
     bool done = false;
     std::optional<Break> failure;
   };
 
   void expect(int rank) {
     Post& post = posts_[static_cast<std::size_t>(rank)];
-    post.ticket = transport_->receive(rank,
-                                      kAsk,
-                                      reinterpret_cast<std::byte*>(&post.question),
-                                      sizeof(post.question),
-                                      Transport::Length::kUpTo);
+    post.request = transport_->receive(rank,
+                                       kAsk,
+                                       reinterpret_cast<std::byte*>(&post.question),
+                                       sizeof(post.question),
+                                       Transport::Length::kUpTo);
   }
 
   // Nothing is moved any more: not to those who read here, nor to those who read elsewhere.
@@ -185,7 +171,7 @@ class RemoteWindow final : public Window {
   }
 
   void serve() {
-    std::deque<Ticket> answers;
+    std::deque<Request> answers;
     std::deque<std::shared_ptr<Reading>> readings;
     for (;;) {
       std::optional<int> gives_up_on;
@@ -211,8 +197,8 @@ class RemoteWindow final : public Window {
       bool moved = transport_->progress();
       for (int rank = 0; rank < transport_->size(); ++rank) {
         Post& post = posts_[static_cast<std::size_t>(rank)];
-        // A question that was there before it was asked for has an empty ticket at once.
-        if (rank != transport_->rank() && transport_->finished(post.ticket)) {
+        // A question that was there before it was asked for has an empty request at once.
+        if (rank != transport_->rank() && transport_->finished(post.request)) {
           moved = true;
           answers.push_back(answer(rank, post.question));
           expect(rank);
@@ -247,10 +233,11 @@ class RemoteWindow final : public Window {
                                      Transport::Length::kUpTo);
   }
 
-  Ticket answer(int rank, const Question& question) {
+  Request answer(int rank, const Question& question) {
     // A question of ours is always inside; one that is not would be a bug on the other side.
-    const std::size_t offset = std::min<std::size_t>(question.offset, bytes_);
-    const std::size_t bytes = std::min<std::size_t>(question.bytes, bytes_ - offset);
+    const std::size_t offset = std::min<std::size_t>(question.offset, options_.memory.size());
+    const std::size_t bytes =
+        std::min<std::size_t>(question.bytes, options_.memory.size() - offset);
     if (bytes != question.bytes) {
       log(LogLevel::kError,
           concat("rank ",
@@ -261,9 +248,11 @@ class RemoteWindow final : public Window {
     }
     if (members_[static_cast<std::size_t>(rank)].node !=
         members_[static_cast<std::size_t>(transport_->rank())].node) {
-      network_bytes_->fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+      options_.network_bytes->fetch_add(static_cast<std::int64_t>(bytes),
+                                        std::memory_order_relaxed);
     }
-    return transport_->send(rank, kAnswer, data_ + offset, bytes, Transport::Length::kExact);
+    return transport_->send(
+        rank, kAnswer, options_.memory.data() + offset, bytes, Transport::Length::kExact);
   }
 
   bool finish(std::deque<std::shared_ptr<Reading>>& readings) {
@@ -283,12 +272,8 @@ class RemoteWindow final : public Window {
   }
 
   std::unique_ptr<Transport> transport_;
-  const std::vector<Member> members_;
-  const Milliseconds timeout_;
-  const std::byte* data_;
-  const std::size_t bytes_;
-  const std::shared_ptr<std::atomic<std::int64_t>> network_bytes_;
-  const FindFailure find_failure_;
+  const std::vector<Member> members_;  // by rank
+  const WindowOptions options_;
   std::vector<Post> posts_;  // by rank; the thread's
 
   std::mutex mutex_;
@@ -304,22 +289,17 @@ class RemoteWindow final : public Window {
 }  // namespace
 
 std::unique_ptr<Window> make_remote_window(Communicator& ranks,
-                                           Transport& transport,
-                                           const std::vector<Member>& members,
-                                           Milliseconds timeout,
-                                           const std::byte* data,
-                                           std::size_t bytes,
-                                           std::shared_ptr<std::atomic<std::int64_t>> network_bytes,
-                                           FindFailure find_failure) {
-  auto own =
-      transport.duplicate([&](const std::string& mine) { return exchange_through(ranks, mine); });
-  return std::make_unique<RemoteWindow>(std::move(own),
-                                        members,
-                                        timeout,
-                                        data,
-                                        bytes,
-                                        std::move(network_bytes),
-                                        std::move(find_failure));
+                                           const Network& network,
+                                           WindowOptions options) {
+  TRIREME_CHECK(index(ranks.size()) == network.members().size(),
+                "expose: expected a communicator of all ",
+                network.members().size(),
+                " ranks of the world, found a group of ",
+                ranks.size(),
+                ": expose the memory in the world, before it is split");
+  auto own = network.transport()->duplicate(
+      [&](const std::string& mine) { return exchange_through(ranks, mine); });
+  return std::make_unique<RemoteWindow>(std::move(own), network.members(), std::move(options));
 }
 
 }  // namespace trireme::detail

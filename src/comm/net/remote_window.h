@@ -2,38 +2,28 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
+#include <span>
 
-#include "comm/net/transport.h"
-#include "comm/rendezvous/member.h"
+#include "comm/net/network.h"
+#include "comm/queue/backend.h"
 #include "trireme/comm/communicator.h"
 #include "trireme/comm/window.h"
 #include "trireme/core/deadline.h"
-#include "trireme/core/error.h"
 
 namespace trireme::detail {
 
-// What has ended the world of a rank that cannot be read any more, where that is known.
-using FindFailure = std::function<std::optional<CommError>()>;
-// News of a loss is there at once, but for goodbyes that may be on their way.
-inline constexpr Milliseconds kTimeToFindFailures{1000};
-
-// A window over messages of its own, which a thread sends and answers. Collective over `ranks`,
-// whose numbers are those of `transport`. `network_bytes` grows by what is sent to other machines.
+// A window over messages of its own, which a thread sends and answers. Collective over `ranks`, all
+// of the network's.
+struct WindowOptions {
+  Milliseconds timeout{0};
+  std::span<const std::byte> memory;  // what this rank exposes
+  // Grows by what is sent to other machines.
+  std::shared_ptr<std::atomic<std::int64_t>> network_bytes;
+  FindFailure find_failure;
+};
 std::unique_ptr<Window> make_remote_window(Communicator& ranks,
-                                           Transport& transport,
-                                           const std::vector<Member>& members,
-                                           Milliseconds timeout,
-                                           const std::byte* data,
-                                           std::size_t bytes,
-                                           std::shared_ptr<std::atomic<std::int64_t>> network_bytes,
-                                           FindFailure find_failure);
-
-// Throws MemoryError on every rank when one of them has a `failure`. Collective.
-void agree_on_memory(Communicator& ranks, const std::string& failure);
+                                           const Network& network,
+                                           WindowOptions options);
 
 }  // namespace trireme::detail

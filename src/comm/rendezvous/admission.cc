@@ -8,7 +8,7 @@
 #include <sodium.h>
 #include <unistd.h>
 
-#include "comm/fixed_text.h"
+#include "comm/rendezvous/fixed_text.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 #include "trireme/core/printable.h"

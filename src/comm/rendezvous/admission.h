@@ -6,9 +6,9 @@
 #include <string>
 #include <type_traits>
 
-#include "comm/rendezvous/channel.h"
+#include "comm/rendezvous/unix_link.h"
 
-// The conversation that lets a process into a job (docs/architecture.md, "Admission"):
+// The conversation that lets a process into a job (docs/mechanisms.md, "Admission"):
 //
 //   joiner -> rank 0   Greeting      a fresh number, and which world of which job it comes for
 //   rank 0 -> joiner   Challenge     a fresh number, and a proof that rank 0 knows the token
@@ -22,7 +22,7 @@
 
 namespace trireme::detail {
 
-constexpr std::uint32_t kProtocol = 4;
+constexpr std::uint32_t kProtocol = 5;
 using Nonce = std::array<std::uint8_t, 32>;
 using ProofBytes = std::array<std::uint8_t, 32>;
 using JobDigest = std::array<std::uint8_t, 32>;

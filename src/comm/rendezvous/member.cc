@@ -7,13 +7,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/fixed_text.h"
-#include "comm/rendezvous/tcp_channel.h"
+#include "comm/rendezvous/fixed_text.h"
+#include "comm/rendezvous/packing.h"
 #include "trireme/core/error.h"
 #include "trireme/core/printable.h"
 
 namespace trireme::detail {
 namespace {
+
+constexpr std::size_t kLongestHost = sizeof(NetHello{}.host) - 1;
 
 std::string host_name() {
   char name[64] = {};
@@ -34,12 +36,6 @@ std::string network_id() {
   return stat("/proc/self/ns/net", &status) == 0 ? std::to_string(status.st_ino) : "";
 }
 
-struct PackedMember {
-  std::int32_t rank, pid, local_rank, local_size;
-  char host[64], kernel[64], network[64];
-  std::array<std::uint64_t, 16> cpus;
-};
-
 }  // namespace
 
 NetHello make_net_hello(const Identity& identity, int local_rank, int local_size) {
@@ -59,7 +55,7 @@ Member member_of(const NetHello& said) {
   member.pid = said.hello.pid;
   member.local_rank = said.local_rank;
   member.local_size = said.local_size;
-  member.host = printable(text_of(said.host), sizeof(said.host) - 1);
+  member.host = printable(text_of(said.host), kLongestHost);
   member.kernel = text_of(said.kernel);
   member.network = text_of(said.network);
   std::copy(std::begin(said.hello.cpus), std::end(said.hello.cpus), member.cpus.begin());
@@ -67,43 +63,42 @@ Member member_of(const NetHello& said) {
 }
 
 std::string pack_members(const std::vector<Member>& members) {
-  std::string text;
+  Packer fields;
+  fields.number(static_cast<std::int64_t>(members.size()));
   for (const Member& member : members) {
-    PackedMember packed{};
-    packed.rank = member.rank;
-    packed.pid = member.pid;
-    packed.local_rank = member.local_rank;
-    packed.local_size = member.local_size;
-    packed.cpus = member.cpus;
-    copy_text(packed.host, member.host);
-    copy_text(packed.kernel, member.kernel);
-    copy_text(packed.network, member.network);
-    text += TcpChannel::bytes_of(packed);
+    fields.number(member.rank)
+        .number(member.pid)
+        .number(member.local_rank)
+        .number(member.local_size)
+        .text(member.host)
+        .text(member.kernel)
+        .text(member.network);
+    for (const std::uint64_t word : member.cpus) {
+      fields.number(static_cast<std::int64_t>(word));
+    }
   }
-  return text;
+  return fields.take();
 }
 
-std::vector<Member> unpack_members(const std::string& text) {
+std::optional<std::vector<Member>> unpack_members(const std::string& bytes) {
+  constexpr int kMostRanks = 1 << 20;
+  Unpacker fields(bytes);
   std::vector<Member> members;
-  for (std::size_t at = 0; at + sizeof(PackedMember) <= text.size(); at += sizeof(PackedMember)) {
-    PackedMember packed{};
-    TcpChannel::read_into(text.substr(at, sizeof(packed)), &packed);
+  for (int left = fields.number_in(0, kMostRanks); left > 0 && !fields.failed(); --left) {
     Member member;
-    member.rank = packed.rank;
-    member.pid = packed.pid;
-    member.local_rank = packed.local_rank;
-    member.local_size = packed.local_size;
-    member.host = printable(text_of(packed.host), sizeof(packed.host) - 1);
-    member.kernel = text_of(packed.kernel);
-    member.network = text_of(packed.network);
-    member.cpus = packed.cpus;
+    member.rank = fields.number_in(0, kMostRanks);
+    member.pid = fields.number_in(0, kAny);
+    member.local_rank = fields.number_in(0, kMostRanks);
+    member.local_size = fields.number_in(1, kMostRanks);
+    member.host = printable(fields.text(), kLongestHost);
+    member.kernel = fields.text();
+    member.network = fields.text();
+    for (std::uint64_t& word : member.cpus) {
+      word = static_cast<std::uint64_t>(fields.number());
+    }
     members.push_back(std::move(member));
   }
-  return members;
-}
-
-std::size_t packed_members_bytes(std::size_t count) {
-  return count * sizeof(PackedMember);
+  return fields.complete() ? std::optional(std::move(members)) : std::nullopt;
 }
 
 void number_machines(std::vector<Member>& members) {

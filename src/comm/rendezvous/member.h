@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,9 @@ struct NetHello {
 NetHello make_net_hello(const Identity& identity, int local_rank, int local_size);
 Member member_of(const NetHello& said);
 
-// Members as bytes and back.
+// Members as bytes and back; nothing where the bytes are none of ours.
 std::string pack_members(const std::vector<Member>& members);
-std::vector<Member> unpack_members(const std::string& text);
-std::size_t packed_members_bytes(std::size_t count);
+std::optional<std::vector<Member>> unpack_members(const std::string& bytes);
 
 // Numbers the machines by their first ranks. Throws where the ranks of one do not follow each
 // other.

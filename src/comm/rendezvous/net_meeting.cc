@@ -8,6 +8,7 @@
 #include <poll.h>
 
 #include "comm/rendezvous/accept_pause.h"
+#include "comm/rendezvous/packing.h"
 #include "comm/rendezvous/remarks.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
@@ -25,28 +26,8 @@ constexpr Milliseconds kPatienceInACrowd{500};
 constexpr Milliseconds kTimeToTell{1000};  // the others that a rank is lost
 constexpr std::int32_t kNobodyLost = -1;
 
-static_assert(sizeof(Introduction<NetHello>) <= TcpChannel::kLongestFromStranger);
-static_assert(sizeof(Verdict) <= TcpChannel::kLongestFromStranger);
-
-// Lists of byte strings in one message.
-std::string pack_list(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    text += TcpChannel::bytes_of(static_cast<std::uint32_t>(part.size())) + part;
-  }
-  return text;
-}
-
-std::vector<std::string> unpack_list(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t at = 0; at + sizeof(std::uint32_t) <= text.size();) {
-    std::uint32_t length = 0;
-    TcpChannel::read_into(text.substr(at, sizeof(length)), &length);
-    parts.push_back(text.substr(at + sizeof(length), length));
-    at += sizeof(length) + length;
-  }
-  return parts;
-}
+static_assert(sizeof(Introduction<NetHello>) <= TcpLink::kLongestFromStranger);
+static_assert(sizeof(Verdict) <= TcpLink::kLongestFromStranger);
 
 // Rank 0's side: talks to several strangers at once, so that one that stays silent holds nobody up.
 class NetHost {
@@ -81,12 +62,12 @@ class NetHost {
     }
   }
 
-  std::vector<TcpChannel> take_links() { return std::move(links_); }
+  std::vector<TcpLink> take_links() { return std::move(links_); }
   std::vector<Member> take_members() { return std::move(members_); }
 
  private:
   struct Conversation {
-    TcpChannel channel;
+    TcpLink link;
     bool challenged = false;
     Greeting greeting{};
     Challenge challenge{};
@@ -97,9 +78,9 @@ class NetHost {
     const bool takes_more = talks_.size() < kMostStrangers && pause_.over();
     std::vector<pollfd> entries{{takes_more ? own_.get() : -1, POLLIN, 0}};
     for (const Conversation& talk : talks_) {
-      entries.push_back({talk.channel.fd(), POLLIN, 0});
+      entries.push_back({talk.link.fd(), POLLIN, 0});
     }
-    for (const TcpChannel& link : links_) {
+    for (const TcpLink& link : links_) {
       entries.push_back({link.valid() ? link.fd() : -1, POLLIN, 0});
     }
     poll(entries.data(),
@@ -132,7 +113,7 @@ class NetHost {
         }
         break;
       }
-      talks_.push_back({.channel = TcpChannel(std::move(fd))});
+      talks_.push_back({.link = TcpLink(std::move(fd))});
     }
   }
 
@@ -145,19 +126,19 @@ class NetHost {
   // True while the conversation goes on.
   bool listen_to(Conversation& talk) {
     std::string message;
-    switch (talk.channel.try_receive(&message)) {
-      case TcpChannel::State::kNotYet:
+    switch (talk.link.try_receive(&message)) {
+      case TcpLink::State::kNotYet:
         return !has_lost_patience(talk);
-      case TcpChannel::State::kClosed:
+      case TcpLink::State::kClosed:
         return false;
-      case TcpChannel::State::kMessage:
+      case TcpLink::State::kMessage:
         return talk.challenged ? judge(talk, message) : challenge(talk, message);
     }
     return false;
   }
 
   bool challenge(Conversation& talk, const std::string& message) {
-    if (!TcpChannel::read_into(message, &talk.greeting) || !speaks_our_protocol(talk.greeting)) {
+    if (!TcpLink::read_into(message, &talk.greeting) || !speaks_our_protocol(talk.greeting)) {
       return refuse_stranger(
           talk, concat("it does not speak version ", kProtocol, " of the rendezvous protocol"));
     }
@@ -166,12 +147,12 @@ class NetHost {
     }
     talk.challenge = make_challenge(talk.greeting, options_.identity.token);
     talk.challenged = true;
-    return talk.channel.send(TcpChannel::bytes_of(talk.challenge), soon());
+    return talk.link.send(TcpLink::bytes_of(talk.challenge), soon());
   }
 
   bool judge(Conversation& talk, const std::string& message) {
     Introduction<NetHello> introduction{};
-    if (!TcpChannel::read_into(message, &introduction) ||
+    if (!TcpLink::read_into(message, &introduction) ||
         !introduction_is_genuine(
             introduction, talk.greeting, talk.challenge, options_.identity.token)) {
       return refuse_stranger(talk, "it does not know the token of this job (TRIREME_TOKEN)");
@@ -205,12 +186,12 @@ class NetHost {
                                 ": start every rank once"));
     }
     const Verdict admitted{1, {}};
-    if (!talk.channel.send(TcpChannel::bytes_of(admitted), soon())) {
+    if (!talk.link.send(TcpLink::bytes_of(admitted), soon())) {
       return false;
     }
-    talk.channel.set_longest(TcpChannel::kLongestFromMember);
+    talk.link.set_longest(TcpLink::kLongestFromMember);
     members_[index(hello.rank)] = member_of(introduction.said);
-    links_[index(hello.rank)] = std::move(talk.channel);
+    links_[index(hello.rank)] = std::move(talk.link);
     ++admitted_;
     return false;
   }
@@ -222,16 +203,16 @@ class NetHost {
   // Who has not proven the token is told why, and nothing about this process; nor is anything that
   // it said repeated here.
   bool refuse_stranger(Conversation& talk, const std::string& why) {
-    remarks_.warn(concat(own_name(), " refused a process at ", talk.channel.peer(), ": ", why));
-    talk.channel.send(TcpChannel::bytes_of(refusal(why)), soon());
+    remarks_.warn(concat(own_name(), " refused a process at ", talk.link.peer(), ": ", why));
+    talk.link.send(TcpLink::bytes_of(refusal(why)), soon());
     return false;
   }
 
   bool refuse_rank(Conversation& talk, const Hello& hello, const std::string& why) {
     const std::string message =
-        concat(own_name(), " refused ", name_of(hello), " at ", talk.channel.peer(), ": ", why);
+        concat(own_name(), " refused ", name_of(hello), " at ", talk.link.peer(), ": ", why);
     remarks_.warn(message);
-    talk.channel.send(TcpChannel::bytes_of(refusal(message)), soon());
+    talk.link.send(TcpLink::bytes_of(refusal(message)), soon());
     return false;
   }
 
@@ -275,7 +256,7 @@ class NetHost {
   NetHello hello_;
   FileDescriptor own_;  // listens
   AcceptPause pause_;
-  std::vector<TcpChannel> links_;  // by rank; [0] stays empty
+  std::vector<TcpLink> links_;  // by rank; [0] stays empty
   std::vector<Member> members_;
   std::vector<Conversation> talks_;
   Remarks remarks_;
@@ -339,25 +320,25 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              "); check that rank 0 is running, that the address belongs to its "
                              "machine, and that a firewall lets this machine through to the port"));
     }
-    auto channel = try_connect(place, deadline_, &why);
-    if (!channel) {
+    auto link = try_connect(place, deadline_, &why);
+    if (!link) {
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }
     const Greeting greeting = make_greeting(options.world, options.job);
     std::string message;
-    if (!channel->send(TcpChannel::bytes_of(greeting), deadline_) ||
-        !channel->receive(&message, deadline_)) {
+    if (!link->send(TcpLink::bytes_of(greeting), deadline_) ||
+        !link->receive(&message, deadline_)) {
       why = "it closed the connection without answering";
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
     }
     Challenge challenge{};
     Verdict verdict{};
-    if (TcpChannel::read_into(message, &verdict)) {  // refused without being asked
+    if (TcpLink::read_into(message, &verdict)) {  // refused without being asked
       throw refused_by_a_stranger(self, options.place, verdict);
     }
-    if (!TcpChannel::read_into(message, &challenge)) {
+    if (!TcpLink::read_into(message, &challenge)) {
       throw CommError(CommError::Reason::kRefused,
                       0,
                       concat(self,
@@ -371,8 +352,8 @@ void NetMeeting::join(const NetMeetingOptions& options) {
     const bool is_rank_0 = challenge_is_genuine(challenge, greeting, token);
     const Introduction<NetHello> introduction =
         is_rank_0 ? introduce(greeting, challenge, hello, token) : Introduction<NetHello>{};
-    if (!channel->send(TcpChannel::bytes_of(introduction), deadline_) ||
-        !channel->receive(&message, deadline_) || !TcpChannel::read_into(message, &verdict)) {
+    if (!link->send(TcpLink::bytes_of(introduction), deadline_) ||
+        !link->receive(&message, deadline_) || !TcpLink::read_into(message, &verdict)) {
       why = "it broke off while this rank was being admitted: it may be waiting for another world";
       std::this_thread::sleep_for(kNetRetryPause);
       continue;
@@ -391,16 +372,20 @@ void NetMeeting::join(const NetMeetingOptions& options) {
                              options.place,
                              " as rank 0: it does not know the token of this job (TRIREME_TOKEN)"));
     }
-    channel->set_longest(TcpChannel::kLongestFromMember);
-    links_.push_back(std::move(*channel));
-    members_ = unpack_members(hear());
+    link->set_longest(TcpLink::kLongestFromMember);
+    links_.push_back(std::move(*link));
+    auto members = unpack_members(hear());
+    if (!members || members->size() != index(size_)) {
+      broken(0, "rank 0 sent something else than the ranks of the world");
+    }
+    members_ = std::move(*members);
     return;
   }
 }
 
 void NetMeeting::tell_all(const std::string& message) {
   for (int rank = 1; rank < size_; ++rank) {
-    if (!links_[index(rank)].send(TcpChannel::bytes_of(kNobodyLost) + message, deadline_)) {
+    if (!links_[index(rank)].send(TcpLink::bytes_of(kNobodyLost) + message, deadline_)) {
       lost(rank);
     }
   }
@@ -412,7 +397,7 @@ std::string NetMeeting::hear() {
     broken(0, "lost rank 0");
   }
   std::int32_t lost_rank = kNobodyLost;
-  TcpChannel::read_into(message.substr(0, sizeof(lost_rank)), &lost_rank);
+  TcpLink::read_into(message.substr(0, sizeof(lost_rank)), &lost_rank);
   message.erase(0, sizeof(lost_rank));
   if (lost_rank != kNobodyLost) {
     broken(lost_rank, concat(printable(message), " (found by rank 0)"));
@@ -424,7 +409,7 @@ void NetMeeting::lost(int rank) {
   const std::string what = concat("lost rank ", rank, " on ", members_[index(rank)].host);
   for (int other = 1; other < size_; ++other) {
     if (other != rank) {
-      links_[index(other)].send(TcpChannel::bytes_of(std::int32_t{rank}) + what,
+      links_[index(other)].send(TcpLink::bytes_of(std::int32_t{rank}) + what,
                                 Deadline(kTimeToTell));
     }
   }
@@ -443,7 +428,7 @@ std::vector<std::string> NetMeeting::exchange(const std::string& mine) {
   parts[index(rank_)] = mine;
   if (rank_ != 0) {
     links_[0].send(mine, deadline_);  // where it has ended, it may have said why
-    parts = unpack_list(hear());
+    parts = Unpacker(hear()).texts();
     TRIREME_ASSERT(parts.size() == index(size_), "an exchange has ", parts.size(), " parts");
     return parts;
   }
@@ -452,7 +437,7 @@ std::vector<std::string> NetMeeting::exchange(const std::string& mine) {
       lost(rank);
     }
   }
-  tell_all(pack_list(parts));
+  tell_all(Packer().texts(parts).take());
   return parts;
 }
 

@@ -6,7 +6,7 @@
 
 #include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/member.h"
-#include "comm/rendezvous/tcp_channel.h"
+#include "comm/rendezvous/tcp_link.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {
@@ -51,8 +51,8 @@ class NetMeeting {
   int rank_;
   int size_;
   Deadline deadline_;
-  std::vector<TcpChannel> links_;  // rank 0: by rank; elsewhere one, to rank 0
-  std::vector<Member> members_;    // by rank
+  std::vector<TcpLink> links_;   // rank 0: by rank; elsewhere one, to rank 0
+  std::vector<Member> members_;  // by rank
 };
 
 }  // namespace trireme::detail

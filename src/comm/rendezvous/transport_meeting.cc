@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "comm/rendezvous/tcp_channel.h"
+#include "comm/rendezvous/tcp_link.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 
@@ -37,8 +37,8 @@ class Pipe {
  private:
   static constexpr std::uint32_t kTag = Transport::kTags - 1;
 
-  void finish(Ticket ticket, int peer) {
-    while (!transport_.finished(ticket)) {
+  void finish(Request request, int peer) {
+    while (!transport_.finished(request)) {
       if (!transport_.progress()) {
         transport_.rest(Milliseconds(1));
       }
@@ -72,25 +72,29 @@ std::vector<Member> meet_through(Transport& transport, const TransportMeetingOpt
   members[index(transport.rank())] = member_of(mine);
   if (transport.rank() != 0) {
     const Greeting greeting = make_greeting(0, "");
-    pipe.send(0, TcpChannel::bytes_of(greeting));
+    pipe.send(0, TcpLink::bytes_of(greeting));
     Challenge challenge{};
-    TcpChannel::read_into(pipe.receive(0, sizeof(challenge)), &challenge);
-    pipe.send(0, TcpChannel::bytes_of(introduce(greeting, challenge, mine, token)));
+    TcpLink::read_into(pipe.receive(0, sizeof(challenge)), &challenge);
+    pipe.send(0, TcpLink::bytes_of(introduce(greeting, challenge, mine, token)));
     Verdict verdict{};
-    TcpChannel::read_into(pipe.receive(0, sizeof(verdict)), &verdict);
+    TcpLink::read_into(pipe.receive(0, sizeof(verdict)), &verdict);
     if (verdict.admitted == 0) {
       throw CommError(CommError::Reason::kRefused, 0, refusal_text(verdict));
     }
-    members = unpack_members(pipe.receive(0, packed_members_bytes(members.size())));
+    std::uint64_t length = 0;
+    TcpLink::read_into(pipe.receive(0, sizeof(length)), &length);
+    auto all = unpack_members(pipe.receive(0, length));
+    TRIREME_ASSERT(all && all->size() == members.size(), "rank 0 sent other ranks than there are");
+    members = std::move(*all);
   } else {
     std::string reason;
     for (int rank = 1; rank < transport.size(); ++rank) {
       Greeting greeting{};
-      TcpChannel::read_into(pipe.receive(rank, sizeof(greeting)), &greeting);
+      TcpLink::read_into(pipe.receive(rank, sizeof(greeting)), &greeting);
       const Challenge challenge = make_challenge(greeting, token);
-      pipe.send(rank, TcpChannel::bytes_of(challenge));
+      pipe.send(rank, TcpLink::bytes_of(challenge));
       Introduction<NetHello> introduction{};
-      TcpChannel::read_into(pipe.receive(rank, sizeof(introduction)), &introduction);
+      TcpLink::read_into(pipe.receive(rank, sizeof(introduction)), &introduction);
       const Hello& hello = introduction.said.hello;
       std::optional<std::string> why = objection(mine.hello, hello);
       if (!introduction_is_genuine(introduction, greeting, challenge, token)) {
@@ -110,9 +114,11 @@ std::vector<Member> meet_through(Transport& transport, const TransportMeetingOpt
     }
     for (int rank = 1; rank < transport.size(); ++rank) {
       const Verdict verdict = reason.empty() ? Verdict{1, {}} : refusal(reason);
-      pipe.send(rank, TcpChannel::bytes_of(verdict));
+      pipe.send(rank, TcpLink::bytes_of(verdict));
       if (reason.empty()) {
-        pipe.send(rank, pack_members(members));
+        const std::string all = pack_members(members);
+        pipe.send(rank, TcpLink::bytes_of(std::uint64_t{all.size()}));
+        pipe.send(rank, all);
       }
     }
     if (!reason.empty()) {

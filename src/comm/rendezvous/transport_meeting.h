@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "comm/net/transport.h"
 #include "comm/rendezvous/member.h"
+#include "comm/transport/transport.h"
 
 namespace trireme::detail {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "comm/shm/conditions.h"
 
@@ -24,30 +23,20 @@
 
 namespace trireme::detail {
 
-std::int64_t sum_before(const std::int64_t* counts, int rank) {
-  return std::accumulate(counts, counts + rank, std::int64_t{0});
-}
-
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from && bytes > 0) {
-    std::memcpy(to, from, bytes);
-  }
-}
-
 Slot& Collectives::slot(const Call& call, int peer) const {
-  return station_.control().slot(peer, call.sequence);
+  return endpoint_.control().slot(peer, endpoint_.sequence_of(call.number));
 }
 
 const std::byte* Collectives::readable_input(const Call& call, int peer) const {
-  if (peer == station_.rank()) {
+  if (peer == endpoint_.rank()) {
     return call.operation.input.bytes();
   }
   Slot& theirs = slot(call, peer);
   switch (theirs.source) {
     case Source::kSlot:
-      return station_.control().eager(theirs);
+      return endpoint_.control().eager(theirs);
     case Source::kShared:
-      return station_.resolve(peer, theirs.segment, theirs.offset);
+      return endpoint_.resolve(peer, theirs.segment, theirs.offset);
     default:
       return nullptr;
   }
@@ -55,7 +44,7 @@ const std::byte* Collectives::readable_input(const Call& call, int peer) const {
 
 void Collectives::publish(const Call& call) {
   const Operation& op = call.operation;
-  Slot& mine = slot(call, station_.rank());
+  Slot& mine = slot(call, endpoint_.rank());
   mine.kind = op.kind;
   mine.reduce = op.reduce;
   mine.dtype = op.dtype;
@@ -64,36 +53,37 @@ void Collectives::publish(const Call& call) {
   mine.input_numel = op.input.numel();
   mine.output_numel = op.output.numel();
   mine.has_counts = op.counts.empty() ? 0 : 1;
-  std::copy(op.counts.begin(), op.counts.end(), station_.control().counts(mine));
+  std::copy(op.counts.begin(), op.counts.end(), endpoint_.control().counts(mine));
   const std::vector<Range>& absent = op.terms.absent;
   mine.absent_count = static_cast<std::uint32_t>(absent.size());
   if (!absent.empty()) {
-    std::memcpy(station_.control().eager(mine), absent.data(), absent.size() * sizeof(Range));
+    std::memcpy(endpoint_.control().eager(mine), absent.data(), absent.size() * sizeof(Range));
   }
   const std::size_t bytes = op.input.size_bytes();
   if (bytes == 0) {
     mine.source = Source::kNone;
   } else if (bytes > kEagerSharedBytes &&
-             station_.locate(op.input.bytes(), bytes, &mine.segment, &mine.offset)) {
+             endpoint_.locate(op.input.bytes(), bytes, &mine.segment, &mine.offset)) {
     mine.source = Source::kShared;
   } else if (bytes <= kEagerBytes && absent.empty()) {
     mine.source = Source::kSlot;
-    std::memcpy(station_.control().eager(mine), op.input.bytes(), bytes);
+    std::memcpy(endpoint_.control().eager(mine), op.input.bytes(), bytes);
   } else if (is_worth_the_kernel(op)) {
     mine.source = Source::kKernel;
     mine.offset = reinterpret_cast<std::uintptr_t>(op.input.bytes());
   } else {
     mine.source = Source::kStaged;
   }
-  mine.sequence.store(call.sequence, std::memory_order_seq_cst);
-  station_.self().issued.store(call.number, std::memory_order_relaxed);
-  station_.ring_if_all_issued(call.sequence);
+  const std::uint32_t sequence = endpoint_.sequence_of(call.number);
+  mine.sequence.store(sequence, std::memory_order_seq_cst);
+  endpoint_.self().issued.store(call.number, std::memory_order_relaxed);
+  endpoint_.ring_if_all_issued(sequence);
 }
 
 void Collectives::pass_phase() {
   ++phase_;
-  station_.self().phase.store(phase_, std::memory_order_seq_cst);
-  station_.ring_if_all_at(phase_);
+  endpoint_.self().phase.store(phase_, std::memory_order_seq_cst);
+  endpoint_.ring_if_all_at(phase_);
 }
 
 Steps Collectives::run(const Call& call) {
@@ -107,7 +97,7 @@ Steps Collectives::run(const Call& call) {
 }
 
 Steps Collectives::barrier(const Call& call) {
-  co_await AllIssued(station_, call);
+  co_await AllIssued(endpoint_, call);
 }
 
 }  // namespace trireme::detail

@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include "comm/shm/call.h"
-#include "comm/shm/station.h"
-#include "comm/steps.h"
-#include "trireme/comm/operation.h"
+#include "comm/order/operation.h"
+#include "comm/queue/backend.h"
+#include "comm/queue/steps.h"
+#include "comm/shm/endpoint.h"
 
 namespace trireme::detail {
 
@@ -23,8 +23,8 @@ struct FailedRead {
 // another in the order of issue.
 class Collectives {
  public:
-  explicit Collectives(Station& station)
-      : station_(station), phase_(station.first_count()), turn_(station.first_count()) {}
+  explicit Collectives(Endpoint& endpoint)
+      : endpoint_(endpoint), phase_(endpoint.first_count()), turn_(endpoint.first_count()) {}
 
   // Tells the peers about the call and where its input is. The slot must be free.
   void publish(const Call& call);
@@ -56,17 +56,11 @@ class Collectives {
   // kernel.
   const std::byte* readable_input(const Call& call, int peer) const;
 
-  Station& station_;
+  Endpoint& endpoint_;
   std::uint32_t phase_;
   // Halves of the staging area alternate by it; see Note [stage windows].
   std::uint32_t turn_;
   std::vector<std::byte> pieces_;  // of reduce_through_kernel; kept, as it is the same every time
 };
-
-// Elements of the ranks before `rank`.
-std::int64_t sum_before(const std::int64_t* counts, int rank);
-
-// memcpy that takes nothing and the same place as well.
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace trireme::detail

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/shm/call.h"
+#include "comm/queue/backend.h"
+#include "comm/queue/steps.h"
+#include "comm/shm/endpoint.h"
 #include "comm/shm/matching.h"
-#include "comm/shm/station.h"
-#include "comm/steps.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {
@@ -14,20 +14,21 @@ namespace trireme::detail {
 // Every rank has issued the operation, and all agree about it.
 class AllIssued final : public Condition {
  public:
-  AllIssued(const Station& station, const Call& call) : station_(station), call_(call) {}
+  AllIssued(const Endpoint& endpoint, const Call& call)
+      : endpoint_(endpoint), sequence_(endpoint.sequence_of(call.number)) {}
   bool ready() override {
-    for (; next_ < station_.size(); ++next_) {
-      if (!station_.issued(next_, call_.sequence)) {
+    for (; next_ < endpoint_.size(); ++next_) {
+      if (!endpoint_.issued(next_, sequence_)) {
         return false;
       }
-      check_same_call(station_, call_.sequence, next_);
+      check_same_call(endpoint_, sequence_, next_);
     }
     return true;
   }
   std::vector<int> missing() override {
     std::vector<int> ranks;
-    for (int peer = 0; peer < station_.size(); ++peer) {
-      if (!station_.issued(peer, call_.sequence)) {
+    for (int peer = 0; peer < endpoint_.size(); ++peer) {
+      if (!endpoint_.issued(peer, sequence_)) {
         ranks.push_back(peer);
       }
     }
@@ -35,25 +36,25 @@ class AllIssued final : public Condition {
   }
 
  private:
-  const Station& station_;
-  const Call& call_;
+  const Endpoint& endpoint_;
+  const std::uint32_t sequence_;
   int next_ = 0;
 };
 
 // Every rank has passed synchronisation point `phase`.
 class AllAtPhase final : public Condition {
  public:
-  AllAtPhase(const Station& station, std::uint32_t phase) : station_(station), phase_(phase) {}
+  AllAtPhase(const Endpoint& endpoint, std::uint32_t phase) : endpoint_(endpoint), phase_(phase) {}
   bool ready() override {
-    while (next_ < station_.size() && station_.at_phase(next_, phase_)) {
+    while (next_ < endpoint_.size() && endpoint_.at_phase(next_, phase_)) {
       ++next_;
     }
-    return next_ == station_.size();
+    return next_ == endpoint_.size();
   }
   std::vector<int> missing() override {
     std::vector<int> ranks;
-    for (int peer = 0; peer < station_.size(); ++peer) {
-      if (!station_.at_phase(peer, phase_)) {
+    for (int peer = 0; peer < endpoint_.size(); ++peer) {
+      if (!endpoint_.at_phase(peer, phase_)) {
         ranks.push_back(peer);
       }
     }
@@ -61,7 +62,7 @@ class AllAtPhase final : public Condition {
   }
 
  private:
-  const Station& station_;
+  const Endpoint& endpoint_;
   std::uint32_t phase_;
   int next_ = 0;
 };
@@ -70,13 +71,13 @@ class AllAtPhase final : public Condition {
 // is never so, and whoever waits finds out what has happened, and names it.
 class Undisturbed final : public Condition {
  public:
-  Undisturbed(const Station& station, std::vector<int> peers)
-      : station_(station), peers_(std::move(peers)) {}
-  bool ready() override { return peers_.empty() || station_.are_undisturbed(peers_); }
+  Undisturbed(const Endpoint& endpoint, std::vector<int> peers)
+      : endpoint_(endpoint), peers_(std::move(peers)) {}
+  bool ready() override { return peers_.empty() || endpoint_.are_undisturbed(peers_); }
   std::vector<int> missing() override { return peers_; }
 
  private:
-  const Station& station_;
+  const Endpoint& endpoint_;
   std::vector<int> peers_;
 };
 

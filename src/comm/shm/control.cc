@@ -1,6 +1,6 @@
 #include "comm/shm/control.h"
 
-#include "comm/shm/segment.h"
+#include "device/host/segment.h"
 #include "trireme/comm/shared_buffer.h"
 #include "trireme/core/index.h"
 
@@ -8,21 +8,22 @@ namespace trireme::detail {
 namespace {
 
 std::size_t header_bytes() {
-  return round_up(sizeof(ControlHeader), SharedBuffer::page_bytes());
+  return device::round_up(sizeof(ControlHeader), SharedBuffer::page_bytes());
 }
 
 }  // namespace
 
 Control::Offsets::Offsets(int size, std::size_t stage_bytes)
-    : counts_bytes(round_up(sizeof(std::int64_t) * index(size), kLineBytes)),
+    : counts_bytes(device::round_up(sizeof(std::int64_t) * index(size), kLineBytes)),
       slot_bytes(sizeof(Slot) + counts_bytes + kEagerBytes),
-      slots(round_up(sizeof(RankBlock), kLineBytes)),
+      slots(device::round_up(sizeof(RankBlock), kLineBytes)),
       mailboxes(slots + kSlots * slot_bytes),
       outbox_flags(mailboxes + index(size) * sizeof(Mailbox)),
       spare_slots(outbox_flags + (kOutboxSlots + index(size)) * sizeof(OutboxFlag)),
-      outbox(round_up(spare_slots + index(size) * kSpareSlotBytes, SharedBuffer::page_bytes())),
+      outbox(device::round_up(spare_slots + index(size) * kSpareSlotBytes,
+                              SharedBuffer::page_bytes())),
       stage(outbox + kOutboxSlots * kOutboxSlotBytes),
-      end(round_up(stage + 2 * stage_bytes, SharedBuffer::page_bytes())) {}
+      end(device::round_up(stage + 2 * stage_bytes, SharedBuffer::page_bytes())) {}
 
 Control::Control(std::byte* base, int size, std::size_t stage_bytes)
     : base_(base),

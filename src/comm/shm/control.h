@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "trireme/comm/operation.h"
+#include "comm/order/operation.h"
 
 // The layout of the memory that the ranks of one machine share to coordinate: one block per rank,
 // slots for operations, mailboxes for messages, staging areas. Everything here is a shared-memory
@@ -90,7 +90,7 @@ struct ControlHeader {
 };
 
 // One message, or one piece of it, from one rank to another.
-struct alignas(kLineBytes) Letter {
+struct alignas(kLineBytes) Fragment {
   Source source;  // kShared or kStaged (then `outbox_slot` holds `bytes` of it)
   Dtype dtype;
   std::int32_t tag;
@@ -101,11 +101,11 @@ struct alignas(kLineBytes) Letter {
   std::uint64_t bytes;   // of this piece
 };
 
-// A ring of letters from one rank to another.
+// A ring of fragments from one rank to another.
 struct Mailbox {
   alignas(kLineBytes) std::atomic<std::uint32_t> pushed;  // written by the sender
   alignas(kLineBytes) std::atomic<std::uint32_t> taken;   // written by the receiver
-  Letter letters[kMailboxEntries];
+  Fragment fragments[kMailboxEntries];
 };
 
 struct OutboxFlag {

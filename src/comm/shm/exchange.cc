@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "comm/order/copy_bytes.h"
+#include "comm/order/matching.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/conditions.h"
 #include "comm/shm/matching.h"
@@ -28,12 +30,12 @@ struct Pull {
 };
 
 // What this rank takes from whom in the operations that only move data.
-std::vector<Pull> plan_pulls(const Station& station, const Call& call) {
-  const Control& control = station.control();
-  const int rank = station.rank();
+std::vector<Pull> plan_pulls(const Endpoint& endpoint, const Call& call) {
+  const Control& control = endpoint.control();
+  const int rank = endpoint.rank();
   const Operation& op = call.operation;
   const auto counts_of = [&](int peer) {
-    return control.counts(control.slot(peer, call.sequence));
+    return control.counts(control.slot(peer, endpoint.sequence_of(call.number)));
   };
   std::vector<Pull> pulls;
   switch (op.kind) {
@@ -54,7 +56,7 @@ std::vector<Pull> plan_pulls(const Station& station, const Call& call) {
       [[fallthrough]];
     case OpKind::kAllGather: {
       const std::int64_t* counts = counts_of(rank);
-      for (int peer = 0; peer < station.size(); ++peer) {
+      for (int peer = 0; peer < endpoint.size(); ++peer) {
         pulls.push_back({peer, 0, sum_before(counts, peer), counts[peer]});
       }
       // From the next rank on: else all would read the memory of the first one at once.
@@ -63,7 +65,7 @@ std::vector<Pull> plan_pulls(const Station& station, const Call& call) {
     }
     default: {  // all_to_all
       std::int64_t target = 0;
-      for (int peer = 0; peer < station.size(); ++peer) {
+      for (int peer = 0; peer < endpoint.size(); ++peer) {
         const std::int64_t* counts = counts_of(peer);
         pulls.push_back({peer, sum_before(counts, rank), target, counts[rank]});
         target += counts[rank];
@@ -78,16 +80,16 @@ std::vector<Pull> plan_pulls(const Station& station, const Call& call) {
 
 // Operations that only move data: every rank pulls what it needs into its own output.
 Steps Collectives::exchange(const Call& call) {
-  co_await AllIssued(station_, call);
-  check_splits(station_, call.sequence);
+  co_await AllIssued(endpoint_, call);
+  check_splits(endpoint_, endpoint_.sequence_of(call.number));
 
   const std::size_t element = dtype_bytes(call.operation.dtype);
   std::byte* output = call.operation.output.bytes();
-  const std::vector<Pull> pulls = plan_pulls(station_, call);
+  const std::vector<Pull> pulls = plan_pulls(endpoint_, call);
   std::size_t longest_staged = 0;
   bool any_shared = false;
   bool any_kernel = false;
-  for (int peer = 0; peer < station_.size(); ++peer) {
+  for (int peer = 0; peer < endpoint_.size(); ++peer) {
     const Slot& theirs = slot(call, peer);
     any_shared |= theirs.source == Source::kShared;
     any_kernel |= theirs.source == Source::kKernel;
@@ -109,15 +111,15 @@ Steps Collectives::exchange(const Call& call) {
     if (theirs.source != Source::kKernel || bytes == 0) {
       continue;
     }
-    const int error = station_.kernel_copy().read(pull.from, theirs.offset + offset, to, bytes);
+    const int error = endpoint_.kernel_copy().read(pull.from, theirs.offset + offset, to, bytes);
     if (error != 0) {
       co_await AliveAfterAll(pull.from);
-      throw station_.unreadable(pull.from, error);
+      throw endpoint_.unreadable(pull.from, error);
     }
     lenders.push_back(pull.from);
   }
   if (any_kernel) {
-    co_await Undisturbed(station_, std::move(lenders));
+    co_await Undisturbed(endpoint_, std::move(lenders));
   }
 
   // Note [stage windows]
@@ -130,14 +132,14 @@ Steps Collectives::exchange(const Call& call) {
   // Halves alternate by `turn_`, which goes on counting from operation to operation. The half of
   // turn t was last used in turn t - 2; peers finished reading that before they passed the first
   // phase of turn t - 1, which this rank has awaited: so it is free to be written without asking.
-  const Control& control = station_.control();
+  const Control& control = endpoint_.control();
   const std::size_t window = window_bytes(longest_staged, control.stage_bytes());
   const std::size_t windows = (longest_staged + window - 1) / window;
-  const Source mine = slot(call, station_.rank()).source;
+  const Source mine = slot(call, endpoint_.rank()).source;
   const std::size_t own_bytes =
       mine == Source::kStaged ? call.operation.input.size_bytes() : std::size_t{0};
   const bool empties = std::any_of(pulls.begin(), pulls.end(), [&](const Pull& pull) {
-    return pull.from != station_.rank() && slot(call, pull.from).source == Source::kStaged;
+    return pull.from != endpoint_.rank() && slot(call, pull.from).source == Source::kStaged;
   });
   const std::uint32_t first_phase = phase_ + 1;
   const auto phase_of = [&](std::size_t w) { return first_phase + static_cast<std::uint32_t>(w); };
@@ -150,9 +152,9 @@ Steps Collectives::exchange(const Call& call) {
       const std::size_t begin = filled * window;
       if (begin < own_bytes) {
         if (filled >= kWindows) {
-          co_await AllAtPhase(station_, phase_of(filled - kWindows + 2));
+          co_await AllAtPhase(endpoint_, phase_of(filled - kWindows + 2));
         }
-        copy_bytes(place_of(station_.rank(), filled),
+        copy_bytes(place_of(endpoint_.rank(), filled),
                    call.operation.input.bytes() + begin,
                    std::min(window, own_bytes - begin));
       }
@@ -161,10 +163,10 @@ Steps Collectives::exchange(const Call& call) {
     if (!empties) {
       continue;
     }
-    co_await AllAtPhase(station_, phase_of(w));
+    co_await AllAtPhase(endpoint_, phase_of(w));
     const std::size_t begin = w * window;
     for (const Pull& pull : pulls) {
-      if (pull.from == station_.rank() || slot(call, pull.from).source != Source::kStaged) {
+      if (pull.from == endpoint_.rank() || slot(call, pull.from).source != Source::kStaged) {
         continue;
       }
       const std::size_t first = static_cast<std::size_t>(pull.source) * element;
@@ -179,7 +181,7 @@ Steps Collectives::exchange(const Call& call) {
     }
   }
   if (windows > 0) {
-    co_await AllAtPhase(station_, first_phase);
+    co_await AllAtPhase(endpoint_, first_phase);
     ++turn_;
   }
   // Inputs that are read where they are stay until all have read them.
@@ -187,7 +189,7 @@ Steps Collectives::exchange(const Call& call) {
     pass_phase();
   }
   if (any_shared || mine == Source::kKernel) {
-    co_await AllAtPhase(station_, phase_);
+    co_await AllAtPhase(endpoint_, phase_);
   }
 }
 

@@ -11,7 +11,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "comm/fixed_text.h"
+#include "comm/rendezvous/fixed_text.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
@@ -115,12 +115,13 @@ MemoryOffer::MemoryOffer(bool wanted) : word_(std::make_unique<std::uint64_t>(ra
   probe_.wanted = wanted ? 1 : 0;
 }
 
-KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes, int rank, int first_rank) {
+KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes,
+                                 int rank,
+                                 const std::vector<int>& world_ranks) {
   KernelCopyReport report{};
-  const auto name = [&](std::size_t of) { return first_rank + static_cast<int>(of); };
   for (std::size_t peer = 0; peer < probes.size(); ++peer) {
     if (probes[peer].wanted == 0) {
-      copy_text(report.why_not, concat("switched off on rank ", name(peer)));
+      copy_text(report.why_not, concat("switched off on rank ", world_ranks[peer]));
       copy_text(report.remedy,
                 concat("unset ", kEnvKernelCopy, ", or set it to auto (InitOptions::kernel_copy)"));
       return report;
@@ -141,9 +142,9 @@ KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes, int ran
     const bool same_namespace = theirs.pid_namespace == mine.pid_namespace;
     copy_text(report.why_not,
               concat("rank ",
-                     name(index(rank)),
+                     world_ranks[index(rank)],
                      " cannot read the memory of rank ",
-                     name(peer),
+                     world_ranks[peer],
                      " (process_vm_readv, pid ",
                      theirs.pid,
                      "): ",

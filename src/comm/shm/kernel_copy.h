@@ -40,8 +40,10 @@ class MemoryOffer {
   MemoryProbe probe_{};
 };
 
-// Reads the words of all peers. `probes` is by rank.
-KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes, int rank, int first_rank);
+// Reads the words of all peers. `probes` and `world_ranks`, for messages, are by rank.
+KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes,
+                                 int rank,
+                                 const std::vector<int>& world_ranks);
 
 // The memory of the ranks of a machine, after they have agreed. Switched off by default.
 class KernelCopy {

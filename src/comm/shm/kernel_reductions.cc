@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "comm/order/matching.h"
 #include "comm/shm/collectives.h"
 #include "trireme/core/index.h"
 
@@ -20,11 +21,11 @@ constexpr std::size_t kPieceAlignment = 64;  // elements: vectors and cache line
 }  // namespace
 
 bool Collectives::is_worth_the_kernel(const Operation& op) const {
-  if (!station_.kernel_copy().usable()) {
+  if (!endpoint_.kernel_copy().usable()) {
     return false;
   }
   if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter) {
-    return op.input.size_bytes() / index(station_.size()) >= kLeastPieceBytes;
+    return op.input.size_bytes() / index(endpoint_.size()) >= kLeastPieceBytes;
   }
   // Here one rank would do nothing while others read its memory, or would have to read that of all
   // others: what is filled and emptied at the same time (note [stage windows]) takes less time.
@@ -39,8 +40,8 @@ bool Collectives::is_worth_the_kernel(const Operation& op) const {
 
 std::optional<FailedRead> Collectives::reduce_through_kernel(const Call& call) {
   const Operation& op = call.operation;
-  const int rank = station_.rank();
-  const int size = station_.size();
+  const int rank = endpoint_.rank();
+  const int size = endpoint_.size();
   const std::size_t element = dtype_bytes(op.dtype);
   const auto first = static_cast<std::size_t>(sum_before(op.counts.data(), rank));
   const auto count = static_cast<std::size_t>(op.counts[index(rank)]);
@@ -58,7 +59,7 @@ std::optional<FailedRead> Collectives::reduce_through_kernel(const Call& call) {
       std::byte* const theirs = pieces_.data() + index(peer) * piece * element;
       inputs[index(peer)] = theirs;
       const int error =
-          station_.kernel_copy().read(peer, slot(call, peer).offset + at, theirs, numel * element);
+          endpoint_.kernel_copy().read(peer, slot(call, peer).offset + at, theirs, numel * element);
       if (error != 0) {
         return FailedRead{peer, error};
       }
@@ -74,15 +75,15 @@ std::optional<FailedRead> Collectives::reduce_through_kernel(const Call& call) {
 std::optional<FailedRead> Collectives::fetch_through_kernel(const Call& call) const {
   const Operation& op = call.operation;
   const std::size_t element = dtype_bytes(op.dtype);
-  for (int step = 1; step < station_.size(); ++step) {
-    const int peer = (station_.rank() + step) % station_.size();
+  for (int step = 1; step < endpoint_.size(); ++step) {
+    const int peer = (endpoint_.rank() + step) % endpoint_.size();
     // An all_reduce is in place: a rank's sums are where its input was.
     const std::size_t at = static_cast<std::size_t>(sum_before(op.counts.data(), peer)) * element;
     const int error =
-        station_.kernel_copy().read(peer,
-                                    slot(call, peer).offset + at,
-                                    op.output.bytes() + at,
-                                    static_cast<std::size_t>(op.counts[index(peer)]) * element);
+        endpoint_.kernel_copy().read(peer,
+                                     slot(call, peer).offset + at,
+                                     op.output.bytes() + at,
+                                     static_cast<std::size_t>(op.counts[index(peer)]) * element);
     if (error != 0) {
       return FailedRead{peer, error};
     }

@@ -2,13 +2,13 @@
 
 #include <vector>
 
-#include "comm/matching.h"
+#include "comm/order/matching.h"
 
 namespace trireme::detail {
 namespace {
 
-CallFacts facts_in(const Station& station, int peer, std::uint32_t sequence) {
-  const Control& control = station.control();
+CallFacts facts_in(const Endpoint& endpoint, int peer, std::uint32_t sequence) {
+  const Control& control = endpoint.control();
   Slot& slot = control.slot(peer, sequence);
   return {slot.kind,
           slot.reduce,
@@ -21,43 +21,39 @@ CallFacts facts_in(const Station& station, int peer, std::uint32_t sequence) {
 }
 
 // For messages: as the program counts them.
-std::uint32_t number_of(const Station& station, std::uint32_t sequence) {
-  return sequence - station.first_count();
+std::uint32_t number_of(const Endpoint& endpoint, std::uint32_t sequence) {
+  return sequence - endpoint.first_count();
 }
 
 }  // namespace
 
-std::uint32_t sequence_of(const Station& station, std::uint64_t number) {
-  return station.first_count() + static_cast<std::uint32_t>(number);
-}
-
-std::string describe_slot(const Station& station, int peer, std::uint64_t number) {
+std::string describe_slot(const Endpoint& endpoint, int peer, std::uint64_t number) {
   return number == 0 ? "nothing yet"
                      : describe_facts(static_cast<std::uint32_t>(number),
-                                      facts_in(station, peer, sequence_of(station, number)));
+                                      facts_in(endpoint, peer, endpoint.sequence_of(number)));
 }
 
-void check_same_call(const Station& station, std::uint32_t sequence, int peer) {
-  check_same_call(number_of(station, sequence),
-                  station.size(),
-                  station.rank(),
-                  facts_in(station, station.rank(), sequence),
+void check_same_call(const Endpoint& endpoint, std::uint32_t sequence, int peer) {
+  check_same_call(number_of(endpoint, sequence),
+                  endpoint.size(),
+                  endpoint.rank(),
+                  facts_in(endpoint, endpoint.rank(), sequence),
                   peer,
-                  facts_in(station, peer, sequence),
-                  [&](int rank) { return station.name(rank); });
+                  facts_in(endpoint, peer, sequence),
+                  [&](int rank) { return endpoint.name(rank); });
 }
 
-void check_splits(const Station& station, std::uint32_t sequence) {
-  const OpKind kind = station.control().slot(station.rank(), sequence).kind;
+void check_splits(const Endpoint& endpoint, std::uint32_t sequence) {
+  const OpKind kind = endpoint.control().slot(endpoint.rank(), sequence).kind;
   if (kind == OpKind::kAllGather || kind == OpKind::kBroadcast) {
     return;  // each rank knows all the lengths, and check_same_call has compared them
   }
   std::vector<CallFacts> all;
-  all.reserve(static_cast<std::size_t>(station.size()));
-  for (int peer = 0; peer < station.size(); ++peer) {
-    all.push_back(facts_in(station, peer, sequence));
+  all.reserve(static_cast<std::size_t>(endpoint.size()));
+  for (int peer = 0; peer < endpoint.size(); ++peer) {
+    all.push_back(facts_in(endpoint, peer, sequence));
   }
-  check_splits(number_of(station, sequence), all, [&](int rank) { return station.name(rank); });
+  check_splits(number_of(endpoint, sequence), all, [&](int rank) { return endpoint.name(rank); });
 }
 
 }  // namespace trireme::detail

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/shm/collectives.h"
-#include "trireme/core/error.h"
+#include "comm/order/copy_bytes.h"
+#include "comm/order/matching.h"
 
 namespace trireme::detail {
 namespace {
@@ -22,49 +22,45 @@ class UntilPeer final : public Condition {
   Test test_;
 };
 
-std::string describe_letter(const Letter& letter) {
-  return concat(dtype_name(letter.dtype), " x ", letter.numel, ", tag ", letter.tag);
-}
-
 }  // namespace
 
-void Messages::push(int to, const Letter& letter) {
-  Mailbox& box = station_.control().mailbox(station_.rank(), to);
+void Messages::push(int to, const Fragment& fragment) {
+  Mailbox& box = endpoint_.control().mailbox(endpoint_.rank(), to);
   const std::uint32_t number = box.pushed.load(std::memory_order_relaxed);
-  box.letters[number % kMailboxEntries] = letter;
+  box.fragments[number % kMailboxEntries] = fragment;
   box.pushed.store(number + 1, std::memory_order_seq_cst);
-  station_.ring(to);
+  endpoint_.ring(to);
 }
 
 Steps Messages::send(const Call& call) {
   const Operation& op = call.operation;
-  const Control& control = station_.control();
-  const int me = station_.rank();
+  const Control& control = endpoint_.control();
+  const int me = endpoint_.rank();
   Mailbox& box = control.mailbox(me, op.peer);
   const auto has_room = [&] {
     return box.pushed.load(std::memory_order_relaxed) - box.taken.load(std::memory_order_seq_cst) <
            kMailboxEntries;
   };
-  Letter letter{};
-  letter.dtype = op.dtype;
-  letter.tag = op.tag;
-  letter.numel = op.input.numel();
+  Fragment fragment{};
+  fragment.dtype = op.dtype;
+  fragment.tag = op.tag;
+  fragment.numel = op.input.numel();
   const std::size_t bytes = op.input.size_bytes();
 
   if (bytes > kOutboxSlotBytes &&
-      station_.locate(op.input.bytes(), bytes, &letter.segment, &letter.offset)) {
-    letter.source = Source::kShared;
-    letter.bytes = bytes;
+      endpoint_.locate(op.input.bytes(), bytes, &fragment.segment, &fragment.offset)) {
+    fragment.source = Source::kShared;
+    fragment.bytes = bytes;
     co_await UntilPeer(op.peer, has_room);
-    push(op.peer, letter);
+    push(op.peer, fragment);
     const std::uint32_t number = box.pushed.load(std::memory_order_relaxed);
     co_await UntilPeer(op.peer, [&box, number] {
-      return Station::reached(box.taken.load(std::memory_order_seq_cst), number);
+      return Endpoint::reached(box.taken.load(std::memory_order_seq_cst), number);
     });
     co_return;
   }
 
-  letter.source = Source::kStaged;
+  fragment.source = Source::kStaged;
   std::size_t sent = 0;
   do {
     std::uint32_t free_slot = 0;
@@ -84,58 +80,44 @@ Steps Messages::send(const Call& call) {
           box.pushed.load(std::memory_order_relaxed) == box.taken.load(std::memory_order_seq_cst);
       return has_none && is_free(kOutboxSlots + static_cast<std::uint32_t>(op.peer));
     });
-    letter.bytes = std::min(Control::outbox_bytes(free_slot), bytes - sent);
-    if (letter.bytes > 0) {
+    fragment.bytes = std::min(Control::outbox_bytes(free_slot), bytes - sent);
+    if (fragment.bytes > 0) {
       control.outbox_flag(me, free_slot).used.store(1, std::memory_order_relaxed);
-      std::memcpy(control.outbox(me, free_slot), op.input.bytes() + sent, letter.bytes);
+      std::memcpy(control.outbox(me, free_slot), op.input.bytes() + sent, fragment.bytes);
     }
-    letter.outbox_slot = free_slot;
-    push(op.peer, letter);
-    sent += letter.bytes;
+    fragment.outbox_slot = free_slot;
+    push(op.peer, fragment);
+    sent += fragment.bytes;
   } while (sent < bytes);
 }
 
 Steps Messages::recv(const Call& call) {
   const Operation& op = call.operation;
-  const Control& control = station_.control();
-  Mailbox& box = control.mailbox(op.peer, station_.rank());
+  const Control& control = endpoint_.control();
+  Mailbox& box = control.mailbox(op.peer, endpoint_.rank());
   std::size_t received = 0;
   do {
     const std::uint32_t number = box.taken.load(std::memory_order_relaxed);
     co_await UntilPeer(
         op.peer, [&box, number] { return box.pushed.load(std::memory_order_seq_cst) != number; });
-    const Letter& letter = box.letters[number % kMailboxEntries];
-    if (letter.dtype != op.dtype || letter.numel != op.output.numel() || letter.tag != op.tag) {
-      throw CommError(
-          CommError::Reason::kMismatch,
-          op.peer,
-          concat("rank ",
-                 station_.rank(),
-                 " called recv(",
-                 dtype_name(op.dtype),
-                 " x ",
-                 op.output.numel(),
-                 ", tag ",
-                 op.tag,
-                 ") from ",
-                 station_.name(op.peer),
-                 ", whose next message is ",
-                 describe_letter(letter),
-                 ": messages of a pair must be received in the order they were sent, with "
-                 "the same dtype, length and tag"));
-    }
-    if (letter.source == Source::kShared) {
+    const Fragment& fragment = box.fragments[number % kMailboxEntries];
+    check_message(
+        endpoint_.rank(), op, {fragment.dtype, fragment.numel, fragment.tag}, [&](int rank) {
+          return endpoint_.name(rank);
+        });
+    if (fragment.source == Source::kShared) {
       copy_bytes(op.output.bytes(),
-                 station_.resolve(op.peer, letter.segment, letter.offset),
-                 letter.bytes);
-    } else if (letter.bytes > 0) {
-      std::memcpy(
-          op.output.bytes() + received, control.outbox(op.peer, letter.outbox_slot), letter.bytes);
-      control.outbox_flag(op.peer, letter.outbox_slot).used.store(0, std::memory_order_seq_cst);
+                 endpoint_.resolve(op.peer, fragment.segment, fragment.offset),
+                 fragment.bytes);
+    } else if (fragment.bytes > 0) {
+      std::memcpy(op.output.bytes() + received,
+                  control.outbox(op.peer, fragment.outbox_slot),
+                  fragment.bytes);
+      control.outbox_flag(op.peer, fragment.outbox_slot).used.store(0, std::memory_order_seq_cst);
     }
-    received += letter.bytes;
+    received += fragment.bytes;
     box.taken.store(number + 1, std::memory_order_seq_cst);
-    station_.ring(op.peer);
+    endpoint_.ring(op.peer);
   } while (received < op.output.size_bytes());
 }
 

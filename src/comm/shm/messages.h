@@ -1,8 +1,8 @@
 #pragma once
 
-#include "comm/shm/call.h"
-#include "comm/shm/station.h"
-#include "comm/steps.h"
+#include "comm/queue/backend.h"
+#include "comm/queue/steps.h"
+#include "comm/shm/endpoint.h"
 
 namespace trireme::detail {
 
@@ -11,15 +11,15 @@ namespace trireme::detail {
 // pieces, and the send is finished when the last piece is in it.
 class Messages {
  public:
-  explicit Messages(Station& station) : station_(station) {}
+  explicit Messages(Endpoint& endpoint) : endpoint_(endpoint) {}
 
   Steps send(const Call& call);
   Steps recv(const Call& call);
 
  private:
-  void push(int to, const Letter& letter);
+  void push(int to, const Fragment& fragment);
 
-  Station& station_;
+  Endpoint& endpoint_;
 };
 
 }  // namespace trireme::detail

@@ -2,9 +2,11 @@
 #include <numeric>
 #include <vector>
 
+#include "comm/order/copy_bytes.h"
+#include "comm/order/matching.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/conditions.h"
-#include "comm/sum_chain.h"
+#include "device/stream.h"
 #include "trireme/core/index.h"
 
 namespace trireme::detail {
@@ -26,13 +28,13 @@ constexpr std::size_t kWindowAlignment = 64;
 // window w were last read before the peers passed the phase of window w; the result place of a
 // half is written two turns later, when the peers have passed a phase after fetching it.
 Steps Collectives::reduction(const Call& call) {
-  co_await AllIssued(station_, call);
+  co_await AllIssued(endpoint_, call);
   const Operation& op = call.operation;
   if (op.total == 0) {
     co_return;
   }
-  const int rank = station_.rank();
-  const int size = station_.size();
+  const int rank = endpoint_.rank();
+  const int size = endpoint_.size();
   bool all_shared = true;
   bool all_in_slots = true;
   bool all_kernel = true;
@@ -48,7 +50,7 @@ Steps Collectives::reduction(const Call& call) {
   if (all_shared) {
     reduce_in_place(call);
     pass_phase();
-    co_await AllAtPhase(station_, phase_);
+    co_await AllAtPhase(endpoint_, phase_);
     co_return;
   }
 
@@ -60,20 +62,20 @@ Steps Collectives::reduction(const Call& call) {
     if (!failed && op.kind == OpKind::kAllReduce) {
       // Everyone has read what will now be overwritten, and has its sums where they will be read.
       pass_phase();
-      co_await AllAtPhase(station_, phase_);
+      co_await AllAtPhase(endpoint_, phase_);
       failed = fetch_through_kernel(call);
     }
     if (failed) {
       co_await AliveAfterAll(failed->peer);
-      throw station_.unreadable(failed->peer, failed->error);
+      throw endpoint_.unreadable(failed->peer, failed->error);
     }
-    co_await Undisturbed(station_, std::move(lenders));
+    co_await Undisturbed(endpoint_, std::move(lenders));
     pass_phase();
-    co_await AllAtPhase(station_, phase_);
+    co_await AllAtPhase(endpoint_, phase_);
     co_return;
   }
 
-  const Control& control = station_.control();
+  const Control& control = endpoint_.control();
   const std::size_t element = dtype_bytes(op.dtype);
   const std::size_t piece =
       control.stage_bytes() / element / index(size) / kWindowAlignment * kWindowAlignment;
@@ -141,12 +143,12 @@ Steps Collectives::reduction(const Call& call) {
 
   fill_stage(0);
   pass_phase();
-  co_await AllAtPhase(station_, phase_);
+  co_await AllAtPhase(endpoint_, phase_);
   for (std::size_t window = 0; window < windows; ++window) {
     reduce_own_piece(window);
     fill_stage(window + 1);
     pass_phase();
-    co_await AllAtPhase(station_, phase_);
+    co_await AllAtPhase(endpoint_, phase_);
     fetch_results(window);
   }
   // No phase is owed after the last window: passing its phase, every rank had read every input for
@@ -160,11 +162,11 @@ void Collectives::reduce_from_slots(const Call& call) const {
     return;
   }
   const std::int64_t first =
-      op.kind == OpKind::kReduceScatter ? sum_before(op.counts.data(), station_.rank()) : 0;
-  std::vector<const std::byte*> inputs(index(station_.size()));
-  for (int peer = 0; peer < station_.size(); ++peer) {
+      op.kind == OpKind::kReduceScatter ? sum_before(op.counts.data(), endpoint_.rank()) : 0;
+  std::vector<const std::byte*> inputs(index(endpoint_.size()));
+  for (int peer = 0; peer < endpoint_.size(); ++peer) {
     // The own slot too, not the own input: that may be the output.
-    inputs[index(peer)] = station_.control().eager(slot(call, peer)) +
+    inputs[index(peer)] = endpoint_.control().eager(slot(call, peer)) +
                           static_cast<std::size_t>(first) * dtype_bytes(op.dtype);
   }
   reduce_chunk(call,
@@ -182,37 +184,37 @@ void Collectives::reduce_chunk(const Call& call,
                                const std::vector<const std::byte*>& inputs,
                                const std::vector<std::byte*>& outputs) const {
   const Operation& op = call.operation;
-  std::vector<Term> terms;
-  terms.reserve(index(station_.size()));
-  for (int peer = 0; peer < station_.size(); ++peer) {
+  std::vector<device::Term> terms;
+  terms.reserve(index(endpoint_.size()));
+  for (int peer = 0; peer < endpoint_.size(); ++peer) {
     Slot& theirs = slot(call, peer);
     terms.push_back({inputs[index(peer)],
-                     reinterpret_cast<const Range*>(station_.control().eager(theirs)),
+                     reinterpret_cast<const Range*>(endpoint_.control().eager(theirs)),
                      theirs.absent_count});
   }
   const Range range{static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + numel)};
-  const Term old{outputs.front(), op.terms.fresh.data(), op.terms.fresh.size()};
-  reduce_in_order({.dtype = op.dtype,
-                   .output_dtype = op.output.dtype(),
-                   .op = op.reduce,
-                   .divisor = station_.size(),
-                   .group = op.terms.group > 0 ? op.terms.group : station_.sum_group(),
-                   .range = range,
-                   .terms = terms,
-                   .accumulator = op.terms.accumulate ? &old : nullptr,
-                   .outputs = outputs});
+  const device::Term old{outputs.front(), op.terms.fresh.data(), op.terms.fresh.size()};
+  device::host().reduce({.dtype = op.dtype,
+                         .output_dtype = op.output.dtype(),
+                         .op = op.reduce,
+                         .divisor = endpoint_.size(),
+                         .group = op.terms.group > 0 ? op.terms.group : endpoint_.sum_group(),
+                         .range = range,
+                         .terms = terms,
+                         .accumulator = op.terms.accumulate ? &old : nullptr,
+                         .outputs = outputs});
 }
 
 // All inputs are in shared buffers: reduce the own chunk and write it wherever it belongs.
 void Collectives::reduce_in_place(const Call& call) const {
   const Operation& op = call.operation;
-  const auto first = static_cast<std::size_t>(sum_before(op.counts.data(), station_.rank())) *
+  const auto first = static_cast<std::size_t>(sum_before(op.counts.data(), endpoint_.rank())) *
                      dtype_bytes(op.dtype);
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
-  for (int peer = 0; peer < station_.size(); ++peer) {
+  for (int peer = 0; peer < endpoint_.size(); ++peer) {
     const Slot& theirs = slot(call, peer);
-    std::byte* whole = station_.resolve(peer, theirs.segment, theirs.offset);
+    std::byte* whole = endpoint_.resolve(peer, theirs.segment, theirs.offset);
     inputs.push_back(whole + first);
     // In place: what is read of an all_reduce or reduce is also where the result belongs.
     if (op.kind == OpKind::kAllReduce || (op.kind == OpKind::kReduce && peer == op.root)) {
@@ -225,7 +227,7 @@ void Collectives::reduce_in_place(const Call& call) const {
   if (!outputs.empty()) {
     reduce_chunk(call,
                  static_cast<std::size_t>(first) / dtype_bytes(op.dtype),
-                 static_cast<std::size_t>(op.counts[index(station_.rank())]),
+                 static_cast<std::size_t>(op.counts[index(endpoint_.rank())]),
                  inputs,
                  outputs);
   }

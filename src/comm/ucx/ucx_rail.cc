@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "comm/net/transport_module.h"
+#include "comm/transport/transport_module.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -165,12 +165,12 @@ void UcxRail::send(int to,
                    UcxParcel* parcel) {
   Lane& lane = this->lane(to);
   if (!exact || !in_pieces_) {
-    Flight* flight = take_flight(parcel);
+    Transfer* transfer = take_transfer(parcel);
     ucp_request_param_t parameters{};
     parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     parameters.cb.send = on_sent;
-    parameters.user_data = flight;
-    began(flight,
+    parameters.user_data = transfer;
+    began(transfer,
           ucp_tag_send_nbx(lane.endpoint, data, bytes, full_tag(own_rank_, tag), &parameters));
     return;
   }
@@ -197,19 +197,23 @@ void UcxRail::receive(int from,
   const std::size_t most = in_pieces ? kUcxPieceBytes : std::max<std::size_t>(1, bytes);
   Stream* stream = in_pieces ? &lane(from).stream(tag) : nullptr;
   for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += most) {
-    Flight* flight = take_flight(parcel);
-    flight->stream = stream;
-    flight->bytes = std::min(most, bytes - begin);
+    Transfer* transfer = take_transfer(parcel);
+    transfer->stream = stream;
+    transfer->bytes = std::min(most, bytes - begin);
     ucp_request_param_t parameters{};
     parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     parameters.cb.recv = on_received;
-    parameters.user_data = flight;
-    void* request = ucp_tag_recv_nbx(
-        worker_, data + begin, flight->bytes, full_tag(from, tag), ~std::uint64_t{0}, &parameters);
+    parameters.user_data = transfer;
+    void* request = ucp_tag_recv_nbx(worker_,
+                                     data + begin,
+                                     transfer->bytes,
+                                     full_tag(from, tag),
+                                     ~std::uint64_t{0},
+                                     &parameters);
     if (!exact && UCS_PTR_IS_PTR(request)) {
       parcel->receive = request;
     }
-    began(flight, request);
+    began(transfer, request);
   }
 }
 
@@ -233,26 +237,26 @@ void* UcxRail::begin_flush(int to) {
   return UCS_PTR_IS_PTR(request) ? request : nullptr;
 }
 
-UcxRail::Flight* UcxRail::take_flight(UcxParcel* parcel) {
-  if (spare_flights_.empty()) {
-    flights_.push_back(std::make_unique<Flight>());
-    spare_flights_.push_back(flights_.back().get());
+UcxRail::Transfer* UcxRail::take_transfer(UcxParcel* parcel) {
+  if (spare_transfers_.empty()) {
+    transfers_.push_back(std::make_unique<Transfer>());
+    spare_transfers_.push_back(transfers_.back().get());
   }
-  Flight* flight = spare_flights_.back();
-  spare_flights_.pop_back();
-  *flight = {this, parcel, nullptr, 0};
+  Transfer* transfer = spare_transfers_.back();
+  spare_transfers_.pop_back();
+  *transfer = {this, parcel, nullptr, 0};
   ++parcel->pieces;
-  return flight;
+  return transfer;
 }
 
-void UcxRail::began(Flight* flight, void* request) {
+void UcxRail::began(Transfer* transfer, void* request) {
   if (!UCS_PTR_IS_PTR(request)) {  // it ended at once, and nobody is called
-    ended(flight, UCS_PTR_STATUS(request));
+    ended(transfer, UCS_PTR_STATUS(request));
   }
 }
 
-void UcxRail::ended(Flight* flight, ucs_status_t status) {
-  UcxParcel& parcel = *flight->parcel;
+void UcxRail::ended(Transfer* transfer, ucs_status_t status) {
+  UcxParcel& parcel = *transfer->parcel;
   --parcel.pieces;
   if (status != UCS_OK) {
     parcel.failed = true;
@@ -262,11 +266,11 @@ void UcxRail::ended(Flight* flight, ucs_status_t status) {
       on_loss_(parcel.peer, status);
     }
   }
-  if (flight->stream != nullptr && status == UCS_OK) {
-    flight->stream->received += flight->bytes;
-    to_confirm_ |= flight->stream->received >= kConfirmedBytes;
+  if (transfer->stream != nullptr && status == UCS_OK) {
+    transfer->stream->received += transfer->bytes;
+    to_confirm_ |= transfer->stream->received >= kConfirmedBytes;
   }
-  spare_flights_.push_back(flight);
+  spare_transfers_.push_back(transfer);
 }
 
 void UcxRail::on_error(void* argument, ucp_ep_h, ucs_status_t status) {
@@ -274,18 +278,18 @@ void UcxRail::on_error(void* argument, ucp_ep_h, ucs_status_t status) {
   lane.rail->on_loss_(lane.rank, status);
 }
 
-void UcxRail::on_sent(void* request, ucs_status_t status, void* flight) {
+void UcxRail::on_sent(void* request, ucs_status_t status, void* transfer) {
   ucp_request_free(request);
-  auto* done = static_cast<Flight*>(flight);
+  auto* done = static_cast<Transfer*>(transfer);
   done->rail->ended(done, status);
 }
 
 void UcxRail::on_received(void* request,
                           ucs_status_t status,
                           const ucp_tag_recv_info_t*,
-                          void* flight) {
+                          void* transfer) {
   ucp_request_free(request);
-  auto* done = static_cast<Flight*>(flight);
+  auto* done = static_cast<Transfer*>(transfer);
   done->parcel->receive = nullptr;
   done->rail->ended(done, status);
 }

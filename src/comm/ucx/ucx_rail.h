@@ -113,7 +113,7 @@ class UcxRail {
     Stream& stream(std::uint32_t tag) { return streams.try_emplace(tag, tag).first->second; }
   };
   // A piece that UCX has.
-  struct Flight {
+  struct Transfer {
     UcxRail* rail = nullptr;
     UcxParcel* parcel = nullptr;
     Stream* stream = nullptr;  // that it is to be confirmed on
@@ -121,11 +121,11 @@ class UcxRail {
   };
 
   static void on_error(void* argument, ucp_ep_h endpoint, ucs_status_t status);
-  static void on_sent(void* request, ucs_status_t status, void* flight);
+  static void on_sent(void* request, ucs_status_t status, void* transfer);
   static void on_received(void* request,
                           ucs_status_t status,
                           const ucp_tag_recv_info_t* info,
-                          void* flight);
+                          void* transfer);
 
   static void on_confirmed(void* request,
                            ucs_status_t status,
@@ -145,10 +145,10 @@ class UcxRail {
   void start_waiting(Lane& lane, Stream& stream);
   void confirm(Lane& lane, Stream& stream);
   void expect_confirmation(Lane& lane);
-  Flight* take_flight(UcxParcel* parcel);
+  Transfer* take_transfer(UcxParcel* parcel);
   // What became of a piece: UCX's answer to the call that began it, and what it says in the end.
-  void began(Flight* flight, void* request);
-  void ended(Flight* flight, ucs_status_t status);
+  void began(Transfer* transfer, void* request);
+  void ended(Transfer* transfer, ucs_status_t status);
   void close_endpoints();
 
   std::string interface_;
@@ -165,8 +165,8 @@ class UcxRail {
   std::size_t waiting_ = 0;                   // pieces, in all streams
   bool to_confirm_ = false;                   // on some stream
   bool closing_ = false;
-  std::vector<std::unique_ptr<Flight>> flights_;
-  std::vector<Flight*> spare_flights_;
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+  std::vector<Transfer*> spare_transfers_;
 };
 
 }  // namespace trireme::detail

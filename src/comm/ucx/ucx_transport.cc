@@ -9,7 +9,7 @@
 
 #include <poll.h>
 
-#include "comm/net/transport_module.h"
+#include "comm/transport/transport_module.h"
 #include "comm/ucx/ucx_rail.h"
 #include "trireme/core/error.h"
 
@@ -114,7 +114,7 @@ class UcxTransport final : public Transport {
     return concat("UCX ", ucx_version(), names.empty() ? "" : " over ", names);
   }
 
-  Ticket send(
+  Request send(
       int to, std::uint32_t tag, const std::byte* data, std::size_t bytes, Length length) override {
     UcxParcel* parcel = take_parcel(to);
     for_parts(bytes, length, [&](UcxRail& rail, std::size_t begin, std::size_t size) {
@@ -123,7 +123,7 @@ class UcxTransport final : public Transport {
     return ticket_of(parcel);
   }
 
-  Ticket receive(
+  Request receive(
       int from, std::uint32_t tag, std::byte* data, std::size_t bytes, Length length) override {
     UcxParcel* parcel = take_parcel(from);
     for_parts(bytes, length, [&](UcxRail& rail, std::size_t begin, std::size_t size) {
@@ -132,28 +132,28 @@ class UcxTransport final : public Transport {
     return ticket_of(parcel);
   }
 
-  bool finished(Ticket& ticket) override {
-    if (!ticket.pending()) {
+  bool finished(Request& request) override {
+    if (!request.pending()) {
       return true;
     }
-    auto* parcel = static_cast<UcxParcel*>(ticket.handle());
+    auto* parcel = static_cast<UcxParcel*>(request.handle());
     if (parcel->pieces > 0 || parcel->failed) {
       return false;
     }
     spare_.push_back(parcel);
-    ticket.clear();
+    request.clear();
     return true;
   }
 
   void abandon() override { abandoned_ = true; }
   bool sends_without_moving() const override { return true; }
 
-  void drop(Ticket& ticket) override {
-    if (!ticket.pending() || abandoned_) {
-      ticket.clear();
+  void drop(Request& request) override {
+    if (!request.pending() || abandoned_) {
+      request.clear();
       return;
     }
-    auto* parcel = static_cast<UcxParcel*>(ticket.handle());
+    auto* parcel = static_cast<UcxParcel*>(request.handle());
     rails_.front()->cancel(parcel);  // those of unknown length are there
     const Deadline patience(kTimeToLeave);
     while (parcel->pieces > 0 && !patience.passed()) {
@@ -162,7 +162,7 @@ class UcxTransport final : public Transport {
     if (parcel->pieces == 0) {
       spare_.push_back(parcel);
     }
-    ticket.clear();
+    request.clear();
   }
 
   bool progress() override {
@@ -259,12 +259,12 @@ class UcxTransport final : public Transport {
     parcel->peer = peer;
     return parcel;
   }
-  Ticket ticket_of(UcxParcel* parcel) {
+  Request ticket_of(UcxParcel* parcel) {
     if (parcel->pieces == 0 && !parcel->failed) {
       spare_.push_back(parcel);
       return {};
     }
-    return Ticket(parcel);
+    return Request(parcel);
   }
 
   // What has been sent leaves this process before the connections are closed.

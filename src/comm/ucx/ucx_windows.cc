@@ -36,14 +36,14 @@ bool UcxRail::has_room(const Stream& stream, std::size_t bytes) const {
 }
 
 void UcxRail::start(Lane& lane, Stream& stream, const Waiting& piece) {
-  Flight* flight = take_flight(piece.parcel);
+  Transfer* transfer = take_transfer(piece.parcel);
   stream.unconfirmed += piece.bytes;
   ucp_request_param_t parameters{};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   parameters.cb.send = on_sent;
-  parameters.user_data = flight;
+  parameters.user_data = transfer;
   const std::uint64_t tag = full_tag(own_rank_, stream.tag);
-  began(flight, ucp_tag_send_nbx(lane.endpoint, piece.data, piece.bytes, tag, &parameters));
+  began(transfer, ucp_tag_send_nbx(lane.endpoint, piece.data, piece.bytes, tag, &parameters));
 }
 
 void UcxRail::start_waiting(Lane& lane, Stream& stream) {

@@ -1,0 +1,264 @@
+#include "comm/api/cluster_world.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <numeric>
+
+#include "comm/api/ordinary_memory.h"
+#include "comm/rendezvous/net_meeting.h"
+#include "comm/rendezvous/transport_meeting.h"
+#include "comm/transport/transport_module.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/index.h"
+#include "trireme/core/log.h"
+#include "trireme/core/machine.h"
+
+namespace trireme::detail {
+namespace {
+
+// mpirun's ranks that nothing says a meeting point for can still meet through MPI itself.
+bool uses_mpi(const ClusterOptions& options) {
+  if (options.backend == "mpi") {
+    return true;
+  }
+  const bool by_mpirun = options.place.launcher.starts_with("mpi");
+  return options.backend == "auto" && by_mpirun && options.place.rendezvous.empty();
+}
+
+// The line that gives every rank of a launcher's job one token.
+std::string how_to_give_a_token(const std::string& launcher) {
+  constexpr char kMake[] = "export TRIREME_TOKEN=$(openssl rand -hex 16)";
+  if (launcher == "srun") {
+    return concat(
+        "add the line \"", kMake, "\" before srun (in the batch script), which passes it on");
+  }
+  if (launcher.starts_with("mpirun")) {
+    return concat("on the launching machine, run \"",
+                  kMake,
+                  "\" first, and then start with \"mpirun -x TRIREME_TOKEN\"");
+  }
+  if (launcher.starts_with("mpiexec")) {
+    return concat(
+        "on the launching machine, run \"", kMake, "\" before mpiexec, which passes it on");
+  }
+  if (launcher == "torchrun") {
+    return concat(
+        "run \"", kMake, "\" once, and export the same value on every machine before torchrun");
+  }
+  return concat("run \"", kMake, "\" once, and give every rank the same value");
+}
+
+// Rank 0 listens at a port that others than the ranks reach.
+void check_token(const ClusterOptions& options, const std::string& token) {
+  TRIREME_CHECK(!token.empty() || options.place.size == 1,
+                "expected a token that the ranks of the ",
+                options.place.launcher,
+                " job share, since they meet at ",
+                options.place.rendezvous,
+                " (",
+                options.place.rendezvous_source,
+                "), found TRIREME_TOKEN empty: anyone who can reach that port could join; ",
+                how_to_give_a_token(options.place.launcher),
+                "; TRIREME_TOKEN=none does without, on a network where you trust everyone");
+  if (token == kNoToken && options.place.rank == 0 && options.place.size > 1) {
+    log(LogLevel::kWarning,
+        concat("TRIREME_TOKEN=none: anyone who can reach ",
+               options.place.rendezvous,
+               " can join this job"));
+  }
+}
+
+NetMeetingOptions meeting_of(const ClusterOptions& options,
+                             const Identity& identity,
+                             Milliseconds timeout) {
+  NetMeetingOptions meeting;
+  meeting.identity = identity;
+  meeting.local_rank = options.place.local_rank;
+  meeting.local_size = options.place.local_size;
+  meeting.job = options.job;
+  meeting.world = options.world;
+  meeting.place = options.place.rendezvous;
+  meeting.where = options.place.rendezvous_source;
+  meeting.timeout = timeout;
+  if (options.place.rank == 0) {
+    meeting.listener = static_cast<int>(env_integer(kEnvRendezvousFd, 0, 1 << 20).value_or(-1));
+  }
+  TRIREME_CHECK(!meeting.place.empty() || options.place.size == 1,
+                "nothing says where the ranks of the ",
+                options.place.launcher,
+                " job can meet: set TRIREME_RENDEZVOUS=HOST:PORT, an address of rank 0's machine "
+                "and a free port on it, or use trireme run --rendezvous HOST:PORT");
+  TRIREME_CHECK(!options.place.job_is_local || options.job != options.place.job ||
+                    options.place.local_size == options.place.size,
+                "nothing names this job of ",
+                options.place.launcher,
+                " on all its machines: expected PMI_JOBID, or a proxy of MPICH above rank ",
+                options.place.rank,
+                ", found neither; give it a name yourself, the same on all machines and different "
+                "from other jobs: mpiexec -genv TRIREME_JOB my-job-1 ...");
+  check_token(options, identity.token);
+  return meeting;
+}
+
+// More ranks under this kernel than processors that they may run on, all together: waiting must
+// give the processor away at once. (Machines that are network namespaces of one host share its
+// processors.)
+bool more_than_processors(const std::vector<Member>& members, const std::string& kernel) {
+  int ranks = 0;
+  std::array<std::uint64_t, 16> cpus{};
+  for (const Member& member : members) {
+    if (member.kernel == kernel) {
+      ++ranks;
+      std::transform(cpus.begin(),
+                     cpus.end(),
+                     member.cpus.begin(),
+                     cpus.begin(),
+                     std::bit_or<std::uint64_t>());
+    }
+  }
+  const int processors =
+      std::accumulate(cpus.begin(), cpus.end(), 0, [](int sum, std::uint64_t word) {
+        return sum + std::popcount(word);
+      });
+  return ranks > std::max(1, processors);
+}
+
+// Some machines are network namespaces of one host: it would be wrong to go around the network.
+bool has_namespaces(const std::vector<Member>& members) {
+  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
+    return member.kernel == members.front().kernel && member.network != members.front().network;
+  });
+}
+
+// A word to and from every rank: connections are made now, where one that cannot be is named, and
+// not in the middle of the first operation.
+void greet_everyone(Transport& transport,
+                    const std::vector<Member>& members,
+                    Milliseconds timeout) {
+  constexpr std::uint32_t kTag = Transport::kTags - 1;
+  const Deadline deadline(timeout);
+  const auto size = members.size();
+  const std::byte mine{};
+  std::vector<std::byte> theirs(size);
+  std::vector<Request> receives(size);
+  std::vector<Request> sends(size);
+  constexpr auto kShort = Transport::Length::kUpTo;
+  for (const Member& member : members) {
+    if (member.rank != transport.rank()) {
+      const std::size_t at = index(member.rank);
+      receives[at] = transport.receive(member.rank, kTag, &theirs[at], 1, kShort);
+      sends[at] = transport.send(member.rank, kTag, &mine, 1, kShort);
+    }
+  }
+  for (const Member& member : members) {
+    const std::size_t at = index(member.rank);
+    while (!transport.finished(receives[at]) || !transport.finished(sends[at])) {
+      if (!transport.progress()) {
+        transport.rest(Milliseconds(5));
+      }
+      const auto why = transport.lost(member.rank);
+      if (why || deadline.passed()) {
+        transport.abandon();
+        throw CommError(CommError::Reason::kRendezvousTimeout,
+                        member.rank,
+                        concat("rank ",
+                               transport.rank(),
+                               " on ",
+                               members[index(transport.rank())].host,
+                               " cannot reach rank ",
+                               member.rank,
+                               " on ",
+                               member.host,
+                               " through ",
+                               transport.description(),
+                               " (",
+                               why.value_or("no answer"),
+                               "), although both reached the rendezvous: check that the interfaces "
+                               "are on the same network (--interfaces) and that firewalls let the "
+                               "ranks of both machines through"));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
+  const Identity& identity = builder->machine.meeting.identity;
+  const Milliseconds timeout = builder->machine.meeting.timeout;
+  builder->algorithm = algorithm_named(identity.algorithm, kEnvAlgorithm);
+  if (!keeps_order_of_sums(builder->algorithm) && identity.rank == 0) {
+    log(LogLevel::kWarning,
+        concat("the algorithm \"",
+               identity.algorithm,
+               "\" sums in an order of its own: the last bits of results differ from those of "
+               "other algorithms and numbers of ranks"));
+  }
+  std::shared_ptr<Transport> transport;
+  std::vector<Member> members;
+  if (uses_mpi(options)) {
+    transport = load_mpi_transport(options.place.launcher);
+    TRIREME_CHECK(
+        transport->rank() == options.place.rank && transport->size() == options.place.size,
+        "MPI says that this is rank ",
+        transport->rank(),
+        " of ",
+        transport->size(),
+        ", but its launcher's variables say rank ",
+        options.place.rank,
+        " of ",
+        options.place.size,
+        ": the program must be started by the mpirun of the same MPI");
+    TransportMeetingOptions meeting;
+    meeting.identity = identity;
+    meeting.local_rank = options.place.local_rank;
+    meeting.local_size = options.place.local_size;
+    meeting.timeout = timeout;
+    members = meet_through(*transport, meeting);
+    greet_everyone(*transport, members, timeout);
+    if (!options.interfaces.empty() && options.place.rank == 0) {
+      log(LogLevel::kWarning,
+          "--interfaces is for UCX: over MPI, mpirun chooses them (Open MPI: --mca "
+          "btl_tcp_if_include)");
+    }
+  } else {
+    NetMeeting meeting(meeting_of(options, identity, timeout));
+    members = meeting.members();
+    UcxOptions ucx;
+    ucx.rank = options.place.rank;
+    ucx.size = options.place.size;
+    ucx.interfaces = options.interfaces;
+    ucx.only_tcp = has_namespaces(members);
+    transport =
+        load_ucx_transport(ucx, [&](const std::string& mine) { return meeting.exchange(mine); });
+    greet_everyone(*transport, members, timeout);
+    meeting.exchange("");  // nobody begins, or ends, before everyone has been reached
+  }
+  const bool oversubscribed =
+      more_than_processors(members, members[index(options.place.rank)].kernel);
+  builder->machine.oversubscribed = oversubscribed;
+  if (oversubscribed) {
+    builder->queue.spins = 0;
+  }
+  builder->network = std::make_shared<Network>(std::move(transport), std::move(members));
+}
+
+std::string description_of(const Network* network, const World::Facts& facts) {
+  const std::string copies = copies_text(facts.ordinary_memory, facts.local_size);
+  if (network == nullptr) {
+    return "shared memory" + copies;
+  }
+  const std::string transport = network->transport()->description();
+  const std::vector<Member>& members = network->members();
+  const bool shares = members.back().node > 0 &&
+                      std::any_of(members.begin(), members.end(), [](const Member& member) {
+                        return member.local_size > 1;
+                      });
+  return shares ? transport + " and shared memory" + copies : transport;
+}
+
+}  // namespace trireme::detail

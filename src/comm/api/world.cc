@@ -1,0 +1,239 @@
+#include "trireme/comm/world.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <tuple>
+
+#include <unistd.h>
+
+#include "comm/api/cluster_world.h"
+#include "comm/api/communicator_builder.h"
+#include "comm/api/digest.h"
+#include "comm/api/job_environment.h"
+#include "comm/api/ordinary_memory.h"
+#include "comm/queue/failure_report.h"
+#include "comm/queue/flight_folder.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+using detail::JobEnvironment;
+
+// Which of a process's worlds of one job this is. The ranks build them in the same order, so equal
+// numbers meet; ranks that are threads of one process count each for itself.
+// Each attempt at a job begins anew, so that processes which it starts and those which have lived
+// through an earlier one count alike.
+int number_of_world(const std::string& job, std::int64_t epoch, int rank) {
+  static std::mutex mutex;
+  static std::map<std::tuple<std::string, std::int64_t, int>, int> counts;
+  const std::lock_guard lock(mutex);
+  return counts[{job, epoch, rank}]++;
+}
+
+JobEnvironment place_of_this_process(const InitOptions& options) {
+  TRIREME_CHECK(options.rank.has_value() == options.size.has_value(),
+                "InitOptions: give both rank and size, or neither");
+  if (!options.rank) {
+    return detail::read_job_environment();
+  }
+  TRIREME_CHECK(*options.size >= 1,
+                "InitOptions: a world needs at least one rank, found size ",
+                *options.size);
+  TRIREME_CHECK(*options.rank >= 0 && *options.rank < *options.size,
+                "InitOptions: rank ",
+                *options.rank,
+                " is outside the world of ",
+                *options.size,
+                " ranks: use 0 to ",
+                *options.size - 1);
+  JobEnvironment place;
+  place.launcher = "init options";
+  place.rank = place.local_rank = *options.rank;
+  place.size = place.local_size = *options.size;
+  place.job = env_string(kEnvJob).value_or("");
+  place.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
+  return place;
+}
+
+Milliseconds timeout_of(const InitOptions& options) {
+  if (options.timeout.count() > 0) {
+    return options.timeout;
+  }
+  if (const auto seconds = env_seconds(kEnvTimeout)) {
+    constexpr double kMost = 1e12;  // what a Deadline takes anyway
+    return Milliseconds(static_cast<std::int64_t>(std::clamp(*seconds * 1000, 1.0, kMost)));
+  }
+  return kDefaultTimeout;
+}
+
+std::string program_version_of(const InitOptions& options) {
+  if (!options.program_version.empty()) {
+    return options.program_version;
+  }
+  const auto given = env_string(kEnvProgramVersion);
+  return given ? *given : detail::executable_build_id();
+}
+
+detail::FlightFolder flight_folder_of(const InitOptions& options,
+                                      const std::string& job,
+                                      std::int64_t epoch) {
+  using detail::FlightFolder;
+  if (!options.flight_folder.empty()) {
+    return FlightFolder::named(options.flight_folder);
+  }
+  if (const auto folder = env_string(kEnvLogDir)) {
+    return FlightFolder::named(*folder);
+  }
+  const std::string attempt = epoch == 0 ? job : concat(job, " attempt ", epoch);
+  return FlightFolder::temporary(detail::hex_digest(attempt).substr(0, 12));
+}
+
+std::string option_or_variable(const std::string& option, const char* variable) {
+  return option.empty() ? env_string(variable).value_or("auto") : option;
+}
+
+std::vector<std::string> interfaces_of(const InitOptions& options) {
+  if (!options.interfaces.empty()) {
+    return options.interfaces;
+  }
+  std::vector<std::string> names;
+  std::istringstream list(env_string(kEnvInterfaces).value_or(""));
+  for (std::string name; std::getline(list, name, ',');) {
+    if (!name.empty()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+bool kernel_copy_of(const InitOptions& options) {
+  const std::string value = option_or_variable(options.kernel_copy, kEnvKernelCopy);
+  TRIREME_CHECK(value == "auto" || value == "off",
+                options.kernel_copy.empty() ? kEnvKernelCopy : "InitOptions::kernel_copy",
+                ": expected auto or off; found \"",
+                value,
+                "\"");
+  return value == "auto";
+}
+
+int sum_group_of(const InitOptions& options) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const std::int64_t group =
+      options.sum_group > 0 ? options.sum_group : env_integer(kEnvSumGroup, 1, kMost).value_or(1);
+  TRIREME_CHECK(options.sum_group >= 0,
+                "InitOptions: sum_group must be a number of ranks, found ",
+                options.sum_group);
+  return static_cast<int>(group);
+}
+
+}  // namespace
+
+std::shared_ptr<World> init(const InitOptions& options) {
+  const JobEnvironment place = place_of_this_process(options);
+  const std::string backend = option_or_variable(options.backend, kEnvBackend);
+  TRIREME_CHECK(backend == "auto" || backend == "shm" || backend == "ucx" || backend == "mpi",
+                options.backend.empty() ? kEnvBackend : "InitOptions::backend",
+                ": expected auto, shm, ucx or mpi; found \"",
+                backend,
+                "\"");
+  const bool several = place.local_size != place.size;
+  TRIREME_CHECK(!several || backend != "shm",
+                place.launcher,
+                " started ",
+                place.size,
+                " ranks, ",
+                place.local_size,
+                " of them on this machine: the backend shm is for one machine; use auto");
+  std::string job = options.job.empty() ? place.job : options.job;
+  TRIREME_CHECK(place.size == 1 || !job.empty(),
+                "nothing distinguishes this job of ",
+                place.size,
+                " ranks from others: set TRIREME_JOB to a unique name, or use trireme run");
+  if (job.empty()) {
+    job = concat("alone ", getpid());
+  }
+  const std::int64_t epoch = options.epoch.value_or(place.epoch);
+  TRIREME_CHECK(epoch >= 0 && epoch <= kMostEpoch,
+                "InitOptions::epoch: expected 0 to ",
+                kMostEpoch,
+                ", found ",
+                epoch);
+  detail::BuilderOptions builder;
+  detail::Identity& identity = builder.machine.meeting.identity;
+  identity.epoch = epoch;
+  identity.rank = place.rank;
+  identity.size = place.size;
+  // Without a token the ranks of a machine check the user ID alone, those of several machines
+  // refuse to meet at a port (docs/mechanisms.md).
+  identity.token = options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
+  identity.program_version = program_version_of(options);
+  identity.sum_group = builder.machine.sum_group = sum_group_of(options);
+  identity.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
+  const int number = number_of_world(job, epoch, place.rank);
+  builder.machine.meeting.name =
+      concat("trireme/", geteuid(), "/", detail::hex_digest(job), "/", number);
+  builder.machine.meeting.timeout = builder.queue.timeout = timeout_of(options);
+  // Windows of the stage must hold a vector of each rank.
+  constexpr std::size_t kLeastPerRank = 1024;
+  constexpr std::size_t kMostStage = std::size_t{1} << 30;
+  TRIREME_CHECK(options.stage_bytes <= kMostStage,
+                "InitOptions::stage_bytes: expected at most ",
+                kMostStage,
+                ", found ",
+                options.stage_bytes);
+  builder.machine.stage_bytes =
+      std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
+  builder.machine.kernel_copy = kernel_copy_of(options);
+  builder.queue.flight_folder = flight_folder_of(options, job, epoch);
+  builder.queue.helper_thread = options.progress_thread;
+  World::Facts facts;
+  facts.local_rank = place.local_rank;
+  facts.local_size = place.local_size;
+  facts.launcher = place.launcher;
+  const bool over_network = several || backend == "ucx" || backend == "mpi";
+  try {
+    if (over_network) {
+      detail::ClusterOptions cluster;
+      cluster.place = place;
+      cluster.job = job;
+      cluster.world = number;
+      cluster.backend = backend;
+      cluster.interfaces = interfaces_of(options);
+      if (!options.rendezvous.empty()) {
+        cluster.place.rendezvous = options.rendezvous;
+        cluster.place.rendezvous_source = "InitOptions::rendezvous";
+      } else if (cluster.place.rendezvous.empty()) {
+        cluster.place.rendezvous = env_string(kEnvRendezvous).value_or("");
+        cluster.place.rendezvous_source = kEnvRendezvous;
+      }
+      detail::join_cluster(cluster, &builder);
+    } else if (identity.algorithm != "auto" && place.rank == 0) {
+      log(LogLevel::kWarning,
+          concat(
+              "the algorithm \"",
+              identity.algorithm,
+              "\" is for ranks connected by a network, but these share a machine and its memory"));
+    }
+    const auto network = builder.network;
+    Communicator::Parts parts =
+        std::make_shared<detail::CommunicatorBuilder>(std::move(builder))->make_world(&facts);
+    facts.description = detail::description_of(network.get(), facts);
+    if (network) {
+      facts.machine_rank = network->self().node;
+      facts.machines = network->members().back().node + 1;
+    }
+    return std::make_shared<World>(std::move(parts), std::move(facts));
+  } catch (const CommError& error) {
+    detail::report_failure(place.rank, error);
+    throw;
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,138 @@
+#include "comm/order/matching.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+
+std::string describe_facts(std::uint32_t sequence, const CallFacts& facts) {
+  return concat(
+      "#", sequence, " ", describe(facts.kind, facts.reduce, facts.dtype, facts.total, facts.root));
+}
+
+std::string LastCall::text() const {
+  return sequence == 0 ? "nothing yet" : describe_facts(sequence, facts);
+}
+
+void check_same_call(std::uint32_t sequence,
+                     int size,
+                     int rank,
+                     const CallFacts& mine,
+                     int peer,
+                     const CallFacts& theirs,
+                     const NameOf& name) {
+  if (peer == rank) {
+    return;
+  }
+  const auto disagree = [&](const char* what) {
+    throw CommError(
+        CommError::Reason::kMismatch,
+        peer,
+        concat("rank ",
+               rank,
+               " and ",
+               name(peer),
+               " called ",
+               what,
+               " (rank ",
+               rank,
+               ": ",
+               describe_facts(sequence, mine),
+               "; rank ",
+               peer,
+               ": ",
+               describe_facts(sequence, theirs),
+               "): every rank must make the same calls with the same arguments in the same order"));
+  };
+  if (mine.kind != theirs.kind) {
+    disagree("different operations");
+  }
+  if (mine.kind == OpKind::kBarrier) {
+    return;
+  }
+  if (mine.dtype != theirs.dtype) {
+    disagree("with different dtypes");
+  }
+  if (reduces(mine.kind) && mine.reduce != theirs.reduce) {
+    disagree("with different reductions");
+  }
+  if (has_root(mine.kind) && mine.root != theirs.root) {
+    disagree("with different roots");
+  }
+  if (mine.kind == OpKind::kAllToAll) {
+    return;  // lengths may differ; check_splits looks at all of them together
+  }
+  if (mine.total >= 0 && theirs.total >= 0 && mine.total != theirs.total) {
+    disagree("with different lengths");
+  }
+  if (mine.counts != nullptr && theirs.counts != nullptr &&
+      !std::equal(mine.counts, mine.counts + size, theirs.counts)) {
+    disagree("with different counts");
+  }
+}
+
+void check_splits(std::uint32_t sequence, std::span<const CallFacts> all, const NameOf& name) {
+  const OpKind kind = all.front().kind;
+  const auto root = static_cast<std::size_t>(std::max(0, all.front().root));
+  const auto require =
+      [&](std::size_t peer, const char* what, std::int64_t expected, std::int64_t found) {
+        if (expected != found) {
+          throw CommError(CommError::Reason::kMismatch,
+                          static_cast<int>(peer),
+                          concat(op_name(kind),
+                                 " #",
+                                 sequence,
+                                 ": the ",
+                                 what,
+                                 " of ",
+                                 name(static_cast<int>(peer)),
+                                 " must have ",
+                                 expected,
+                                 " elements, found ",
+                                 found));
+        }
+      };
+  for (std::size_t peer = 0; peer < all.size(); ++peer) {
+    if (kind == OpKind::kGather) {
+      require(peer, "input", all[root].counts[peer], all[peer].input_numel);
+    } else if (kind == OpKind::kScatter) {
+      require(peer, "output", all[root].counts[peer], all[peer].output_numel);
+    } else if (kind == OpKind::kAllToAll) {
+      std::int64_t arriving = 0;
+      for (const CallFacts& sender : all) {
+        arriving += sender.counts[peer];
+      }
+      require(peer, "output", arriving, all[peer].output_numel);
+    }
+  }
+}
+
+void check_message(int rank, const Operation& recv, const MessageFacts& sent, const NameOf& name) {
+  const MessageFacts wanted{recv.dtype, recv.output.numel(), recv.tag};
+  if (sent.dtype == wanted.dtype && sent.numel == wanted.numel && sent.tag == wanted.tag) {
+    return;
+  }
+  const auto text = [](const MessageFacts& facts) {
+    return concat(dtype_name(facts.dtype), " x ", facts.numel, ", tag ", facts.tag);
+  };
+  throw CommError(CommError::Reason::kMismatch,
+                  recv.peer,
+                  concat("rank ",
+                         rank,
+                         " called recv(",
+                         text(wanted),
+                         ") from ",
+                         name(recv.peer),
+                         ", whose next message is ",
+                         text(sent),
+                         ": messages of a pair must be received in the order they were sent, with "
+                         "the same dtype, length and tag"));
+}
+
+std::int64_t sum_before(const std::int64_t* counts, int rank) {
+  return std::accumulate(counts, counts + rank, std::int64_t{0});
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "comm/queue/operation_queue.h"
+#include "comm/shm/membership.h"
+
+namespace trireme::detail {
+
+// The queue of ranks that share one machine. What of `options` depends on the machine is completed.
+std::shared_ptr<OperationQueue> make_shm_queue(Membership membership, QueueOptions options);
+
+}  // namespace trireme::detail

@@ -1,0 +1,50 @@
+#include "device/driver.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "device/host/host_driver.h"
+#include "trireme/core/error.h"
+
+namespace trireme::device {
+namespace {
+
+struct Installed {
+  std::mutex mutex;
+  std::map<std::int16_t, std::shared_ptr<Driver>> gpus;  // guarded by mutex
+};
+
+Installed& installed() {
+  static auto* drivers = new Installed;  // never destroyed: memory may outlive every static object
+  return *drivers;
+}
+
+}  // namespace
+
+Driver& driver(Device device) {
+  if (device.is_host()) {
+    return host_driver();
+  }
+  Installed& drivers = installed();
+  const std::lock_guard lock(drivers.mutex);
+  const auto found = drivers.gpus.find(device.index);
+  TRIREME_CHECK(found != drivers.gpus.end(),
+                "memory of ",
+                device_name(device),
+                " was asked for, but this program has no driver for it: use the host's (cpu)");
+  return *found->second;
+}
+
+void install(Device device, std::shared_ptr<Driver> driver) {
+  TRIREME_ASSERT(!device.is_host(), "the host has its driver");
+  Installed& drivers = installed();
+  const std::lock_guard lock(drivers.mutex);
+  if (driver == nullptr) {
+    drivers.gpus.erase(device.index);
+  } else {
+    drivers.gpus[device.index] = std::move(driver);
+  }
+}
+
+}  // namespace trireme::device

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "device/driver.h"
+
+namespace trireme::device {
+
+Driver& host_driver();
+
+}  // namespace trireme::device

@@ -1,0 +1,85 @@
+#undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): Highway's name
+#define HWY_TARGET_INCLUDE "optim/rules/adagrad.cc"
+// clang-format off: foreach_target.h must come before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include "optim/element_pass-inl.h"
+#include "optim/rule-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::detail::HWY_NAMESPACE {
+namespace {
+
+struct AdagradStep {
+  const AdagradOptions& options;
+  double lr;
+};
+
+template <class T>
+struct AdagradRule {
+  static constexpr bool kMovesStates = true;
+  AdagradRule(const GradientTransform& transform, const AdagradStep& s)
+      : gradients(transform, s.options.weight_decay, s.options.l1),
+        lr(static_cast<T>(s.lr)),
+        eps(static_cast<T>(s.options.eps)) {}
+
+  HWY_INLINE Lanes<T> operator()(
+      Lanes<T> p, Lanes<T> g, Lanes<T>& sum, Lanes<T>& /*b*/, Lanes<T>& /*c*/) const {
+    g = gradients(g, p);
+    sum = hn::Add(sum, hn::Mul(g, g));
+    return hn::Sub(p, hn::Div(hn::Mul(all(lr), g), hn::Add(hn::Sqrt(sum), all(eps))));
+  }
+
+  Gradients<T> gradients;
+  T lr, eps;
+};
+
+}  // namespace
+
+void adagrad(const AdagradOptions& options,
+             const ParameterSlice& slice,
+             const GradientTransform& transform,
+             double lr) {
+  const double decayed = lr / (1 + static_cast<double>(slice.step - 1) * options.lr_decay);
+  update_with<AdagradRule, 1>(slice, transform, AdagradStep{options, decayed});
+}
+
+}  // namespace trireme::detail::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme {
+namespace detail {
+namespace {
+
+HWY_EXPORT(adagrad);
+
+}  // namespace
+
+template <>
+const Definition<AdagradOptions>& definition_of<AdagradOptions>() {
+  using O = AdagradOptions;
+  static const Definition<O> definition{
+      .name = "adagrad",
+      .fields = {{"lr", &O::lr},
+                 {"lr_decay", &O::lr_decay},
+                 {"eps", &O::eps},
+                 {"weight_decay", &O::weight_decay},
+                 {"l1", &O::l1}},
+      .states = [](const O&, const ParameterInfo&) { return std::vector<OptimizerState>{"sum"}; },
+      .update =
+          [](const O& o, const auto& slice, const auto& transform, double lr) {
+            HWY_DYNAMIC_DISPATCH(adagrad)(o, slice, transform, lr);
+          }};
+  return definition;
+}
+
+}  // namespace detail
+
+template class OptimizerOf<AdagradOptions>;
+
+}  // namespace trireme
+#endif  // HWY_ONCE

@@ -1,0 +1,203 @@
+#undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): Highway's name
+#define HWY_TARGET_INCLUDE "optim/rules/lamb.cc"
+// clang-format off: foreach_target.h must come before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include <cmath>
+
+#include "optim/element_pass-inl.h"
+#include "optim/rule-inl.h"
+#include "trireme/core/error.h"
+#include "trireme/optim/square_sum.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::detail::HWY_NAMESPACE {
+namespace {
+
+struct LambStep {
+  LambStep(const LambOptions& o, std::int64_t t, double given_rate)
+      : options(o),
+        first_correction(1 - std::pow(o.beta1, static_cast<double>(t))),
+        second_correction(1 - std::pow(o.beta2, static_cast<double>(t))),
+        rate(given_rate) {}
+
+  const LambOptions& options;
+  double first_correction, second_correction;
+  double rate;  // learning rate times trust ratio
+};
+
+// The moments move, and the direction of the step is the result.
+template <class T>
+struct LambDirection {
+  static constexpr bool kMovesStates = false;
+  LambDirection(const GradientTransform& transform, const LambStep& s)
+      : gradients(transform, 0, s.options.l1),
+        first(s.options.beta1),
+        second(s.options.beta2),
+        first_factor(static_cast<T>(1 / s.first_correction)),
+        second_factor(static_cast<T>(1 / std::sqrt(s.second_correction))),
+        eps(static_cast<T>(s.options.eps)),
+        decay(static_cast<T>(s.options.weight_decay)) {}
+
+  HWY_INLINE Lanes<T> operator()(
+      Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& v, Lanes<T>& /*c*/) const {
+    g = gradients(g, p);
+    m = first(m, g);
+    v = second(v, hn::Mul(g, g));
+    const auto root = hn::Mul(hn::Sqrt(v), all(second_factor));
+    const auto direction = hn::Div(hn::Mul(m, all(first_factor)), hn::Add(root, all(eps)));
+    return hn::Add(direction, hn::Mul(all(decay), p));
+  }
+
+  Gradients<T> gradients;
+  Moving<T> first, second;
+  T first_factor, second_factor, eps, decay;
+};
+
+// The same direction, now with its length.
+template <class T>
+struct LambRule {
+  static constexpr bool kMovesStates = true;
+  LambRule(const GradientTransform& transform, const LambStep& s)
+      : direction(transform, s), rate(static_cast<T>(s.rate)) {}
+
+  HWY_INLINE Lanes<T> operator()(
+      Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& v, Lanes<T>& c) const {
+    return hn::Sub(p, hn::Mul(all(rate), direction(p, g, m, v, c)));
+  }
+
+  LambDirection<T> direction;
+  T rate;
+};
+
+}  // namespace
+
+void lamb_direction(const LambOptions& options,
+                    const ParameterSlice& slice,
+                    const GradientTransform& transform,
+                    void* direction) {
+  look_with<LambDirection, 2>(slice, transform, LambStep(options, slice.step, 0), direction);
+}
+
+void lamb(const LambOptions& options,
+          const ParameterSlice& slice,
+          const GradientTransform& transform,
+          double rate) {
+  update_with<LambRule, 2>(slice, transform, LambStep(options, slice.step, rate));
+}
+
+}  // namespace trireme::detail::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme {
+namespace detail {
+namespace {
+
+HWY_EXPORT(lamb_direction);
+HWY_EXPORT(lamb);
+
+constexpr std::int64_t kBlock = 2048;  // elements whose direction stays in the nearest cache
+
+// A bound on |m^ / (sqrt(v^) + eps)|, known before the pass so that the sums of squares need no
+// pass of their own to find the largest. By Cauchy and Schwarz, with r = beta1^2 / beta2,
+// |m| <= (1 - beta1) / sqrt(1 - beta2) * sqrt(1 + r + ... + r^(t-1)) * sqrt(v).
+double direction_bound(const LambOptions& options, std::int64_t t) {
+  const double r = options.beta1 * options.beta1 / std::max(options.beta2, 1e-6);
+  const auto steps = static_cast<double>(t);
+  const double series = r == 1 ? steps : (1 - std::pow(r, steps)) / (1 - r);
+  return (1 - options.beta1) / std::sqrt(1 - options.beta2) * std::sqrt(series) *
+         std::sqrt(1 - std::pow(options.beta2, steps)) / (1 - std::pow(options.beta1, steps));
+}
+
+void measure_largest(const ParameterSlice& slice, const GradientTransform&, double* numbers) {
+  numbers[0] = std::max(numbers[0], largest_magnitude(slice.dtype, slice.master, slice.numel));
+}
+
+// The squares of parameter and direction.
+void measure_norms(const LambOptions& options,
+                   const ParameterSlice& slice,
+                   const GradientTransform& transform,
+                   double* numbers) {
+  const std::int64_t numel = slice.whole->info.numel();
+  const double largest = slice.whole->measured[0][0];
+  const SquareQuanta parameter_quanta = SquareQuanta::of(largest, numel);
+  // Twice the bound leaves room for the roundings on the way.
+  const SquareQuanta direction_quanta = SquareQuanta::of(
+      2 * (direction_bound(options, slice.step) + options.weight_decay * largest), numel);
+  SquareSum parameter;
+  SquareSum direction;
+  alignas(64) std::byte block[kBlock * sizeof(double)];
+  for (std::int64_t first = 0; first < slice.numel; first += kBlock) {
+    const ParameterSlice part = slice.part(first, std::min(kBlock, slice.numel - first));
+    HWY_DYNAMIC_DISPATCH(lamb_direction)(options, part, transform, block);
+    parameter.add(sum_squares(slice.dtype, part.master, part.numel, parameter_quanta));
+    direction.add(sum_squares(slice.dtype, block, part.numel, direction_quanta));
+  }
+  numbers[0] += parameter.coarse;
+  numbers[1] += parameter.fine;
+  numbers[2] += direction.coarse;
+  numbers[3] += direction.fine;
+}
+
+// The norm of the parameter over that of the direction; 1 where one of them is 0.
+double trust_ratio(const std::vector<double>& sums) {
+  const double parameter = SquareSum{sums[0], sums[1]}.norm();
+  const double direction = SquareSum{sums[2], sums[3]}.norm();
+  return parameter > 0 && direction > 0 ? parameter / direction : 1;
+}
+
+}  // namespace
+
+template <>
+const Definition<LambOptions>& definition_of<LambOptions>() {
+  using O = LambOptions;
+  static const Definition<O> definition{
+      .name = "lamb",
+      .fields = {{"lr", &O::lr},
+                 {"beta1", &O::beta1, Bound::kBeta},
+                 {"beta2", &O::beta2, Bound::kBeta},
+                 {"eps", &O::eps, Bound::kPositive},
+                 {"weight_decay", &O::weight_decay},
+                 {"l1", &O::l1}},
+      .states =
+          [](const O&, const ParameterInfo&) {
+            return std::vector<OptimizerState>{"exp_avg", "exp_avg_sq"};
+          },
+      .update =
+          [](const O& o, const auto& slice, const auto& transform, double lr) {
+            HWY_DYNAMIC_DISPATCH(lamb)
+            (o, slice, transform, lr * trust_ratio(slice.whole->measured[1]));
+          },
+      .check =
+          [](const O& o) {
+            // Beyond it the direction has no bound that holds for all steps, and its norm no exact
+            // sum.
+            TRIREME_CHECK(o.beta1 * o.beta1 <= o.beta2,
+                          "lamb: beta1^2 must not be larger than beta2, found beta1 ",
+                          o.beta1,
+                          " and beta2 ",
+                          o.beta2);
+          },
+      .passes = [](const O& o) -> std::vector<OptimizerPass> {
+        return {{.combine = OptimizerPass::Combine::kLargest,
+                 .count = [](const ParameterInfo&) { return std::size_t{1}; },
+                 .measure = measure_largest},
+                {.combine = OptimizerPass::Combine::kSum,
+                 .count = [](const ParameterInfo&) { return std::size_t{4}; },
+                 .measure = [o](const ParameterSlice& slice,
+                                const GradientTransform& transform,
+                                double* numbers) { measure_norms(o, slice, transform, numbers); }}};
+      }};
+  return definition;
+}
+
+}  // namespace detail
+
+template class OptimizerOf<LambOptions>;
+
+}  // namespace trireme
+#endif  // HWY_ONCE

@@ -1,0 +1,94 @@
+#undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): Highway's name
+#define HWY_TARGET_INCLUDE "optim/rules/lion.cc"
+// clang-format off: foreach_target.h must come before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include "optim/element_pass-inl.h"
+#include "optim/rule-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::detail::HWY_NAMESPACE {
+namespace {
+
+struct LionStep {
+  const LionOptions& options;
+  double lr;
+};
+
+template <class T>
+struct LionRule {
+  static constexpr bool kMovesStates = true;
+  LionRule(const GradientTransform& transform, const LionStep& s)
+      : gradients(transform, 0, s.options.l1),
+        direction(s.options.beta1),
+        momentum(s.options.beta2),
+        lr(static_cast<T>(s.lr)),
+        shrink(static_cast<T>(1 - s.lr * s.options.weight_decay)),
+        shrinks(1 - s.lr * s.options.weight_decay != 1) {}
+
+  HWY_INLINE Lanes<T> operator()(
+      Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& /*b*/, Lanes<T>& /*c*/) const {
+    g = gradients(g, p);
+    const auto sign = Gradients<T>::sign(direction(m, g));
+    m = momentum(m, g);
+    if (shrinks) {
+      p = hn::Mul(p, all(shrink));
+    }
+    return hn::Sub(p, hn::Mul(all(lr), sign));
+  }
+
+  Gradients<T> gradients;
+  Moving<T> direction, momentum;
+  T lr, shrink;
+  bool shrinks;
+};
+
+}  // namespace
+
+void lion(const LionOptions& options,
+          const ParameterSlice& slice,
+          const GradientTransform& transform,
+          double lr) {
+  update_with<LionRule, 1>(slice, transform, LionStep{options, lr});
+}
+
+}  // namespace trireme::detail::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme {
+namespace detail {
+namespace {
+
+HWY_EXPORT(lion);
+
+}  // namespace
+
+template <>
+const Definition<LionOptions>& definition_of<LionOptions>() {
+  using O = LionOptions;
+  static const Definition<O> definition{
+      .name = "lion",
+      .fields = {{"lr", &O::lr},
+                 {"beta1", &O::beta1, Bound::kBeta},
+                 {"beta2", &O::beta2, Bound::kBeta},
+                 {"weight_decay", &O::weight_decay},
+                 {"l1", &O::l1}},
+      .states = [](const O&,
+                   const ParameterInfo&) { return std::vector<OptimizerState>{"exp_avg"}; },
+      .update =
+          [](const O& o, const auto& slice, const auto& transform, double lr) {
+            HWY_DYNAMIC_DISPATCH(lion)(o, slice, transform, lr);
+          }};
+  return definition;
+}
+
+}  // namespace detail
+
+template class OptimizerOf<LionOptions>;
+
+}  // namespace trireme
+#endif  // HWY_ONCE

@@ -1,0 +1,113 @@
+#undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): Highway's name
+#define HWY_TARGET_INCLUDE "optim/rules/sgd.cc"
+// clang-format off: foreach_target.h must come before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include "optim/element_pass-inl.h"
+#include "optim/rule-inl.h"
+#include "trireme/core/error.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::detail::HWY_NAMESPACE {
+namespace {
+
+struct SgdStep {
+  const SgdOptions& options;
+  double lr;
+  bool first;  // the momentum starts as the gradient
+};
+
+template <class T>
+struct SgdRule {
+  static constexpr bool kMovesStates = true;
+  SgdRule(const GradientTransform& transform, const SgdStep& s)
+      : gradients(transform, s.options.weight_decay, s.options.l1),
+        lr(static_cast<T>(s.lr)),
+        momentum(static_cast<T>(s.options.momentum)),
+        share(static_cast<T>(1 - s.options.dampening)),
+        has_momentum(s.options.momentum != 0),
+        nesterov(s.options.nesterov),
+        first(s.first) {}
+
+  HWY_INLINE Lanes<T> operator()(
+      Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& /*b*/, Lanes<T>& /*c*/) const {
+    g = gradients(g, p);
+    if (has_momentum) {
+      m = first ? g : hn::Add(hn::Mul(all(momentum), m), hn::Mul(all(share), g));
+      g = nesterov ? hn::Add(g, hn::Mul(all(momentum), m)) : m;
+    }
+    return hn::Sub(p, hn::Mul(all(lr), g));
+  }
+
+  Gradients<T> gradients;
+  T lr, momentum, share;
+  bool has_momentum, nesterov, first;
+};
+
+}  // namespace
+
+void sgd(const SgdOptions& options,
+         const ParameterSlice& slice,
+         const GradientTransform& transform,
+         double lr) {
+  const SgdStep step{options, lr, slice.step == 1};
+  if (options.momentum != 0) {
+    update_with<SgdRule, 1>(slice, transform, step);
+  } else {
+    update_with<SgdRule, 0>(slice, transform, step);
+  }
+}
+
+}  // namespace trireme::detail::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme {
+namespace detail {
+namespace {
+
+HWY_EXPORT(sgd);
+
+}  // namespace
+
+template <>
+const Definition<SgdOptions>& definition_of<SgdOptions>() {
+  using O = SgdOptions;
+  static const Definition<O> definition{
+      .name = "sgd",
+      .fields = {{"lr", &O::lr},
+                 {"momentum", &O::momentum},
+                 {"dampening", &O::dampening, Bound::kAnyNumber},
+                 {"weight_decay", &O::weight_decay},
+                 {"l1", &O::l1},
+                 {"nesterov", &O::nesterov}},
+      .states =
+          [](const O& o, const ParameterInfo&) {
+            return o.momentum != 0 ? std::vector<OptimizerState>{"momentum_buffer"}
+                                   : std::vector<OptimizerState>{};
+          },
+      .update =
+          [](const O& o, const auto& slice, const auto& transform, double lr) {
+            HWY_DYNAMIC_DISPATCH(sgd)(o, slice, transform, lr);
+          },
+      .check =
+          [](const O& o) {
+            TRIREME_CHECK(
+                !o.nesterov || (o.momentum > 0 && o.dampening == 0),
+                "sgd: nesterov needs a momentum above 0 and no dampening, found momentum ",
+                o.momentum,
+                " and dampening ",
+                o.dampening);
+          }};
+  return definition;
+}
+
+}  // namespace detail
+
+template class OptimizerOf<SgdOptions>;
+
+}  // namespace trireme
+#endif  // HWY_ONCE

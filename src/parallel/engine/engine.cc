@@ -1,0 +1,305 @@
+#include "trireme/parallel/engine.h"
+
+#include <cmath>
+
+#include "parallel/engine/engine_parts.h"
+#include "parallel/engine/options_check.h"
+#include "parallel/model/half_autocast.h"
+#include "parallel/model/operator_watch.h"
+#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/tensor/memory_limit.h"
+
+namespace trireme {
+
+using detail::Act;
+using detail::EngineParts;
+using detail::MicroBatches;
+using detail::Phase;
+
+EngineBase::EngineBase(std::shared_ptr<torch::nn::Module> model,
+                       const Optimizer& optimizer,
+                       const EngineOptions& options,
+                       std::shared_ptr<Communicator> ranks)
+    : parts_(
+          std::make_unique<EngineParts>(std::move(model), optimizer, options, std::move(ranks))) {}
+EngineBase::EngineBase(EngineBase&&) noexcept = default;
+EngineBase::~EngineBase() = default;
+
+EngineParts& EngineBase::parts() const {
+  TRIREME_CHECK(parts_, "this engine was moved from: use the one that it became");
+  return *parts_;
+}
+
+void EngineBase::backward(const at::Tensor& loss) {
+  EngineParts& e = parts();
+  e.check_alive();
+  const std::int64_t own = e.own_micro_batches();
+  TRIREME_CHECK(
+      !e.phase.is(Phase::kBackwardDone) && !(e.phase.is(Phase::kSummed) && own > 0),
+      "backward() was called twice without step(): call step() after every micro-batch; it "
+      "updates the parameters when the step's last one is done");
+  TRIREME_CHECK(own > 0,
+                "rank ",
+                e.ranks->rank(),
+                " has no micro-batch in a step of ",
+                e.dealt.total(),
+                " on ",
+                e.ranks->size(),
+                " ranks: call step() alone");
+  TRIREME_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
+                "backward() needs a loss of one element that depends on the parameters, found ",
+                !loss.defined()     ? "an undefined tensor"
+                : loss.numel() != 1 ? "several elements"
+                                    : "one that requires no gradient");
+  e.check_no_scope("backward()");
+  e.unchanged->check();
+  TRIREME_CHECK(
+      !detail::take_half_autocast() || e.scaler,
+      "the loss was computed under Autocast(at::kHalf), whose gradients underflow without "
+      "a loss scale: set EngineOptions::scale_loss, or use bfloat16");
+  e.gradients->begin_round(e.phase.done() + 1 == own, e.hooks->reachable_from(loss));
+  detail::StepPhase::Backward backward(e.phase);
+  if (e.scaler) {
+    (loss * e.scaler->scale()).backward();
+  } else {
+    loss.backward();
+  }
+  MemoryLimit::check();  // before the others are told that this rank's gradients are good
+  e.gradients->end_round({.took_part = true, .rate = e.rate()});
+  backward.finish();
+}
+
+bool EngineBase::step() {
+  EngineParts& e = parts();
+  e.check_alive();
+  TRIREME_CHECK(e.phase.is(Phase::kBackwardDone, Phase::kSummed) || e.own_micro_batches() == 0,
+                "step() was called without backward(): call backward(loss) for every micro-batch; "
+                "where no more will come, end the step with Engine::flush() on every rank");
+  if (!e.complete_here()) {
+    e.phase.enter(Phase::kAccumulating);
+    return false;
+  }
+  e.check_no_scope("step()");
+  e.end.sum({});
+  e.end.announce({Act::Kind::kFinish, e.base_rate});
+  const bool any = e.end.agreement().micro_batches > 0;
+  e.end.finish();
+  return any;
+}
+
+bool EngineBase::flush() {
+  EngineParts& e = parts();
+  e.check_alive();
+  TRIREME_CHECK(
+      !e.phase.is(Phase::kBackwardDone) && !(e.phase.is(Phase::kSummed) && e.phase.done() > 0),
+      "flush() was called between backward() and step(): call step() first");
+  e.check_no_scope("flush()");
+  e.end.sum({});
+  e.end.announce({Act::Kind::kFinish, e.base_rate});
+  return e.end.finish();
+}
+
+void EngineBase::give_up(const std::string& reason) {
+  EngineParts& e = parts();
+  const bool failed = e.phase.is(Phase::kBackwardFailed);
+  TRIREME_CHECK(!e.phase.is(Phase::kUpdating),
+                "give_up() was called after an update that failed: parameters are half updated, "
+                "call unwrap()");
+  if (!failed) {
+    e.check_alive();
+  }
+  TRIREME_CHECK(!e.complete_here(),
+                "give_up() was called after this rank's last micro-batch: there is nothing to give "
+                "up");
+  e.check_no_scope("give_up()");
+  // In the middle of a round the others need its end: what has not come will not come.
+  if (failed && (!e.context().one_communication() || e.phase.done() + 1 == e.own_micro_batches())) {
+    e.gradients->end_round({.given_up = true, .rate = e.rate()});
+    e.phase.count_micro_batch();
+  }
+  e.end.sum({.given_up = true});
+  e.end.announce({Act::Kind::kFinish, e.base_rate});
+  e.end.finish(reason.empty() ? "no reason was given" : reason);
+  throw InternalError("a step that was given up was finished");
+}
+
+void EngineBase::join() {
+  EngineParts& e = parts();
+  e.check_alive();
+  TRIREME_CHECK(e.phase.is(Phase::kBetweenSteps, Phase::kGathered), "join()", e.in_the_middle());
+  e.check_no_scope("join()");
+  while (true) {
+    e.end.sum({.joined = true});
+    if (e.end.agreement().all_joined) {
+      e.end.drop();
+      return;
+    }
+    e.end.follow();  // the ranks that have data decide what happens with the gradients
+    e.end.finish();
+  }
+}
+
+void EngineBase::deal(const std::vector<std::int64_t>& micro_batches) {
+  EngineParts& e = parts();
+  e.check_alive();
+  TRIREME_CHECK(e.phase.is(Phase::kBetweenSteps, Phase::kGathered), "deal()", e.in_the_middle());
+  detail::check_same_on_all_ranks(
+      "what deal() was given",
+      {detail::listed(micro_batches, [](std::int64_t count) { return detail::concat(count); })},
+      "give every rank the same numbers, such as those that one rank measured and broadcast",
+      *e.ranks);
+  for (const std::int64_t count : micro_batches) {
+    TRIREME_CHECK(count >= 0, "deal(): a rank cannot compute ", count, " micro-batches");
+  }
+  const MicroBatches dealt(micro_batches);
+  TRIREME_CHECK(micro_batches.size() == e.dealt.ranks() && dealt.total() > 0,
+                "deal() needs a number for each of the ",
+                e.dealt.ranks(),
+                " ranks, not all 0; found ",
+                micro_batches.size(),
+                " that add up to ",
+                dealt.total());
+  // Groups are of consecutive micro-batches, and of consecutive ranks: those must be the same.
+  TRIREME_CHECK(
+      dealt.dealt_in_turn() || e.ranks->sum_group() == 1,
+      "deal(): with sum_group ",
+      e.ranks->sum_group(),
+      " micro-batches are dealt to the ranks in turn; leave it at 1 to deal them differently");
+  const std::int64_t rounds = e.rounds_of(dealt);
+  TRIREME_CHECK(rounds == 1 || !e.plan.ownership.by_machine(),
+                "deal(): with EngineOptions::shard_group every rank sums once in a step, found ",
+                rounds,
+                " rounds: use SumOrder::kLocalFirst");
+  e.gradients->set_rounds(rounds);  // may find no memory: nothing has changed then
+  e.dealt = dealt;
+}
+
+namespace {
+
+// What asks for the sums comes after the last backward of a step.
+void check_asks(const EngineParts& e, const char* what) {
+  TRIREME_CHECK(e.phase.is(Phase::kBackwardDone, Phase::kSummed) || e.own_micro_batches() == 0,
+                what,
+                " was called without backward(): call it between the last backward() of a step and "
+                "step()");
+  e.check_no_scope(what);
+}
+
+}  // namespace
+
+double EngineBase::clip_grad_norm(double max_norm) {
+  EngineParts& e = parts();
+  e.check_alive();
+  TRIREME_CHECK(max_norm > 0, "clip_grad_norm: the bound must be positive, found ", max_norm);
+  check_asks(e, "clip_grad_norm()");
+  if (!e.complete_here()) {
+    return 0;
+  }
+  e.end.sum_and_ask({Act::Kind::kClip, max_norm});
+  return e.end.clip(max_norm, *e.ranks);
+}
+
+at::Tensor EngineBase::grad(const std::string& name) {
+  EngineParts& e = parts();
+  e.check_alive();
+  check_asks(e, "grad()");
+  TRIREME_CHECK(e.complete_here(),
+                "grad(): micro-batch ",
+                e.phase.done(),
+                " of ",
+                e.own_micro_batches(),
+                " is not the step's last one: the gradient is not complete");
+  const std::size_t parameter = e.unchanged->parameter_named(name);
+  TRIREME_CHECK(
+      e.plan.parameters[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");
+  e.end.sum_and_ask({Act::Kind::kGradient, static_cast<double>(parameter)});
+  return e.end.gradient(parameter);
+}
+
+at::Tensor EngineBase::average(const std::string& name) {
+  EngineParts& e = parts();
+  e.check_alive();
+  TRIREME_CHECK(e.options.ema_decay > 0,
+                "average(): no moving average is kept: set EngineOptions::ema_decay");
+  const std::size_t parameter = e.unchanged->parameter_named(name);
+  TRIREME_CHECK(e.plan.parameters[parameter].trainable,
+                "parameter ",
+                name,
+                " is frozen: it has no moving average");
+  return e.optimizer->average(parameter);
+}
+
+void EngineBase::unwrap() {
+  EngineParts& e = parts();
+  TRIREME_CHECK(!e.phase.is(Phase::kUnwrapped), "this engine has given its model back already");
+  e.check_no_scope("unwrap()");
+  TRIREME_CHECK(
+      detail::StepPhase::follows(Phase::kUnwrapped, e.phase.now()), "unwrap()", e.in_the_middle());
+  if (e.update) {
+    // Units that were updated before may still be on their way between the ranks.
+    try {
+      e.update->finish();
+    } catch (const Error& error) {
+      log(LogLevel::kDebug, detail::concat("unwrap() after an update that failed: ", error.what()));
+    }
+  }
+  const detail::Unwatched guard;
+  for (std::size_t i = 0; i < e.plan.parameters.size(); ++i) {
+    e.plan.parameters[i].tensor.set_data(e.whole(i));
+  }
+  e.hooks.reset();
+  e.phase.enter(Phase::kUnwrapped);
+  e.ranks->barrier().wait();
+}
+
+void EngineBase::set_learning_rate(double base) {
+  EngineParts& e = parts();
+  TRIREME_CHECK(std::isfinite(base) && base >= 0,
+                "set_learning_rate: expected a number of 0 or more, found ",
+                base);
+  // A rate that the others have not heard of could be this rank's alone.
+  TRIREME_CHECK(
+      !e.phase.is(Phase::kSummed) && !(e.phase.is(Phase::kBackwardDone) && e.complete_here()),
+      "set_learning_rate() was called between the last backward() of a step and step(), "
+      "when the ranks have compared their rates: call it before that backward(), or "
+      "after step()");
+  e.base_rate = base;
+}
+
+std::int64_t EngineBase::local_micro_batches() const {
+  return parts().own_micro_batches();
+}
+std::int64_t EngineBase::micro_batch(std::int64_t k) const {
+  return parts().dealt.number(parts().ranks->rank(), k);
+}
+std::int64_t EngineBase::micro_batches() const {
+  return parts().dealt.total();
+}
+std::int64_t EngineBase::steps() const {
+  return parts().steps;
+}
+double EngineBase::learning_rate() const {
+  return parts().checked_rate();
+}
+double EngineBase::gradient_norm() const {
+  return parts().norm;
+}
+double EngineBase::loss_scale() const {
+  return parts().scaler ? parts().scaler->scale() : 1;
+}
+std::int64_t EngineBase::skipped_steps() const {
+  return parts().scaler ? parts().scaler->state().skipped : 0;
+}
+MemoryUse EngineBase::memory() const {
+  return parts().ledger->use();
+}
+Communicator& EngineBase::ranks() const {
+  return *parts().ranks;
+}
+const EngineOptions& EngineBase::options() const {
+  return parts().options;
+}
+
+}  // namespace trireme

@@ -1,0 +1,326 @@
+// What checkpoints see of the engine: named ranges, and how they are put back.
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <map>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "parallel/engine/engine_parts.h"
+#include "parallel/memory/runs.h"
+#include "parallel/model/broadcast.h"
+#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/first_failure.h"
+#include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme {
+namespace detail {
+namespace {
+
+using Json = nlohmann::json;
+
+// Copies that a view points to, and the tensors they are of, which a restored one goes back to.
+struct Copies {
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers;  // copy, original
+  at::Tensor generator;
+};
+
+// A buffer's shape as checkpoints have it: elements of other types are their bytes.
+StateTensor tensor_of_buffer(const std::string& name, const at::Tensor& buffer) {
+  StateTensor tensor;
+  tensor.kind = kBufferKind;
+  tensor.name = name;
+  tensor.shape = buffer.sizes().vec();
+  if (const auto dtype = find_dtype(buffer.scalar_type())) {
+    tensor.dtype = *dtype;
+  } else {
+    tensor.dtype = Dtype::kUint8;
+    tensor.shape.push_back(static_cast<std::int64_t>(buffer.element_size()));
+  }
+  return tensor;
+}
+
+// A state of LibTorch's default generator of this process.
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+// What EngineBase::progress() writes.
+struct Progress {
+  std::string optimizer;
+  std::int64_t steps = 0;
+  double base_rate = 0;
+  std::optional<LossScaler::State> loss_scale;
+  std::map<std::string, std::int64_t> updates;  // of parameters that were not used in every step
+};
+
+std::int64_t count_in(const Json& json, const std::string& name) {
+  TRIREME_CHECK(json.is_number_integer() && json.get<std::int64_t>() >= 0,
+                "restore(): expected what progress() returned, where ",
+                name,
+                " is a count of 0 or more, found ",
+                json.dump());
+  return json.get<std::int64_t>();
+}
+
+Progress parse_progress(const std::string& text) {
+  Progress progress;
+  try {
+    TRIREME_CHECK(!json_too_deep_at(text),
+                  "restore(): expected what progress() returned, found JSON of more than ",
+                  kMostJsonLevels,
+                  " levels");
+    const Json json = Json::parse(text);
+    progress.optimizer = json.at("optimizer").get<std::string>();
+    progress.steps = count_in(json.at("steps"), "steps");
+    progress.base_rate = json.at("base_rate").get<double>();
+    TRIREME_CHECK(std::isfinite(progress.base_rate) && progress.base_rate >= 0,
+                  "restore(): expected what progress() returned, where base_rate is a learning "
+                  "rate of 0 or more, found ",
+                  progress.base_rate);
+    for (const auto& [name, updates] : json.at("updates").get_ref<const Json::object_t&>()) {
+      progress.updates[name] = count_in(updates, concat("updates of ", name));
+    }
+    if (json.contains("loss_scale")) {
+      const Json& scale = json["loss_scale"];
+      progress.loss_scale = LossScaler::State{scale.at("scale").get<double>(),
+                                              count_in(scale.at("good_steps"), "good_steps"),
+                                              count_in(scale.at("skipped"), "skipped")};
+      LossScaler::check(*progress.loss_scale);
+    }
+  } catch (const Json::exception& error) {
+    throw ConfigError(concat("restore(): expected what progress() returned: ", error.what()));
+  }
+  return progress;
+}
+
+// Failures as all ranks hear of them: one letter for the kind, then the text.
+constexpr char kConfig = 'c';
+constexpr char kOther = 'o';
+
+// Weights, states and averages.
+void append_parameters(EngineParts& e, bool saved, StateView& view) {
+  const ModelPlan& plan = e.plan;
+  std::vector<std::vector<OptimizerMemory::Kept>> kept;
+  std::size_t kinds = 0;
+  for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
+    kept.push_back(e.optimizer->memory().kept(p));
+    kinds = std::max(kinds, kept.back().size());
+  }
+  for (std::size_t k = 0; k < kinds; ++k) {
+    for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
+      const Parameter& parameter = plan.parameters[p];
+      const std::size_t u = plan.places[p].unit;
+      if (k >= kept[p].size()) {
+        continue;  // frozen: weights only
+      }
+      const auto& [kind, run, sizes] = kept[p][k];
+      if (!sizes.empty()) {  // the same on every rank
+        view.tensors.push_back({kind, parameter.name, run.dtype(), sizes, {}});
+        if (!saved || e.ranks->rank() == 0) {
+          view.slices.push_back({view.tensors.size() - 1, {0, run.numel()}, run.bytes()});
+        }
+        continue;
+      }
+      const bool rows = parameter.strides == row_strides(parameter.sizes);
+      view.tensors.push_back({kind,
+                              parameter.name,
+                              run.dtype(),
+                              parameter.sizes,
+                              rows ? std::vector<std::int64_t>() : parameter.strides});
+      const Range whole = plan.range_of(p);
+      const Range held = intersection(whole, plan.ownership.updated(u));
+      const Range part = saved ? intersection(whole, plan.ownership.saved(u)) : held;
+      if (!part.empty()) {
+        view.slices.push_back(
+            {view.tensors.size() - 1,
+             {part.begin - whole.begin, part.end - whole.begin},
+             part_of(run, {part.begin - held.begin, part.end - held.begin}).bytes()});
+      }
+    }
+  }
+}
+
+// Buffers are whole everywhere, and the same where the engine keeps them so.
+void append_buffers(EngineParts& e, bool saved, StateView& view, Copies& copies) {
+  int writer = 0;
+  for (const auto& item : e.model->named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    if (!buffer.defined()) {
+      continue;
+    }
+    view.tensors.push_back(tensor_of_buffer(item.key(), buffer));
+    const at::NoGradGuard no_grad;
+    at::Tensor copy = buffer.detach().clone(at::MemoryFormat::Contiguous);
+    if ((!saved || writer == e.ranks->rank()) && buffer.numel() > 0) {
+      view.slices.push_back({view.tensors.size() - 1,
+                             {0, view.tensors.back().numel()},
+                             static_cast<std::byte*>(copy.data_ptr())});
+    }
+    copies.buffers.emplace_back(std::move(copy), buffer);
+    writer = e.options.broadcast_buffers ? (writer + 1) % e.ranks->size() : 0;
+  }
+}
+
+void append_generators(const Communicator& ranks, StateView& view, Copies& copies) {
+  copies.generator = generator_state().clone();
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    view.tensors.push_back(
+        {kRandomKind, concat("rank-", rank), Dtype::kUint8, {copies.generator.numel()}, {}});
+    if (rank == ranks.rank()) {
+      view.slices.push_back({view.tensors.size() - 1,
+                             {0, copies.generator.numel()},
+                             static_cast<std::byte*>(copies.generator.data_ptr())});
+    }
+  }
+}
+
+// What was written to the weights reaches everyone who reads them.
+void take_values(EngineParts& e, Update& update, bool averages) {
+  for (std::size_t u = 0; u < e.plan.units.size(); ++u) {
+    e.optimizer->memory().round_masters(u);
+    update.written(u);
+    if (averages) {
+      e.optimizer->memory().take_averages(u);
+    }
+  }
+  for (std::size_t p = 0; p < e.plan.parameters.size(); ++p) {
+    update.changed(p);
+  }
+  update.finish();
+}
+
+void take_copies(const EngineState& state, bool generator) {
+  const auto& copies = *static_cast<const Copies*>(state.owner.get());
+  const at::NoGradGuard no_grad;
+  for (const auto& [copy, buffer] : copies.buffers) {
+    write_elements(buffer, copy);
+  }
+  if (generator) {
+    at::Generator default_generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(default_generator.mutex());
+    default_generator.set_state(copies.generator);
+  }
+}
+
+void take_progress(EngineParts& e, const Progress& saved) {
+  e.steps = saved.steps;
+  e.base_rate = saved.base_rate;
+  if (e.scaler && saved.loss_scale) {
+    e.scaler->restore(*saved.loss_scale);
+  }
+  std::vector<std::int64_t> updates(e.plan.parameters.size(), e.steps);
+  for (std::size_t p = 0; p < updates.size(); ++p) {
+    const auto other = saved.updates.find(e.plan.parameters[p].name);
+    updates[p] = other == saved.updates.end() ? e.steps : other->second;
+  }
+  e.optimizer->rules().set_steps(std::move(updates));
+}
+
+// `saved`: each element once over all ranks; otherwise all that this rank holds.
+EngineState state_of(EngineParts& e, bool saved) {
+  EngineState state;
+  StateView& view = state.view;
+  append_parameters(e, saved, view);
+  e.gradients->describe(view, saved);
+  auto copies = std::make_shared<Copies>();
+  append_buffers(e, saved, view, *copies);
+  append_generators(*e.ranks, view, *copies);
+  state.owner = std::move(copies);
+  return state;
+}
+
+}  // namespace
+}  // namespace detail
+
+using detail::EngineParts;
+
+EngineState EngineBase::state() {
+  parts().check_between_steps("state()");
+  return detail::state_of(parts(), /*saved=*/true);
+}
+
+std::string EngineBase::progress() const {
+  const EngineParts& e = parts();
+  detail::Json json = {{"optimizer", e.optimizer->rules().optimizer().name()},
+                       {"steps", e.steps},
+                       {"base_rate", e.base_rate}};
+  if (e.scaler) {
+    const LossScaler::State& scale = e.scaler->state();
+    json["loss_scale"] = {
+        {"scale", scale.scale}, {"good_steps", scale.good_steps}, {"skipped", scale.skipped}};
+  }
+  // Most parameters are used in every step: only the others are named.
+  json["updates"] = detail::Json::object();
+  for (std::size_t p = 0; p < e.plan.parameters.size(); ++p) {
+    if (e.optimizer->rules().steps()[p] != e.steps) {
+      json["updates"][e.plan.parameters[p].name] = e.optimizer->rules().steps()[p];
+    }
+  }
+  return json.dump();
+}
+
+void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
+                         const std::string& progress) {
+  EngineParts& e = parts();
+  e.check_between_steps("restore()");
+  detail::check_same_on_all_ranks("the progress that restore() was given",
+                                  {progress.empty() ? "none" : progress},
+                                  "give every rank the same text, or none on every rank",
+                                  *e.ranks);
+  if (!progress.empty()) {
+    const std::string saved = detail::parse_progress(progress).optimizer;
+    TRIREME_CHECK(saved == e.optimizer->rules().optimizer().name(),
+                  "the state was saved with the optimizer ",
+                  saved,
+                  ", but this engine has ",
+                  e.optimizer->rules().optimizer().name(),
+                  ": use the same one, or load only the weights");
+  }
+  const EngineState state = detail::state_of(e, /*saved=*/false);
+  detail::Update update(e.plan, *e.memory);
+  std::string problem;
+  std::exception_ptr thrown;
+  const auto keep = [&](char kind, const std::exception& error) {
+    problem = kind + std::string(error.what());
+    thrown = std::current_exception();
+  };
+  try {
+    fill(state.view);
+  } catch (const ConfigError& error) {
+    keep(detail::kConfig, error);
+  } catch (const std::exception& error) {
+    keep(detail::kOther, error);
+  }
+  if (const auto failure = first_failure(*e.ranks, problem)) {
+    update.finish();
+    const bool untouched = failure->reason[0] == detail::kConfig;
+    if (!untouched) {
+      e.phase.enter(detail::Phase::kHalfLoaded);
+    }
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+    const std::string text =
+        detail::concat("rank ", failure->rank, ": ", failure->reason.substr(1));
+    if (untouched) {
+      throw ConfigError(text);
+    }
+    throw CheckpointError("", -1, text);
+  }
+  detail::take_values(e, update, /*averages=*/progress.empty());
+  detail::take_copies(state, /*generator=*/!progress.empty());
+  if (!progress.empty()) {
+    detail::take_progress(e, detail::parse_progress(progress));
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,49 @@
+#include "parallel/engine/micro_batches.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+
+MicroBatches MicroBatches::in_turn(std::int64_t total, std::int64_t ranks) {
+  std::vector<std::int64_t> dealt;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    dealt.push_back(std::max<std::int64_t>(0, (total - rank + ranks - 1) / ranks));
+  }
+  return MicroBatches(std::move(dealt));
+}
+
+std::int64_t MicroBatches::total() const {
+  return std::accumulate(dealt_.begin(), dealt_.end(), std::int64_t{0});
+}
+
+std::int64_t MicroBatches::rounds() const {
+  return *std::max_element(dealt_.begin(), dealt_.end());
+}
+
+std::int64_t MicroBatches::number(int rank, std::int64_t k) const {
+  TRIREME_CHECK(k >= 0 && k < of(rank),
+                "rank ",
+                rank,
+                " computes ",
+                of(rank),
+                " micro-batches in a step, there is no number ",
+                k);
+  std::int64_t number = 0;
+  for (int other = 0; other < static_cast<int>(dealt_.size()); ++other) {
+    number += std::min(of(other), k) + (other < rank && of(other) > k ? 1 : 0);
+  }
+  return number;
+}
+
+bool MicroBatches::dealt_in_turn() const {
+  bool in_turn = true;
+  for (std::size_t rank = 1; rank < dealt_.size(); ++rank) {
+    in_turn &= dealt_[rank] <= dealt_[rank - 1] && dealt_[rank] + 1 >= dealt_.front();
+  }
+  return in_turn;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,65 @@
+#include "parallel/engine/model_move.h"
+
+#include "parallel/model/operator_watch.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme::detail {
+
+void ModelMove::take(std::size_t unit) {
+  for (const std::size_t p : parts_.plan.units[unit].parameters) {
+    const Parameter& parameter = parts_.plan.parameters[p];
+    const bool same =
+        parameter.tensor.scalar_type() == scalar_type_of(parts_.plan.units[unit].dtype) &&
+        parameter.tensor.strides() == at::IntArrayRef(parameter.strides) &&
+        (watched_of(parameter.tensor) == nullptr || !parameter.trainable);
+    if (!same) {
+      originals_[p] = parameter.tensor.variable_data();
+    }
+  }
+  OptimizerMemory& states = parts_.optimizer->memory();
+  states.take_masters(unit);
+  parts_.memory->adopt(unit);
+  states.take_averages(unit);
+}
+
+void ModelMove::give_back() {
+  const Unwatched guard;
+  const at::NoGradGuard no_grad;
+  std::string lost;
+  std::string why;
+  const auto settle = [&] {
+    try {
+      parts_.memory->settle();
+    } catch (const Error& error) {
+      why = error.what();
+    }
+  };
+  settle();
+  for (std::size_t i = 0; i < originals_.size(); ++i) {
+    const Parameter& parameter = parts_.plan.parameters[i];
+    const Watched* watched = watched_of(parameter.tensor);
+    if (watched == nullptr || watched->holder() != Watched::Holder::kEngine) {
+      continue;  // it has not moved
+    }
+    try {
+      parameter.tensor.set_data(originals_[i].defined() ? originals_[i] : parts_.whole(i));
+    } catch (const std::exception& error) {
+      lost += concat(lost.empty() ? "" : ", ", parameter.name);
+      why = error.what();
+    }
+  }
+  settle();
+  if (!lost.empty()) {
+    log(LogLevel::kError,
+        concat("an engine could not be built, and these parameters of its model could not be given "
+               "back: ",
+               lost,
+               " (",
+               why,
+               "): build the model again"));
+  }
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,69 @@
+#include "parallel/engine/options_check.h"
+
+#include <ATen/Parallel.h>
+
+#include "trireme/shard/stage.h"
+
+namespace trireme::detail {
+
+void check_options(const EngineOptions& options) {
+  TRIREME_CHECK(options.zero >= 0 && options.zero <= 3,
+                "EngineOptions::zero must be 0 (DDP), 1, 2 or 3, found ",
+                options.zero);
+  check_placement(
+      "EngineOptions::placement", options.placement != Placement::kAutomatic, options.zero);
+  TRIREME_CHECK(options.micro_batches >= 0 && options.accumulate >= 1,
+                "a step needs at least one micro-batch: EngineOptions::micro_batches is ",
+                options.micro_batches,
+                " and accumulate is ",
+                options.accumulate);
+  TRIREME_CHECK(
+      options.micro_batches == 0 || options.accumulate == 1,
+      "give EngineOptions::micro_batches (of all ranks) or accumulate (of each rank), not "
+      "both");
+  TRIREME_CHECK(options.bucket_count >= 1, "EngineOptions::bucket_count must be at least 1");
+  TRIREME_CHECK(options.clip_norm >= 0 && options.clip_value >= 0,
+                "clipping bounds cannot be negative");
+  TRIREME_CHECK(options.ema_decay >= 0 && options.ema_decay < 1,
+                "EngineOptions::ema_decay must be in [0, 1), found ",
+                options.ema_decay);
+}
+
+std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& optimizer) {
+  const int threads = at::get_num_threads();
+  const LossScalerOptions& scale = o.loss_scale;
+  return {
+      concat(threads, threads == 1 ? " thread" : " threads"),
+      concat("the optimizer ", optimizer.name(), ", ", optimizer.settings()),
+      concat("zero ", o.zero),
+      concat("micro_batches ", o.micro_batches, ", accumulate ", o.accumulate),
+      concat(
+          "sum_order ", static_cast<int>(o.sum_order), ", divisor ", static_cast<int>(o.divisor)),
+      concat("precision ", static_cast<int>(o.precision), ", scale_loss ", o.scale_loss),
+      concat("loss_scale.initial ",
+             exact_text(scale.initial),
+             ", growth ",
+             exact_text(scale.growth),
+             ", backoff ",
+             exact_text(scale.backoff),
+             ", growth_interval ",
+             scale.growth_interval,
+             ", least ",
+             exact_text(scale.least),
+             ", most ",
+             exact_text(scale.most)),
+      concat("clip_norm ", exact_text(o.clip_norm), ", clip_value ", exact_text(o.clip_value)),
+      concat("ema_decay ", exact_text(o.ema_decay)),
+      concat("check_gradients ", o.check_gradients),
+      concat("units ", listed(o.units, [](const std::string& name) { return name; })),
+      concat("unit_bytes ", o.unit_bytes, ", bucket_bytes ", o.bucket_bytes),
+      concat("bucket_count ", o.bucket_count),
+      concat("split ", static_cast<int>(o.split)),
+      concat("shares ", listed(o.shares, exact_text)),
+      concat("shard_group ", static_cast<int>(o.shard_group)),
+      concat("broadcast_buffers ", o.broadcast_buffers),
+      concat(o.gradient_hook ? "a" : "no", " gradient hook"),
+  };
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/core/error.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/options.h"
+
+namespace trireme::detail {
+
+// Throws ConfigError for options that contradict themselves, whatever the model and the ranks.
+void check_options(const EngineOptions& options);
+
+// All that the result depends on and all ranks must have alike, a line each. A schedule is a
+// function: the ranks compare what it gives, in every step.
+std::vector<std::string> settings_of(const EngineOptions& options, const Optimizer& optimizer);
+
+// "1, 2, 3", or "none".
+template <class Values, class Text>
+std::string listed(const Values& values, const Text& text) {
+  std::string all;
+  for (const auto& value : values) {
+    all += concat(all.empty() ? "" : ", ", text(value));
+  }
+  return all.empty() ? "none" : all;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,188 @@
+#include "parallel/engine/sharded_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "parallel/memory/runs.h"
+#include "trireme/optim/moving_average.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme::detail {
+namespace {
+
+// Elements that a thread takes at a time.
+constexpr std::int64_t kBlock = 1 << 18;
+
+template <class T>
+bool any_nan(const ConstSpan& run) {
+  const auto* values = reinterpret_cast<const T*>(run.bytes());
+  return std::any_of(values, values + run.numel(), [](T value) { return std::isnan(value); });
+}
+
+double largest_in(const ConstSpan& run, const Scaling& scaling = {}) {
+  double largest = 0;
+  device::host().largest(run, scaling, &largest);
+  return largest;
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
+                                   const PartContext& context,
+                                   ParameterMemory& parameters)
+    : context_(context),
+      rules_(optimizer, context.plan.parameters, context.ledger),
+      memory_(context, rules_, parameters),
+      pool_(context.options.threads > 0 ? context.options.threads : at::get_num_threads()) {}
+
+std::vector<ShardedOptimizer::Block> ShardedOptimizer::blocks(std::size_t unit,
+                                                              const std::vector<bool>& used) const {
+  std::vector<Block> all;
+  const Unit& u = context_.plan.units[unit];
+  const Range updated = context_.plan.ownership.updated(unit);
+  for (const Range& range : context_.plan.ownership.ranges(unit)) {
+    if (!u.trainable) {
+      break;
+    }
+    for (const Piece& piece : u.layout.pieces(intersection(range, updated))) {
+      const std::size_t parameter = context_.plan.parameter_of(unit, piece);
+      const bool whole = pool_.threads() == 1 || rules_.rule(parameter).takes_whole_parameters();
+      const std::int64_t most = whole ? piece.numel : kBlock;
+      for (std::int64_t done = 0; used[parameter] && done < piece.numel; done += most) {
+        const std::int64_t numel = std::min(most, piece.numel - done);
+        all.push_back(
+            {unit, {piece.parameter, piece.begin + done, numel, piece.offset + done}, parameter});
+      }
+    }
+  }
+  return all;
+}
+
+ShardedOptimizer::Norm ShardedOptimizer::norm(const Gradients& gradients,
+                                              const Scaling& scaling,
+                                              double bound,
+                                              Communicator& compared) {
+  // Every rank measures its own range, also where it holds more: the sums are exact.
+  std::vector<ConstSpan> parts;
+  std::int64_t count = 0;
+  for (std::size_t u = 0; u < context_.plan.units.size(); ++u) {
+    const Unit& unit = context_.plan.units[u];
+    if (!unit.trainable) {
+      continue;
+    }
+    for (const std::size_t parameter : unit.parameters) {
+      count += gradients.used[parameter] ? context_.plan.parameters[parameter].numel : 0;
+    }
+    for (const Piece& piece : unit.layout.pieces(context_.plan.ownership.mine(u))) {
+      if (gradients.used[context_.plan.parameter_of(u, piece)]) {
+        parts.push_back(gradients.sums.of_owner(u, piece));
+      }
+    }
+  }
+  double largest = 0;
+  bool nan = false;
+  for (const ConstSpan& part : parts) {
+    const double here = largest_in(part, scaling);
+    largest = std::max(largest, here);
+    nan = nan || (!std::isfinite(here) &&
+                  (part.dtype() == Dtype::kFloat64 ? any_nan<double>(part) : any_nan<float>(part)));
+  }
+  std::vector<double> message = {largest, nan ? 1.0 : 0.0, bound, -bound};
+  compared.all_reduce(message, ReduceOp::kMax).wait();
+  Norm result{.norm = message[0], .least_bound = -message[3], .most_bound = message[2]};
+  if (count == 0 || !std::isfinite(message[0])) {
+    result.norm = message[1] > 0 ? std::numeric_limits<double>::quiet_NaN() : message[0];
+    return result;
+  }
+  const SquareQuanta quanta = SquareQuanta::of(message[0], count);
+  SquareSum sum;
+  for (const ConstSpan& part : parts) {
+    device::host().squares(part, quanta, scaling, &sum);
+  }
+  std::vector<double> both = {sum.coarse, sum.fine};
+  context_.owners.all_reduce(both).wait();
+  result.norm = SquareSum{both[0], both[1]}.norm();
+  return result;
+}
+
+ParameterSlice ShardedOptimizer::slice(const Block& block, const GradientSums& sums) const {
+  return memory_.slice(block.unit, block.piece, sums.of_owner(block.unit, block.piece));
+}
+
+void ShardedOptimizer::update(Update& update,
+                              const Gradients& gradients,
+                              const GradientTransform& transform,
+                              double learning_rate) {
+  rules_.begin_step(gradients.used);
+  if (rules_.has_passes()) {
+    measure(gradients, transform);
+  }
+  const double decay = context_.options.ema_decay;
+  const std::vector<bool> everything(gradients.used.size(), true);
+  for (std::size_t u = 0; u < context_.plan.units.size(); ++u) {
+    if (!context_.plan.units[u].trainable) {
+      continue;
+    }
+    // An average follows a weight also in steps that leave the weight alone.
+    const std::vector<Block> all = blocks(u, decay > 0 ? everything : gradients.used);
+    pool_.run(all.size(), [&](std::size_t i) {
+      const Block& block = all[i];
+      if (gradients.used[block.parameter]) {
+        rules_.rule(block.parameter)
+            .update(slice(block, gradients.sums),
+                    transform,
+                    rules_.rate(block.parameter, learning_rate));
+      }
+      if (decay > 0) {
+        const Span weights = memory_.piece_of(memory_.weights(u), u, block.piece);
+        update_moving_average(weights.dtype(),
+                              memory_.piece_of(memory_.averages(u), u, block.piece).bytes(),
+                              weights.bytes(),
+                              weights.numel(),
+                              decay);
+      }
+    });
+    update.written(u);
+  }
+  rules_.finish_step();
+}
+
+void ShardedOptimizer::measure(const Gradients& gradients, const GradientTransform& transform) {
+  std::vector<ParameterRules::Part> parts;
+  for (std::size_t u = 0; u < context_.plan.units.size(); ++u) {
+    for (const Block& block : blocks(u, gradients.used)) {
+      parts.push_back({block.parameter, slice(block, gradients.sums)});
+    }
+  }
+  rules_.measure(
+      parts,
+      transform,
+      [this](std::size_t count, const auto& work) { pool_.run(count, work); },
+      context_.plan.ownership.divides_states() ? &context_.owners : nullptr);
+}
+
+at::Tensor ShardedOptimizer::gather(std::size_t parameter, const ConstSpan& own) {
+  const Parameter& p = context_.plan.parameters[parameter];
+  at::Tensor flat = at::empty({p.numel}, scalar_type_of(own.dtype()));
+  context_.owners
+      .all_gather(own,
+                  flat,
+                  context_.plan.ownership.counts(context_.plan.places[parameter].unit,
+                                                 context_.plan.range_of(parameter)))
+      .wait();
+  return flat.as_strided(p.sizes, p.strides);
+}
+
+at::Tensor ShardedOptimizer::average(std::size_t parameter) {
+  const std::size_t u = context_.plan.places[parameter].unit;
+  const Ownership& ownership = context_.plan.ownership;
+  const std::int64_t first = ownership.updated(u).begin;
+  const Range mine = intersection(ownership.mine(u), context_.plan.range_of(parameter));
+  return gather(parameter, part_of(memory_.averages(u), {mine.begin - first, mine.end - first}));
+}
+
+}  // namespace trireme::detail

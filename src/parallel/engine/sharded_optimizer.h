@@ -1,0 +1,77 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "parallel/engine/thread_pool.h"
+#include "parallel/engine/update.h"
+#include "parallel/memory/gradient_sums.h"
+#include "parallel/memory/optimizer_memory.h"
+
+namespace trireme::detail {
+
+// Updates the ranges that this rank is responsible for. Everything is computed element by element
+// or as exact sums, so neither the ranges nor the threads matter.
+class ShardedOptimizer {
+ public:
+  ShardedOptimizer(const Optimizer& optimizer,
+                   const PartContext& context,
+                   ParameterMemory& parameters);
+
+  // A step's gradients: their sums, and by parameter, whether there are any.
+  struct Gradients {
+    const GradientSums& sums;
+    const std::vector<bool>& used;
+  };
+
+  struct Norm {
+    double norm = 0;
+    // Of the ranks' bounds.
+    double least_bound = 0;
+    double most_bound = 0;
+  };
+  // The norm of the transformed gradient of all used parameters, as torch has it also where some
+  // are not finite. `bound` is what this rank will clip it to; the ranks of `compared` (the owners,
+  // or more) hear of each other's. Collective.
+  Norm norm(const Gradients& gradients,
+            const Scaling& scaling,
+            double bound,
+            Communicator& compared);
+
+  // Updates the ranges of used parameters, unit by unit. Collective, but only before anything is
+  // changed.
+  void update(Update& update,
+              const Gradients& gradients,
+              const GradientTransform& transform,
+              double learning_rate);
+
+  // A whole parameter, of the owners' parts of it; this rank's is the beginning of `own`.
+  // Collective.
+  at::Tensor gather(std::size_t parameter, const ConstSpan& own);
+  at::Tensor average(std::size_t parameter);
+
+  // Also its updates so far, by parameter.
+  ParameterRules& rules() { return rules_; }
+  OptimizerMemory& memory() { return memory_; }
+
+ private:
+  struct Block {
+    std::size_t unit = 0;
+    Piece piece;
+    std::size_t parameter = 0;
+  };
+  // What this rank updates of a unit, in blocks for the threads, none of which crosses from one
+  // rank's range into another's.
+  std::vector<Block> blocks(std::size_t unit, const std::vector<bool>& used) const;
+  ParameterSlice slice(const Block& block, const GradientSums& sums) const;
+  // What rules need to know of whole parameters before anything changes. Collective.
+  void measure(const Gradients& gradients, const GradientTransform& transform);
+
+  PartContext context_;
+  ParameterRules rules_;
+  OptimizerMemory memory_;
+  ThreadPool pool_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,314 @@
+#include "parallel/engine/step_end.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/engine/engine_parts.h"
+#include "trireme/core/error.h"
+#include "trireme/optim/square_sum.h"
+
+namespace trireme::detail {
+namespace {
+
+// --- why a step is not taken: nothing was changed, and all ranks throw the same; `step` counts
+// from 1, `parameter` is the name of Agreement::bad_parameter
+
+GradientError not_finite(const Agreement& agreement,
+                         const std::string& parameter,
+                         std::int64_t step) {
+  return GradientError(
+      agreement.bad_rank,
+      concat("the gradient of parameter ",
+             parameter,
+             " is not finite on rank ",
+             agreement.bad_rank,
+             " in step ",
+             step,
+             ": nothing was changed and the step's gradients are dropped; look at the data, the "
+             "loss and the learning rate, or clip (in C++, EngineOptions::check_gradients = false "
+             "goes on regardless)"));
+}
+
+// Of a sum whose terms are finite.
+GradientError norm_not_finite(std::int64_t step) {
+  return GradientError(
+      -1,
+      concat("the norm of the gradient is not finite in step ",
+             step,
+             ", although every micro-batch's gradient is: their sum overflows; nothing was "
+             "changed and the step's gradients are dropped"));
+}
+
+// Although the loss scale cannot become smaller.
+GradientError overflow_at_least(const Agreement& agreement,
+                                const std::string& parameter,
+                                std::int64_t step,
+                                const LossScaler& scaler) {
+  const int rank = agreement.bad_rank;
+  return GradientError(rank,
+                       concat(rank < 0 ? std::string("the norm of the gradient")
+                                       : concat("the gradient of parameter ", parameter),
+                              " is not finite",
+                              rank < 0 ? "" : concat(" on rank ", rank),
+                              " in step ",
+                              step,
+                              " although the loss scale is at its least, ",
+                              scaler.scale(),
+                              ", after ",
+                              scaler.state().skipped,
+                              " skipped steps: the loss itself is not finite, or too large for "
+                              "float16; look at the data and the learning rate, clip, or use "
+                              "bfloat16"));
+}
+
+ConfigError different_rates(const Agreement& agreement, std::int64_t step) {
+  return ConfigError(concat("the learning rate differs between ranks in step ",
+                            step,
+                            ": rank ",
+                            agreement.lead,
+                            " has ",
+                            agreement.lead_rate,
+                            ", rank ",
+                            agreement.other_rate_rank,
+                            " has ",
+                            agreement.other_rate,
+                            ": call set_learning_rate() with the same value, and build engines "
+                            "with the same EngineOptions::schedule, on every rank; nothing was "
+                            "changed"));
+}
+
+// Bounds of clip_grad_norm().
+ConfigError different_bounds(double mine,
+                             const ShardedOptimizer::Norm& all,
+                             int rank,
+                             std::int64_t step) {
+  return ConfigError(concat("clip_grad_norm: the bound differs between ranks in step ",
+                            step,
+                            ": rank ",
+                            rank,
+                            " has ",
+                            mine,
+                            ", the smallest is ",
+                            all.least_bound,
+                            " and the largest ",
+                            all.most_bound,
+                            ": give every rank the same; nothing was changed and the step's "
+                            "gradients are dropped"));
+}
+
+}  // namespace
+
+void StepEnd::sum(const Absence& absence) {
+  if (parts_.phase.is(Phase::kSummed)) {
+    return;
+  }
+  const std::int64_t rounds = parts_.rounds_of(parts_.dealt);
+  // With one communication per step, this rank's last backward was it.
+  const bool one = parts_.context().one_communication();
+  const bool all_here = parts_.own_micro_batches() > 0 && parts_.complete_here();
+  const std::int64_t sent = one ? (all_here ? 1 : 0) : parts_.phase.done();
+  for (std::int64_t round = sent; round < rounds; ++round) {
+    // A process alone has its sums when the step ends, not in each round that it leaves out.
+    parts_.gradients->begin_round(round + 1 == rounds,
+                                  std::vector<bool>(parts_.plan.parameters.size(), false));
+    parts_.gradients->end_round(
+        {.joined = absence.joined, .given_up = absence.given_up, .rate = parts_.rate()});
+  }
+  agreement_ = parts_.gradients->finish();
+  parts_.phase.enter(Phase::kSummed);
+}
+
+void StepEnd::sum_and_ask(const Act& act) {
+  sum({});
+  if (agreement_.given_up_rank >= 0) {
+    announce({Act::Kind::kFinish, parts_.base_rate});
+    refuse_given_up("");
+  }
+  announce(act);
+}
+
+void StepEnd::announce(const Act& act) {
+  detail::announce(act, agreement_, *parts_.ranks);
+}
+
+void StepEnd::follow() {
+  for (;;) {
+    const Act act = next_act(agreement_, *parts_.ranks);
+    switch (act.kind) {
+      case Act::Kind::kClip:
+        clip(act.value, *parts_.ranks);
+        break;
+      case Act::Kind::kGradient:
+        gradient(static_cast<std::size_t>(act.value));
+        break;
+      case Act::Kind::kFinish:
+        parts_.base_rate = act.value;
+        return;
+    }
+  }
+}
+
+GradientTransform StepEnd::transform() const {
+  const bool present = parts_.options.divisor == Divisor::kPresent;
+  return {.divisor = static_cast<double>(present ? agreement_.micro_batches : parts_.dealt.total()),
+          .unscale = parts_.scaler ? parts_.scaler->unscale() : 1,
+          .clip_factor = clip_ ? clip_->factor : 1,
+          .clip_value = parts_.options.clip_value};
+}
+
+ShardedOptimizer::Gradients StepEnd::gradients() const {
+  return {parts_.gradients->sums(), agreement_.used};
+}
+
+// Note [clipping what is not finite]
+// Somebody who has set check_gradients = false gets what torch.nn.utils.clip_grad_norm_ gives: with
+// an infinite norm the factor is 0, with one that is not a number neither is any gradient. Finite
+// gradients are never let through unbounded.
+double StepEnd::clip(double max_norm, Communicator& compared) {
+  const GradientTransform scaling = transform();
+  const auto measured = parts_.optimizer->norm(
+      gradients(), {.divisor = scaling.divisor, .unscale = scaling.unscale}, max_norm, compared);
+  if (measured.least_bound != measured.most_bound) {
+    refuse(different_bounds(max_norm, measured, parts_.ranks->rank(), parts_.steps + 1));
+  }
+  parts_.norm = measured.norm;
+  clip_ = {.factor = clip_factor(measured.norm, max_norm), .finite = std::isfinite(measured.norm)};
+  return measured.norm;
+}
+
+at::Tensor StepEnd::gradient(std::size_t parameter) {
+  if (!agreement_.used[parameter]) {
+    return {};
+  }
+  const ModelPlan& plan = parts_.plan;
+  const Place& place = plan.places[parameter];
+  // The ranges of the ranks, also where one rank holds more: it is the same.
+  ConstSpan own(nullptr, 0, plan.units[place.unit].sum_dtype());
+  for (const Piece& piece : plan.units[place.unit].layout.pieces(plan.ownership.mine(place.unit))) {
+    if (piece.parameter == place.index) {
+      own = parts_.gradients->sums().of_owner(place.unit, piece);
+    }
+  }
+  at::Tensor whole = parts_.optimizer->gather(parameter, own);
+  const GradientTransform scaling = transform();
+  const at::NoGradGuard no_grad;
+  whole.div_(scaling.divisor).mul_(scaling.unscale);
+  if (scaling.clip_factor != 1) {
+    whole.mul_(scaling.clip_factor);
+  }
+  return whole;
+}
+
+void StepEnd::refuse_given_up(const std::string& reason) {
+  const int rank = agreement_.given_up_rank;
+  std::vector<std::uint8_t> text(256, 0);
+  std::copy_n(reason.begin(), std::min(reason.size(), text.size() - 1), text.begin());
+  parts_.ranks->broadcast(text, rank).wait();
+  forget(StepOutcome::kGivenUp);
+  parts_.phase.enter(Phase::kBetweenSteps);
+  throw StepGivenUp(rank,
+                    concat("rank ",
+                           rank,
+                           " gave up step ",
+                           parts_.steps + 1,
+                           ": ",
+                           reinterpret_cast<const char*>(text.data())));
+}
+
+// What the ranks have told each other lets the step be taken.
+void StepEnd::check_agreement(const std::string& given_up) {
+  if (agreement_.given_up_rank >= 0) {
+    refuse_given_up(given_up);
+  }
+  if (parts_.options.check_gradients && agreement_.bad_rank >= 0 && !parts_.scaler) {
+    refuse(not_finite(agreement_, bad_parameter(), parts_.steps + 1));
+  }
+  if (agreement_.other_rate_rank >= 0) {
+    refuse(different_rates(agreement_, parts_.steps + 1));
+  }
+}
+
+const std::string& StepEnd::bad_parameter() const {
+  return parts_.plan.parameters[agreement_.bad_parameter].name;
+}
+
+// Clips, where an option says so, and says whether gradients or their norm are not finite. Refuses
+// where that cannot be skipped.
+bool StepEnd::overflows() {
+  const EngineOptions& options = parts_.options;
+  LossScaler* scaler = parts_.scaler.get();
+  bool overflow = agreement_.bad_rank >= 0;
+  const bool skips = overflow && scaler != nullptr;  // there is nothing to clip
+  if (options.clip_norm > 0 && !clip_ && !skips) {
+    clip(options.clip_norm, *parts_.owners);  // an option: it was compared
+  }
+  if (clip_ && !clip_->finite && !overflow) {
+    overflow = true;  // of a sum: no single gradient is to blame
+    if (scaler == nullptr && options.check_gradients) {
+      refuse(norm_not_finite(parts_.steps + 1));
+    }
+  }
+  if (overflow && scaler != nullptr && scaler->at_least() && options.check_gradients) {
+    refuse(overflow_at_least(agreement_, bad_parameter(), parts_.steps + 1, *scaler));
+  }
+  return overflow;
+}
+
+bool StepEnd::finish(const std::string& given_up) {
+  check_agreement(given_up);
+  if (agreement_.micro_batches == 0) {
+    drop();  // nobody had data: no update, and the schedule does not move
+    return false;
+  }
+  double rate = 0;
+  try {
+    rate = parts_.checked_rate();
+  } catch (const ConfigError& error) {
+    refuse(error);  // all ranks have the same one
+  }
+  const bool overflow = overflows();
+  const GradientTransform scaling = transform();  // with the scale that the sums carry
+  const bool take = !parts_.scaler || parts_.scaler->update(overflow);
+  const int lead = agreement_.lead;  // a rank that still trains
+  if (take) {
+    update(scaling, rate);
+    forget(StepOutcome::kUpdated);
+  } else {
+    drop();
+  }
+  if (parts_.options.broadcast_buffers && parts_.ranks->size() > 1) {
+    parts_.broadcast_buffers(lead);
+  }
+  if (take) {
+    parts_.phase.enter(Phase::kBetweenSteps);
+  }
+  return take;
+}
+
+void StepEnd::update(const GradientTransform& scaling, double rate) {
+  parts_.phase.enter(Phase::kUpdating);
+  parts_.update.emplace(parts_.plan, *parts_.memory);
+  parts_.optimizer->update(*parts_.update, gradients(), scaling, rate);
+  for (std::size_t i = 0; i < agreement_.used.size(); ++i) {
+    if (agreement_.used[i]) {
+      parts_.update->changed(i);
+    }
+  }
+  parts_.update->finish();
+  parts_.update.reset();
+  ++parts_.steps;
+}
+
+void StepEnd::drop() {
+  forget(StepOutcome::kDropped);
+  parts_.phase.enter(Phase::kBetweenSteps);
+}
+
+void StepEnd::forget(StepOutcome outcome) {
+  parts_.gradients->end_step(outcome);
+  parts_.memory->end_of_step();
+  clip_.reset();
+  agreement_ = {};
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "parallel/engine/join.h"
+#include "parallel/engine/sharded_optimizer.h"
+#include "parallel/gradient/gradient_path.h"
+
+namespace trireme::detail {
+
+struct EngineParts;
+
+// The second half of a step: from the last micro-batch to the parameters' next values. All of it is
+// collective. Where it throws one of the refusals, the step's gradients are dropped.
+class StepEnd {
+ public:
+  explicit StepEnd(EngineParts& parts) : parts_(parts) {}
+
+  // Takes part in the rounds in which this rank has no micro-batch, and waits for the sums:
+  // Phase::kSummed. Nothing more is done where that is so already.
+  struct Absence {
+    bool joined = false;
+    bool given_up = false;
+  };
+  void sum(const Absence& absence);
+  // The same, for a rank that will ask for more before it finishes. One that has given up is at
+  // the step's end already, and is asked for nothing: this then refuses.
+  void sum_and_ask(const Act& act);
+
+  // --- in Phase::kSummed
+
+  const Agreement& agreement() const { return agreement_; }
+  void announce(const Act& act);
+  // Bounds the norm of the averaged gradient; returns what it was. The ranks of `compared` tell
+  // each other their bounds, with what they tell each other anyway.
+  double clip(double max_norm, Communicator& compared);
+  // The averaged gradient of a parameter, whole; undefined if no rank had one.
+  at::Tensor gradient(std::size_t parameter);
+  // Does what the ranks that have data do, and learns their learning rate.
+  void follow();
+  // Updates the parameters; false where the step is skipped, or nobody had data. `given_up`: why,
+  // on the rank that did.
+  bool finish(const std::string& given_up = {});
+  // Nothing is changed, and the next step begins.
+  void drop();
+
+ private:
+  struct Clip {
+    double factor = 1;
+    bool finite = true;  // the norm was
+  };
+
+  GradientTransform transform() const;
+  ShardedOptimizer::Gradients gradients() const;
+  void check_agreement(const std::string& given_up);
+  bool overflows();
+  void update(const GradientTransform& scaling, double rate);
+  [[noreturn]] void refuse_given_up(const std::string& reason);
+  template <class Refusal>
+  [[noreturn]] void refuse(const Refusal& refusal) {
+    drop();
+    throw refusal;
+  }
+  void forget(StepOutcome outcome);
+  const std::string& bad_parameter() const;
+
+  EngineParts& parts_;
+  Agreement agreement_;
+  std::optional<Clip> clip_;
+};
+
+}  // namespace trireme::detail

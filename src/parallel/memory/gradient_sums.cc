@@ -1,0 +1,115 @@
+#include "parallel/memory/gradient_sums.h"
+
+#include <deque>
+
+#include "device/buffer.h"
+#include "parallel/memory/runs.h"
+#include "parallel/model/same_on_all_ranks.h"
+
+namespace trireme::detail {
+namespace {
+
+Span shared_run(const SharedBuffer& shared, std::int64_t numel, Dtype dtype) {
+  return {shared.data(), numel, dtype, std::make_shared<const SharedBuffer>(shared)};
+}
+
+}  // namespace
+
+GradientSums::GradientSums(const PartContext& context)
+    : context_(context), units_(context.plan.units.size()) {
+  const ModelPlan& plan = context.plan;
+  const bool whole = !plan.ownership.divides_sums();
+  const bool shared = whole && context.ranks.size() > 1;
+  const auto bytes_of = [&](std::int64_t numel, const Unit& unit) {
+    return static_cast<std::size_t>(numel) * dtype_bytes(unit.sum_dtype());
+  };
+  all_or_none(context.ranks, [&] {
+    for (std::size_t u = 0; u < plan.units.size() && !shared; ++u) {
+      const Range range = plan.ownership.summed(u);
+      if (plan.units[u].trainable) {
+        const auto own = std::make_shared<device::Buffer>(bytes_of(range.size(), plan.units[u]));
+        units_[u].run = {own->data(), range.size(), plan.units[u].sum_dtype(), own};
+        units_[u].first = range.begin;
+      }
+    }
+  });
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const Unit& unit = plan.units[u];
+    if (!unit.trainable) {
+      continue;
+    }
+    Sums& sums = units_[u];
+    const std::int64_t numel = unit.layout.total_numel();
+    if (shared) {
+      sums.shared = context.ranks.allocate(bytes_of(numel, unit));
+      sums.run = shared_run(sums.shared, numel, unit.sum_dtype());
+    }
+    sums.charges.push_back(
+        context.ledger.charge(MemoryCategory::kGradients, sums.run.size_bytes()));
+    if (!whole && context.one_communication()) {
+      sums.local =
+          shared_run(context.ranks.allocate(bytes_of(numel, unit)), numel, unit.sum_dtype());
+      sums.charges.push_back(
+          context.ledger.charge(MemoryCategory::kBuckets, sums.local.size_bytes()));
+    }
+  }
+}
+
+Span GradientSums::at(std::size_t unit, Range range) const {
+  const Sums& sums = units_[unit];
+  return part_of(sums.run, {range.begin - sums.first, range.end - sums.first});
+}
+
+Span GradientSums::local(std::size_t unit, Range range) const {
+  return part_of(units_[unit].local, range);
+}
+
+ConstSpan GradientSums::of_owner(std::size_t unit, const Piece& piece) const {
+  const Range range{piece.offset, piece.offset + piece.numel};
+  const Ownership& ownership = context_.plan.ownership;
+  if (ownership.reach() != SumsReach::kPeers) {
+    return at(unit, range);
+  }
+  const Sums& sums = units_[unit];
+  const std::byte* theirs = sums.shared.peer(ownership.owner_of(unit, piece.offset));
+  return part_of(ConstSpan(theirs, sums.run.numel(), sums.run.dtype()), range);
+}
+
+void GradientSums::publish() {
+  switch (context_.plan.ownership.reach()) {
+    case SumsReach::kOwners:
+      break;
+    case SumsReach::kPeers:
+      context_.ranks.barrier().wait();  // the others' sums are read next
+      break;
+    case SumsReach::kEverywhere:
+      gather_whole();
+      break;
+  }
+}
+
+void GradientSums::gather_whole() {
+  if (whole_) {
+    return;
+  }
+  whole_ = true;
+  std::deque<Work> gathers;
+  for (std::size_t u = 0; u < units_.size() && context_.ranks.size() > 1; ++u) {
+    if (context_.plan.units[u].trainable) {
+      gathers.push_back(
+          context_.ranks.all_gather(mine(u), units_[u].run, context_.plan.ownership.counts(u)));
+    }
+  }
+  for (Work& work : gathers) {
+    work.wait();
+  }
+}
+
+void GradientSums::release() {
+  whole_ = false;
+  if (context_.plan.ownership.reach() == SumsReach::kPeers) {
+    released_ = context_.ranks.barrier();
+  }
+}
+
+}  // namespace trireme::detail

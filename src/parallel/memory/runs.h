@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "device/stream.h"
+#include "trireme/core/span.h"
+#include "trireme/shard/range.h"
+
+// Runs of elements. The room says which, and leaves what is done with their bytes to a stream.
+
+namespace trireme::detail {
+
+// The elements of a dense tensor, in the order of its memory.
+Span run_of(const at::Tensor& tensor);
+ConstSpan const_run_of(const at::Tensor& tensor);
+
+// Elements `range` of a run, kept alive by the same owner. A run of no elements may have no memory,
+// in which there are no addresses either.
+inline Span part_of(const Span& run, Range range) {
+  return run.bytes() == nullptr ? run : run.part(range.begin, range.size());
+}
+inline ConstSpan part_of(const ConstSpan& run, Range range) {
+  return run.bytes() == nullptr ? run : run.part(range.begin, range.size());
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,179 @@
+// Stage 3 on several machines: every rank has its range of every unit, in memory that the others on
+// its machine map and that ranks elsewhere read through a window. Units are put together for use,
+// in memory that the machine's ranks share, so that each crosses the network once per machine.
+
+#include <algorithm>
+#include <exception>
+
+#include "parallel/memory/live_units.h"
+#include "parallel/memory/parameter_memory.h"
+#include "parallel/memory/runs.h"
+#include "parallel/memory/unit_storage.h"
+#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme::detail {
+namespace {
+
+class ScatteredMemory final : public ParameterMemory {
+ public:
+  explicit ScatteredMemory(const PartContext& context) : context_(context) {
+    find_neighbours();
+    // Where each unit's range is in the memory of its owner: at the same place on all ranks.
+    constexpr std::size_t kAlignment = 64;
+    std::size_t total = 0;
+    std::size_t mine_bytes = 0;
+    for (std::size_t unit = 0; unit < context.plan.units.size(); ++unit) {
+      offsets_.push_back(total);
+      std::int64_t longest = 0;
+      for (const Range& range : context.plan.ownership.ranges(unit)) {
+        longest = std::max(longest, range.size());
+      }
+      total += (static_cast<std::size_t>(longest) * element(unit) + kAlignment - 1) / kAlignment *
+               kAlignment;
+      mine_bytes += static_cast<std::size_t>(mine(unit).size()) * element(unit);
+    }
+    Communicator& machine = context_.owners.machine();
+    memory_ = machine.allocate(std::max<std::size_t>(total, 1));
+    charge_ = context_.ledger.charge(MemoryCategory::kParameters, mine_bytes);
+    rounding_ = context_.ledger.charge(MemoryCategory::kRounding, total - mine_bytes);
+    window_ = context_.owners.expose(memory_.data(), total);
+    live_ = make_live_units(context, [&](std::vector<std::size_t> bytes, std::size_t limit) {
+      const auto fetch = [this](std::size_t unit, std::byte* to) {
+        const Range whole{0, context_.plan.units[unit].layout.total_numel()};
+        read(unit, whole, {to, whole.size(), context_.plan.units[unit].dtype});
+      };
+      auto ledger = context.ledger.shared_from_this();
+      return machine.size() > 1
+                 ? make_machine_source(
+                       context_.owners, std::move(bytes), limit, fetch, std::move(ledger))
+                 : make_private_source(std::move(bytes), limit, fetch, std::move(ledger));
+    });
+  }
+  ScatteredMemory(const ScatteredMemory&) = delete;
+  ScatteredMemory& operator=(const ScatteredMemory&) = delete;
+  ~ScatteredMemory() override {
+    live_->close();
+    // The others may still read what is here. A rank that fails leaves at once: they are told.
+    if (std::uncaught_exceptions() == 0) {
+      try {
+        context_.owners.barrier().wait();
+      } catch (const Error& error) {
+        log(LogLevel::kDebug, error.what());
+      }
+    }
+  }
+
+  void adopt(std::size_t unit_index) override {
+    const Unit& unit = context_.plan.units[unit_index];
+    // Rank 0's values: it has all of the unit while it deals it out.
+    const bool root = context_.owners.rank() == 0;
+    std::vector<std::byte> bytes;
+    Span whole;
+    all_or_none(context_.owners, [&] {
+      if (root) {
+        bytes.resize(unit.bytes());
+        whole = {bytes.data(), unit.layout.total_numel(), unit.dtype};
+        flatten(unit, context_.plan.parameters, whole);
+      }
+    });
+    context_.owners
+        .scatter({whole.bytes(), whole.numel(), unit.dtype},
+                 owned(unit_index),
+                 0,
+                 context_.plan.ownership.counts(unit_index))
+        .wait();
+    for (const std::size_t parameter : unit.parameters) {
+      attach(parameter);
+    }
+    if (unit_index + 1 == context_.plan.units.size()) {
+      context_.owners.barrier().wait();  // from here on anyone may read
+    }
+  }
+
+  // Windows are read while their ranks are there, once those have what they show.
+  void settle() override { context_.owners.barrier().wait(); }
+
+  Span owned(std::size_t unit) override {
+    return {memory_.data() + offsets_[unit], mine(unit).size(), context_.plan.units[unit].dtype};
+  }
+
+  // See Note [shared updates] in shared_memory.cc.
+  void begin_update() override { context_.owners.barrier().wait(); }
+  void updated(std::size_t) override {}
+  void finish_update() override {
+    live_->drop_all();
+    context_.owners.barrier().wait();
+  }
+  void end_of_step() override { live_->end_of_step(); }
+
+  void read(std::size_t unit, Range range, const Span& to) override {
+    const auto& ranges = context_.plan.ownership.ranges(unit);
+    for (std::size_t rank = 0; rank < ranges.size(); ++rank) {
+      const Range part = intersection(range, ranges[rank]);
+      if (part.empty()) {
+        continue;
+      }
+      const std::size_t at =
+          offsets_[unit] +
+          static_cast<std::size_t>(part.begin - ranges[rank].begin) * element(unit);
+      const Span place = part_of(to, {part.begin - range.begin, part.end - range.begin});
+      if (local_[rank] >= 0) {
+        device::host().copy(place, {memory_.peer(local_[rank]) + at, part.size(), place.dtype()});
+      } else {
+        window_->read(static_cast<int>(rank), at, place.size_bytes(), place.bytes());
+      }
+    }
+  }
+
+  void write(std::size_t unit, Range range, const ConstSpan& from) override {
+    const Range own = intersection(range, mine(unit));
+    if (!own.empty()) {
+      const std::int64_t first = mine(unit).begin;
+      device::host().copy(part_of(owned(unit), {own.begin - first, own.end - first}),
+                          part_of(from, {own.begin - range.begin, own.end - range.begin}));
+    }
+  }
+
+  void attach(std::size_t parameter) override {
+    const Place& place = context_.plan.places[parameter];
+    live_->storage(place.unit)
+        .attach(context_.plan.units[place.unit], place.index, context_.plan.parameters[parameter]);
+  }
+
+ private:
+  // Which of the world's ranks share this machine, as the machine numbers them.
+  void find_neighbours() {
+    Communicator& machine = context_.owners.machine();
+    std::vector<std::int32_t> own = {context_.owners.rank()};
+    std::vector<std::int32_t> here(static_cast<std::size_t>(machine.size()));
+    machine.all_gather(own, here).wait();
+    local_.assign(static_cast<std::size_t>(context_.owners.size()), -1);
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      local_[static_cast<std::size_t>(here[i])] = static_cast<int>(i);
+    }
+  }
+
+  Range mine(std::size_t unit) const { return context_.plan.ownership.mine(unit); }
+  std::size_t element(std::size_t unit) const {
+    return dtype_bytes(context_.plan.units[unit].dtype);
+  }
+
+  PartContext context_;
+  std::vector<std::size_t> offsets_;  // by unit, in every rank's memory
+  std::vector<int> local_;            // by rank: its number on this machine, or -1
+  SharedBuffer memory_;
+  MemoryLedger::Charge charge_;
+  MemoryLedger::Charge rounding_;
+  std::unique_ptr<Window> window_;
+  std::shared_ptr<LiveUnits> live_;
+};
+
+}  // namespace
+
+std::unique_ptr<ParameterMemory> make_scattered_memory(const PartContext& context) {
+  return std::make_unique<ScatteredMemory>(context);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,152 @@
+// Stage 3 on one machine: every unit is one run of memory that all ranks map, and each rank owns a
+// range of it.
+
+#include "parallel/memory/live_units.h"
+#include "parallel/memory/parameter_memory.h"
+#include "parallel/memory/runs.h"
+#include "parallel/memory/unit_storage.h"
+#include "parallel/model/same_on_all_ranks.h"
+
+namespace trireme::detail {
+namespace {
+
+// What both placements have in common.
+//
+// Note [shared updates]
+// No rank writes before every rank is in step() and reads no more (begin_update), and none reads
+// before every rank has written (finish_update).
+class SharedUnits : public ParameterMemory {
+ public:
+  explicit SharedUnits(const PartContext& context)
+      : context_(context), runs_(context.plan.units.size()) {}
+
+  void adopt(std::size_t unit_index) override {
+    const Unit& unit = context_.plan.units[unit_index];
+    Run& run = runs_[unit_index];
+    const auto size = static_cast<std::size_t>(context_.owners.size());
+    const std::size_t page = SharedBuffer::page_bytes();
+    // Equal parts in whole pages, so that together they are one run.
+    const std::size_t part = ((unit.bytes() + size - 1) / size + page - 1) / page * page;
+    run.shared = context_.owners.allocate(part);
+    run.whole = {run.shared.whole(), unit.layout.total_numel(), unit.dtype};
+    run.charge =
+        context_.ledger.charge(MemoryCategory::kParameters, owned(unit_index).size_bytes());
+    if (context_.owners.rank() == 0) {
+      run.rounding = context_.ledger.charge(MemoryCategory::kRounding, part * size - unit.bytes());
+    }
+    all_or_none(context_.owners, [&] {
+      if (context_.owners.rank() == 0) {
+        flatten(unit, context_.plan.parameters, run.whole);
+      }
+    });
+    all_or_none(context_.owners, [&] {  // a mapping may be one too many for a rank
+      for (const std::size_t parameter : unit.parameters) {
+        attach(parameter);
+      }
+    });
+  }
+
+  Span owned(std::size_t unit) override { return part_of(runs_[unit].whole, mine(unit)); }
+  void begin_update() override { context_.owners.barrier().wait(); }
+  void updated(std::size_t) override {}
+  void finish_update() override { context_.owners.barrier().wait(); }
+
+  void read(std::size_t unit, Range range, const Span& to) override {
+    device::host().copy(to, part_of(runs_[unit].whole, range));
+  }
+
+  void write(std::size_t unit, Range range, const ConstSpan& from) override {
+    const Range own = intersection(range, mine(unit));
+    if (!own.empty()) {
+      device::host().copy(part_of(runs_[unit].whole, own),
+                          part_of(from, {own.begin - range.begin, own.end - range.begin}));
+    }
+  }
+
+ protected:
+  struct Run {
+    SharedBuffer shared;
+    Span whole;
+    MemoryLedger::Charge charge;
+    MemoryLedger::Charge rounding;
+  };
+
+  Range mine(std::size_t unit) const { return context_.plan.ownership.mine(unit); }
+
+  PartContext context_;
+  std::vector<Run> runs_;
+};
+
+// Tensors see the run itself, through a mapping that cannot be written.
+class MappedMemory final : public SharedUnits {
+ public:
+  explicit MappedMemory(const PartContext& context)
+      : SharedUnits(context), storages_(context.plan.units.size()) {}
+
+  void attach(std::size_t parameter) override {
+    const Place& place = context_.plan.places[parameter];
+    const Unit& unit = context_.plan.units[place.unit];
+    UnitStorage& storage = storages_[place.unit];
+    if (!storage.storage()) {
+      const SharedBuffer& shared = runs_[place.unit].shared;
+      storage =
+          UnitStorage(const_cast<std::byte*>(shared.whole_read_only()),
+                      unit.bytes(),
+                      std::make_shared<AlwaysPresent>(UnitNames(unit, context_.plan.parameters),
+                                                      std::make_shared<const SharedBuffer>(shared),
+                                                      context_.engine));
+    }
+    storage.attach(unit, place.index, context_.plan.parameters[parameter]);
+  }
+
+ private:
+  std::vector<UnitStorage> storages_;
+};
+
+// Tensors see private copies, made when they are used.
+class CopiedMemory final : public SharedUnits {
+ public:
+  explicit CopiedMemory(const PartContext& context)
+      : SharedUnits(context),
+        live_(make_live_units(context, [&](std::vector<std::size_t> bytes, std::size_t limit) {
+          return make_private_source(
+              std::move(bytes),
+              limit,
+              [this](std::size_t unit, std::byte* to) {
+                const Span& whole = runs_[unit].whole;
+                read(unit, {0, whole.numel()}, {to, whole.numel(), whole.dtype()});
+              },
+              context.ledger.shared_from_this());
+        })) {}
+  ~CopiedMemory() override { live_->close(); }
+  CopiedMemory(const CopiedMemory&) = delete;
+  CopiedMemory& operator=(const CopiedMemory&) = delete;
+
+  void finish_update() override {
+    live_->drop_all();
+    SharedUnits::finish_update();
+  }
+
+  void end_of_step() override { live_->end_of_step(); }
+
+  void attach(std::size_t parameter) override {
+    const Place& place = context_.plan.places[parameter];
+    live_->storage(place.unit)
+        .attach(context_.plan.units[place.unit], place.index, context_.plan.parameters[parameter]);
+  }
+
+ private:
+  std::shared_ptr<LiveUnits> live_;
+};
+
+}  // namespace
+
+std::unique_ptr<ParameterMemory> make_mapped_memory(const PartContext& context) {
+  return std::make_unique<MappedMemory>(context);
+}
+
+std::unique_ptr<ParameterMemory> make_copied_memory(const PartContext& context) {
+  return std::make_unique<CopiedMemory>(context);
+}
+
+}  // namespace trireme::detail

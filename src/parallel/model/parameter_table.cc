@@ -1,0 +1,246 @@
+#include "parallel/model/parameter_table.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <ATen/ops/from_blob.h>
+#include <torch/nn/modules/embedding.h>
+
+#include "parallel/model/operator_watch.h"
+#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/core/error.h"
+#include "trireme/shard/range.h"
+#include "trireme/tensor/span.h"
+
+namespace trireme::detail {
+namespace {
+
+std::string describe(const Parameter& parameter) {
+  std::string text = concat(parameter.name, " ", dtype_name(parameter.dtype), "[");
+  for (std::size_t i = 0; i < parameter.sizes.size(); ++i) {
+    text += concat(i == 0 ? "" : ", ", parameter.sizes[i]);
+  }
+  text += "], strides [";
+  for (std::size_t i = 0; i < parameter.strides.size(); ++i) {
+    text += concat(i == 0 ? "" : ", ", parameter.strides[i]);
+  }
+  return text + "]" + (parameter.trainable ? "" : ", frozen") +
+         (parameter.sparse ? ", sparse gradients" : "");
+}
+
+std::string describe(const std::string& name, const at::Tensor& buffer) {
+  return buffer.defined() ? concat("buffer ", name, " ", buffer.scalar_type(), buffer.sizes())
+                          : concat("buffer ", name, ", undefined");
+}
+
+void check_device(const torch::nn::Module& model) {
+  for (const auto& item : model.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    TRIREME_CHECK(!buffer.defined() || !buffer.is_meta(),
+                  "buffer ",
+                  item.key(),
+                  " has no values (it is on the device meta): give it some before the engine is "
+                  "built");
+    TRIREME_CHECK(!buffer.defined() || buffer.device().is_cpu(),
+                  "buffer ",
+                  item.key(),
+                  " is on ",
+                  buffer.device().str(),
+                  ": this build trains on the CPU, move the model with model->to(torch::kCPU)");
+  }
+}
+
+// They travel as bytes.
+void check_dense(const torch::nn::Module& model) {
+  for (const auto& item : model.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    TRIREME_CHECK(!buffer.defined() || buffer.layout() == at::kStrided,
+                  "buffer ",
+                  item.key(),
+                  " is not dense: it cannot be copied from rank to rank; register what to_dense() "
+                  "returns");
+  }
+}
+
+// Where in its storage a tensor's elements are.
+Range extent_of(const at::Tensor& tensor) {
+  std::int64_t last = tensor.storage_offset();
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  return {tensor.storage_offset(), last + 1};
+}
+
+// A parameter under its first name.
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Of the parameters on one storage: none overlaps another (they may lie side by side, as a model
+// that was saved in an engine and loaded again has them), and no other tensor is on it. The engine
+// moves parameters: a view that somebody keeps would never see an update.
+void check_sharers(const std::vector<Named>& sharers) {
+  for (std::size_t one = 0; one < sharers.size(); ++one) {
+    for (std::size_t other = one + 1; other < sharers.size(); ++other) {
+      TRIREME_CHECK(
+          intersection(extent_of(sharers[one].tensor), extent_of(sharers[other].tensor)).empty(),
+          "parameters ",
+          sharers[one].name,
+          " and ",
+          sharers[other].name,
+          " are two tensors on one memory (tied with set_data?): to tie them, register the "
+          "same tensor under both names");
+    }
+  }
+  TRIREME_CHECK(sharers.front().tensor.storage().use_count() <= sharers.size(),
+                "the memory of parameter ",
+                sharers.front().name,
+                " is also that of another tensor, which would never see an update, because an "
+                "engine moves parameters: a module must make views of them (narrow, view, detach) "
+                "in forward(), not keep them; a copy to compare with needs clone()");
+}
+
+// In memory that an engine has made, where parameters lie side by side.
+bool is_an_engines(const at::Tensor& tensor) {
+  const Watched* watched = watched_of(tensor);
+  return watched != nullptr && watched->holder() != Watched::Holder::kNoEngineYet;
+}
+
+}  // namespace
+
+at::Tensor view_of(const Parameter& parameter,
+                   void* flat,
+                   at::ScalarType type,
+                   std::shared_ptr<const void> owner) {
+  return at::from_blob(
+      flat,
+      parameter.sizes,
+      parameter.strides,
+      [owner = std::move(owner)](void*) {},
+      at::TensorOptions().dtype(type));
+}
+
+void check_own_memory(torch::nn::Module& model) {
+  std::unordered_set<const void*> seen;
+  std::unordered_map<const void*, std::vector<Named>> by_storage;
+  for (const auto& item : model.named_parameters(/*recurse=*/true)) {
+    const at::Tensor& tensor = item.value();
+    if (tensor.defined() && tensor.has_storage() && tensor.numel() > 0 && !is_an_engines(tensor) &&
+        seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      by_storage[tensor.storage().unsafeGetStorageImpl()].push_back({item.key(), tensor});
+    }
+  }
+  for (const auto& [storage, sharers] : by_storage) {
+    check_sharers(sharers);
+  }
+}
+
+std::vector<Parameter> list_parameters(torch::nn::Module& model) {
+  std::vector<Parameter> parameters;
+  std::unordered_map<const void*, std::string> by_tensor;
+  for (const auto& item : model.named_parameters(/*recurse=*/true)) {
+    const at::Tensor& tensor = item.value();
+    if (!tensor.defined()) {
+      continue;
+    }
+    if (!by_tensor.emplace(tensor.unsafeGetTensorImpl(), item.key()).second) {
+      continue;  // tied: the same tensor under another name
+    }
+    TRIREME_CHECK(tensor.device().is_cpu(),
+                  "parameter ",
+                  item.key(),
+                  " is on ",
+                  tensor.device().str(),
+                  ": this build trains on the CPU, move the model with model->to(torch::kCPU)");
+    TRIREME_CHECK(tensor.layout() == at::kStrided,
+                  "parameter ",
+                  item.key(),
+                  " is not dense: a sparse parameter cannot be divided among ranks");
+    TRIREME_CHECK(
+        !tensor.requires_grad() || tensor.is_leaf(),
+        "parameter ",
+        item.key(),
+        " is the result of an operation, so it has no gradient of its own: register a leaf "
+        "tensor");
+    if (Watched* watched = watched_of(tensor)) {
+      TRIREME_CHECK(watched->holder() != Watched::Holder::kEngine,
+                    "parameter ",
+                    item.key(),
+                    " belongs to another engine: call its unwrap() before building a new one");
+    }
+    Parameter parameter;
+    parameter.name = item.key();
+    parameter.tensor = tensor;
+    parameter.sizes = tensor.sizes().vec();
+    parameter.numel = tensor.numel();
+    const auto dtype = find_dtype(tensor.scalar_type());
+    TRIREME_CHECK(
+        dtype,
+        "parameter ",
+        item.key(),
+        " is of ",
+        c10::toString(tensor.scalar_type()),
+        ", which cannot be divided among ranks: expected float32, float64, float16 or bfloat16, "
+        "or, if it is frozen, int64, int32, int16, int8, uint8 or bool",
+        tensor.is_complex() ? "; register torch::view_as_real() of it, and use "
+                              "torch::view_as_complex() in forward()"
+                            : "");
+    parameter.dtype = *dtype;
+    parameter.trainable = tensor.requires_grad();
+    // Memory formats (channels_last) are kept; memory with holes or overlaps becomes contiguous.
+    if (tensor.is_non_overlapping_and_dense()) {
+      parameter.strides = tensor.strides().vec();
+    } else {
+      const auto strides = c10::contiguous_strides(parameter.sizes);
+      parameter.strides.assign(strides.begin(), strides.end());
+    }
+    parameters.push_back(std::move(parameter));
+  }
+  check_own_memory(model);
+  check_device(model);
+  TRIREME_CHECK(!parameters.empty(),
+                "the module ",
+                model.name(),
+                " has no parameters: there is nothing to train");
+  const auto mark_sparse = [&](const at::Tensor& weight) {
+    for (Parameter& parameter : parameters) {
+      if (parameter.tensor.unsafeGetTensorImpl() == weight.unsafeGetTensorImpl()) {
+        parameter.sparse = parameter.trainable;
+        const auto strides = c10::contiguous_strides(parameter.sizes);
+        parameter.strides.assign(strides.begin(), strides.end());  // rows are runs
+      }
+    }
+  };
+  for (const auto& module : model.modules()) {
+    if (const auto* embedding = module->as<torch::nn::EmbeddingImpl>();
+        embedding != nullptr && embedding->options.sparse()) {
+      mark_sparse(embedding->weight);
+    }
+    if (const auto* bag = module->as<torch::nn::EmbeddingBagImpl>();
+        bag != nullptr && bag->options.sparse()) {
+      mark_sparse(bag->weight);
+    }
+  }
+  return parameters;
+}
+
+void check_same_model(const torch::nn::Module& model,
+                      const std::vector<Parameter>& parameters,
+                      Communicator& ranks) {
+  if (ranks.size() > 1) {
+    all_or_none(ranks, [&] { check_dense(model); });
+  }
+  std::vector<std::string> lines;
+  lines.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    lines.push_back(describe(parameter));
+  }
+  for (const auto& item : model.named_buffers()) {
+    lines.push_back(describe(item.key(), item.value()));
+  }
+  check_same_on_all_ranks("the model", lines, "build the same model on every rank", ranks);
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,209 @@
+#include "trireme/settings/model_kinds.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "trireme/core/error.h"
+
+namespace trireme {
+namespace {
+
+// In the order of the documentation. What a model leaves out is as in the last one, or it has none.
+std::vector<ModelKind> kinds_by_what_is_their_own() {
+  using Kind = SampleKind;
+  const TrainSettings transformer{.initialisation = "gpt2",
+                                  .data = "licenses",
+                                  .steps = 500,
+                                  .batch = 32,
+                                  .schedule = "cosine",
+                                  .clip_norm = 1};
+  const std::vector<std::string> of_transformers = {"size",
+                                                    "layers",
+                                                    "width",
+                                                    "heads",
+                                                    "dropout",
+                                                    "recompute",
+                                                    "sequence",
+                                                    "stride",
+                                                    "vocabulary"};
+  const auto divides_width = [](const TrainSettings& settings) {
+    TRIREME_CHECK(settings.width % settings.heads == 0,
+                  "heads: expected a divisor of the width of ",
+                  settings.width,
+                  ", found ",
+                  settings.heads);
+  };
+  const auto one_hidden_layer = [](const TrainSettings& settings) {
+    TRIREME_CHECK(settings.hidden.size() == 1,
+                  "hidden: a convnet has one hidden layer, found ",
+                  settings.hidden.size());
+  };
+  const auto names_data = [](const TrainSettings& settings) {
+    TRIREME_CHECK(!settings.data.empty(),
+                  "data: expected a file in libsvm's format for the model wide, found none");
+  };
+  return {
+      {"gpt",
+       "a transformer that predicts the next token",
+       "sample",
+       Kind::kTokens,
+       4,
+       of_transformers,
+       transformer,
+       /*needs_images=*/false,
+       divides_width},
+      {"bert",
+       "a transformer that fills in what is masked",
+       "",
+       Kind::kTokens,
+       4,
+       of_transformers,
+       transformer,
+       /*needs_images=*/false,
+       divides_width},
+      {"mlp",
+       "a multi-layer perceptron",
+       "predict",
+       Kind::kDense,
+       32,
+       {"hidden", "dropout", "recompute", "normalise", "noise", "shift", "flip"},
+       {.hidden = {256, 128}, .data = "fashion-mnist", .epochs = 10}},
+      {"convnet",
+       "a convolutional net with batch normalisation",
+       "predict",
+       Kind::kDense,
+       16,
+       {"hidden", "stages", "dropout", "recompute", "normalise", "noise", "shift", "flip"},
+       {.hidden = {128},
+        .stages = {32, 64},
+        .dropout = 0.25,
+        .data = "fashion-mnist",
+        .epochs = 6,
+        .lr = 4e-3},
+       /*needs_images=*/true,
+       one_hidden_layer},
+      {"wide",
+       "a sparse linear model",
+       "predict",
+       Kind::kSparse,
+       32,
+       {"width"},
+       {.width = 16, .initialisation = "xavier"},
+       /*needs_images=*/false,
+       names_data},
+      {"",
+       "a model of your own",
+       "",
+       Kind::kDense,
+       32,
+       {},
+       {.hidden = {256, 128},
+        .stages = {32, 64},
+        .dropout = 0,
+        .initialisation = "he",
+        .data = "fashion-mnist",
+        .epochs = 5,
+        .batch = 128,
+        .lr = 1e-3,
+        .schedule = "one_cycle",
+        .clip_norm = 0}},
+  };
+}
+
+}  // namespace
+
+const std::vector<ModelKind>& model_kinds() {
+  static const std::vector<ModelKind> kinds = [] {
+    using S = TrainSettings;
+    std::vector<ModelKind> all = kinds_by_what_is_their_own();
+    for (ModelKind& kind : all) {
+      S& own = kind.defaults;
+      const S& rest = all.back().defaults;
+      fill_in(own, rest, &S::dropout, &S::initialisation, &S::batch);
+      fill_in(own, rest, &S::lr, &S::schedule, &S::clip_norm);
+      if (own.steps == 0) {
+        fill_in(own, rest, &S::epochs);
+      }
+    }
+    return all;
+  }();
+  return kinds;
+}
+
+const ModelKind& model_kind(const std::string& name) {
+  for (const ModelKind& kind : model_kinds()) {
+    if (name == kind.name) {
+      return kind;
+    }
+  }
+  return model_kinds().back();
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const ModelKind& kind : model_kinds()) {
+    names.emplace_back(kind.name);
+  }
+  names.pop_back();  // one's own
+  return names;
+}
+
+std::string models_on(SampleKind samples, bool images) {
+  std::string text;
+  for (const std::string& name : model_names()) {
+    const ModelKind& kind = model_kind(name);
+    if (kind.samples == samples && (images || !kind.needs_images)) {
+      text += (text.empty() ? "" : " or ") + name;
+    }
+  }
+  return text;
+}
+
+namespace {
+
+const TextModelSize* size_named(const std::string& name) {
+  static const TextModelSize sizes[] = {{"tiny", 4, 128, 4, 64, 16384},
+                                        {"small", 6, 384, 6, 256, 16384},
+                                        {"gpt2", 12, 768, 12, 1024, 2048}};
+  const auto* found = std::find_if(
+      std::begin(sizes), std::end(sizes), [&](const auto& size) { return name == size.name; });
+  return found == std::end(sizes) ? nullptr : found;
+}
+
+// The settings that a size stands for; empty for other models.
+std::vector<std::pair<std::int64_t TrainSettings::*, std::int64_t>> settings_of_size(
+    const TrainSettings& settings) {
+  using S = TrainSettings;
+  const TextModelSize* size = size_named(settings.size);
+  if (model_kind(settings.model).samples != SampleKind::kTokens || size == nullptr) {
+    return {};
+  }
+  return {{&S::layers, size->layers},
+          {&S::width, size->width},
+          {&S::heads, size->heads},
+          {&S::sequence, size->sequence}};
+}
+
+}  // namespace
+
+const TextModelSize& text_model_size(const std::string& name) {
+  if (const TextModelSize* size = size_named(name)) {
+    return *size;
+  }
+  throw ConfigError(detail::concat("size: expected tiny, small or gpt2, found \"", name, "\""));
+}
+
+void fill_in_size(TrainSettings& settings) {
+  for (const auto& [member, value] : settings_of_size(settings)) {
+    settings.*member = settings.*member == 0 ? value : settings.*member;
+  }
+  fill_in(settings, model_kind(settings.model).defaults, &TrainSettings::width);
+}
+
+void leave_out_size(TrainSettings& settings) {
+  for (const auto& [member, value] : settings_of_size(settings)) {
+    settings.*member = settings.*member == value ? 0 : settings.*member;
+  }
+}
+
+}  // namespace trireme

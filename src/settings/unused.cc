@@ -1,0 +1,156 @@
+#include "trireme/settings/unused.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "trireme/core/counted.h"
+#include "trireme/core/error.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/settings/model_kinds.h"
+
+namespace trireme {
+namespace {
+
+using detail::concat;
+using detail::enumerated;
+using S = TrainSettings;
+using Names = std::vector<std::string>;
+
+// A setting whose value decides which others count: for each value those that it uses, of those
+// that not all values do.
+struct Choice {
+  std::string name;
+  std::string S::*value;
+  std::vector<std::pair<std::string, Names>> uses;
+};
+
+Choice choice_of_model() {
+  Choice choice{"model", &S::model, {}};
+  for (const std::string& name : model_names()) {
+    choice.uses.emplace_back(name, model_kind(name).settings);
+  }
+  return choice;
+}
+
+Choice choice_of_optimizer() {
+  Choice choice{"optimizer", &S::optimizer, {}};
+  for (const RuleInfo& rule : optimizer_rules()) {
+    Names names;
+    for (const auto& [name, usual] : rule.settings) {
+      names.push_back(name);
+    }
+    choice.uses.emplace_back(rule.name, std::move(names));
+  }
+  return choice;
+}
+
+const std::vector<Choice>& choices() {
+  static const std::vector<Choice> all = {
+      choice_of_model(),
+      choice_of_optimizer(),
+      {"schedule",
+       &S::schedule,
+       {{"constant", {}},
+        {"cosine", {"final_factor", "schedule_steps"}},
+        {"linear", {"final_factor", "schedule_steps"}},
+        {"step", {"step_every", "gamma"}},
+        {"multi_step", {"milestones", "gamma"}},
+        {"one_cycle", {"schedule_steps", "rise", "start_factor"}},
+        {"cyclic", {"half_period", "low_factor"}},
+        {"plateau", {"gamma", "plateau_patience"}}}},
+      {"format",
+       &S::format,
+       {{"csv",
+         {"target",
+          "header",
+          "separator",
+          "regression",
+          "categorical",
+          "unseen",
+          "missing",
+          "missing_values"}},
+        {"libsvm", {"regression"}},
+        {"idx", {"shift", "flip"}},
+        {"text", {}},
+        {"tokens16", {}},
+        {"tokens32", {}}}},
+      {"precision",
+       &S::precision,
+       {{"float16", {"loss_scale_initial", "loss_scale_window"}},
+        {"float32", {}},
+        {"bfloat16", {}},
+        {"autocast", {}}}},
+      {"partition", &S::partition, {{"hash", {"shares"}}, {"uniform", {}}}},
+  };
+  return all;
+}
+
+std::string why_not_by(const Choice& choice, const std::string& setting, const S& settings) {
+  const std::string& chosen = settings.*choice.value;
+  Names users;
+  bool known = false;
+  bool used = false;
+  for (const auto& [value, names] : choice.uses) {
+    const bool uses = std::find(names.begin(), names.end(), setting) != names.end();
+    known = known || value == chosen;
+    used = used || (uses && value == chosen);
+    if (uses) {
+      users.push_back(value);
+    }
+  }
+  if (users.empty() || !known || used) {
+    return "";
+  }
+  return concat("the ",
+                choice.name,
+                " ",
+                chosen,
+                " does not use it, but ",
+                enumerated(users),
+                users.size() > 1 ? " do" : " does",
+                ": leave it out, or choose ",
+                choice.name == "format" ? "other --data" : concat("another --", choice.name));
+}
+
+// What others decide.
+std::string why_not_beside_others(const std::string& setting, const S& s) {
+  struct Rule {
+    Names settings;
+    bool unused;
+    std::string why;
+  };
+  const Rule rules[] = {
+      {{"epochs"},
+       s.steps > 0,
+       concat("steps is ", s.steps, ", which decides: leave one of them out (--steps 0)")},
+      {{"eval_fraction"},
+       s.eval_fraction > 0 && (s.folds > 0 || !s.eval_data.empty()),
+       concat(s.folds > 0 ? "--folds" : "--eval-data", " says what is evaluated on: leave it out")},
+      {{"keep_last", "keep_every", "snapshot_limit"},
+       s.save_every == 0,
+       "no checkpoints are saved: leave it out, or add --save-every N"},
+      {{"histogram_every"},
+       !s.tensorboard,
+       "histograms are for TensorBoard's file, which is off: leave it out, or --tensorboard"},
+  };
+  for (const Rule& rule : rules) {
+    if (rule.unused &&
+        std::find(rule.settings.begin(), rule.settings.end(), setting) != rule.settings.end()) {
+      return rule.why;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string why_unused(const std::string& setting, const TrainSettings& settings) {
+  for (const Choice& choice : choices()) {
+    if (std::string why = why_not_by(choice, setting, settings); !why.empty()) {
+      return why;
+    }
+  }
+  return why_not_beside_others(setting, settings);
+}
+
+}  // namespace trireme

@@ -1,0 +1,219 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/driver.h"
+
+// A device whose work is late, in the memory of the host: what code that uses streams gets wrong
+// (reading before an event has passed, freeing memory that work still needs) goes wrong here, on
+// machines without a GPU.
+
+namespace trireme::testing {
+
+constexpr Device kLateDevice{DeviceType::kCuda, 0};
+
+class LateStream final : public device::Stream {
+ public:
+  LateStream() : thread_([this] { work(); }) {}
+  // What was issued is still done.
+  ~LateStream() override {
+    resume();
+    push([this] { ended_ = true; });
+    thread_.join();
+  }
+  LateStream(const LateStream&) = delete;
+  LateStream& operator=(const LateStream&) = delete;
+
+  // Nothing is done between these two.
+  void pause() {
+    const std::lock_guard lock(mutex_);
+    paused_ = true;
+  }
+  void resume() {
+    const std::lock_guard lock(mutex_);
+    paused_ = false;
+    changed_.notify_all();
+  }
+
+  Device device() const override { return kLateDevice; }
+  device::Event record() override {
+    auto moment = std::make_shared<Moment>();
+    push([moment] { moment->is_past = true; });
+    return device::Event(std::move(moment));
+  }
+  void wait(const device::Event& event) override {
+    push([event] { device::host().wait(event); });
+  }
+  void clear(const Span& data) override {
+    push([data] { device::host().clear(here(data)); });
+  }
+  void copy(const Span& to,
+            const ConstSpan& from,
+            device::NotFinite* not_finite = nullptr) override {
+    push([=] { device::host().copy(here(to), here(from), not_finite); });
+  }
+  void check_finite(const ConstSpan& data, device::NotFinite* not_finite) override {
+    push([=] { device::host().check_finite(here(data), not_finite); });
+  }
+  void reduce(const device::SumChain& chain) override {
+    const auto kept = std::make_shared<Chain>(chain);
+    push([kept] { device::host().reduce(kept->chain); });
+  }
+  void add_rows(const device::RowSums& rows) override {
+    device::RowSums kept = rows;
+    kept.sums = here(rows.sums);
+    kept.values = here(rows.values);
+    push([kept, list = std::vector(rows.rows.begin(), rows.rows.end())]() mutable {
+      kept.rows = list;
+      device::host().add_rows(kept);
+    });
+  }
+  void largest(const ConstSpan& data, const Scaling& scaling, double* largest) override {
+    push([=] { device::host().largest(here(data), scaling, largest); });
+  }
+  void squares(const ConstSpan& data,
+               const SquareQuanta& quanta,
+               const Scaling& scaling,
+               SquareSum* sum) override {
+    push([=] { device::host().squares(here(data), quanta, scaling, sum); });
+  }
+  void update(const device::UpdateRule& rule,
+              const void* constants,
+              const device::UpdateArrays& arrays) override {
+    push([rule, arrays, kept = bytes_of(rule, constants)] {
+      device::host().update(rule, kept.data(), arrays);
+    });
+  }
+  void measure(const device::UpdateRule& rule,
+               const void* constants,
+               const device::UpdateArrays& arrays,
+               const device::UpdateMeasure& measure) override {
+    push([rule, arrays, measure, kept = bytes_of(rule, constants)] {
+      device::host().measure(rule, kept.data(), arrays, measure);
+    });
+  }
+  void multiply(const device::Product& product) override {
+    push([product] { device::host().multiply(product); });
+  }
+
+ private:
+  struct Moment final : device::Event::Moment {
+    bool passed() override { return is_past; }
+    std::atomic<bool> is_past{false};
+  };
+
+  // A chain with lists of its own: the caller's are gone when the work is done.
+  struct Chain {
+    explicit Chain(const device::SumChain& from)
+        : chain(from),
+          terms(from.terms.begin(), from.terms.end()),
+          outputs(from.outputs.begin(), from.outputs.end()) {
+      if (from.accumulator != nullptr) {
+        terms.push_back(*from.accumulator);
+      }
+      absent.reserve(terms.size());
+      for (device::Term& term : terms) {
+        absent.emplace_back(term.absent, term.absent + term.absent_count);
+        term.absent = absent.back().data();
+      }
+      chain.terms = std::span(terms).first(from.terms.size());
+      chain.accumulator = from.accumulator != nullptr ? &terms.back() : nullptr;
+      chain.outputs = outputs;
+    }
+    device::SumChain chain;
+    std::vector<device::Term> terms;
+    std::vector<std::vector<Range>> absent;
+    std::vector<std::byte*> outputs;
+  };
+
+  static Span here(const Span& span) {
+    return {span.bytes(), span.numel(), span.dtype(), span.owner()};
+  }
+  static ConstSpan here(const ConstSpan& span) {
+    return {span.bytes(), span.numel(), span.dtype(), span.owner()};
+  }
+  static std::vector<std::byte> bytes_of(const device::UpdateRule& rule, const void* constants) {
+    const auto* bytes = static_cast<const std::byte*>(constants);
+    return {bytes, bytes + rule.constants_bytes};
+  }
+
+  void push(std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+
+  void work() {
+    while (!ended_) {
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return !paused_ && !tasks_.empty(); });
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;  // guarded by mutex_
+  bool paused_ = false;                      // guarded by mutex_
+  bool ended_ = false;                       // the thread's own
+  std::thread thread_;                       // last: it uses the others
+};
+
+class LateDriver final : public device::Driver {
+ public:
+  LateStream& stream() override { return stream_; }
+  std::unique_ptr<device::Stream> make_stream() override { return std::make_unique<LateStream>(); }
+  std::byte* allocate(std::size_t bytes, device::Reach reach) override {
+    ++allocated;
+    return device::driver({}).allocate(bytes, reach);
+  }
+  void release(std::byte* data, std::size_t bytes, device::Reach reach) noexcept override {
+    --allocated;
+    device::driver({}).release(data, bytes, reach);
+  }
+  FileDescriptor offer(const device::Parts& parts) override {
+    return device::driver({}).offer(parts);
+  }
+  std::shared_ptr<device::Mapping> map(const device::Parts& parts,
+                                       std::span<const FileDescriptor> offers) override {
+    return device::driver({}).map(parts, offers);
+  }
+
+  std::atomic<int> allocated{0};
+
+ private:
+  LateStream stream_;
+};
+
+// The program has the device as long as this lives.
+class WithLateDevice {
+ public:
+  WithLateDevice() : driver_(std::make_shared<LateDriver>()) {
+    device::install(kLateDevice, driver_);
+  }
+  ~WithLateDevice() { device::install(kLateDevice, nullptr); }
+  WithLateDevice(const WithLateDevice&) = delete;
+  WithLateDevice& operator=(const WithLateDevice&) = delete;
+
+  LateDriver& driver() { return *driver_; }
+  LateStream& stream() { return driver_->stream(); }
+
+ private:
+  std::shared_ptr<LateDriver> driver_;
+};
+
+}  // namespace trireme::testing

@@ -1,0 +1,90 @@
+// Models that are built in parts.
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "trireme/core/proc_files.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::building_test {
+namespace {
+
+using testing::fork_ranks;
+
+std::int64_t resident(const char* what) {
+  return 1024 * std::stoll(proc_field("/proc/self/status", what));
+}
+
+TrainSettings large_gpt() {
+  return resolve(
+      {.model = "gpt", .layers = 8, .width = 512, .heads = 8, .batch = 16, .ranks = 4, .zero = 3});
+}
+
+SampleShape text_shape() {
+  return {.kind = SampleKind::kTokens, .length = 65, .classes = 256};
+}
+
+std::int64_t bytes_of(const torch::nn::Module& module) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& parameter : module.parameters()) {
+    bytes += parameter.numel() * 4;
+  }
+  return bytes;
+}
+
+TEST(Building, TakesARanksShareAndOneUnitAtStageThree) {
+  fork_ranks(4, [job = testing::unique_job()](int rank) {
+    const auto world = init(testing::options_for(job, rank, 4));
+    TrainSettings settings = large_gpt();
+    // What the program itself needs to build a model is there before.
+    settings.layers = 1;
+    make_model(settings, text_shape(), *world);
+    settings = large_gpt();
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak so far
+    const std::int64_t before = resident("VmRSS");
+    const Trainable model = make_model(settings, text_shape(), *world);
+    const std::int64_t peak = resident("VmHWM") - before;
+    EXPECT_TRUE(model.in_parts);
+    const std::int64_t whole = bytes_of(*model.module);
+    EXPECT_GT(whole, 100'000'000);
+    EXPECT_LT(peak, whole / 4 + settings.unit_bytes) << "of " << whole;
+    EXPECT_GT(peak, whole / 4) << "else it was not measured";
+    world->barrier().wait();
+  });
+}
+
+TEST(Building, GivesTheSameWeightsInPartsAndWhole) {
+  for (const char* name : {"gpt", "bert", "mlp", "convnet"}) {
+    fork_ranks(3, [&, job = testing::unique_job()](int rank) {
+      const auto world = init(testing::options_for(job, rank, 3));
+      const TrainSettings settings =
+          resolve({.model = name, .hidden = {300}, .seed = 5, .ranks = 3, .zero = 3});
+      const SampleShape images{.dense = {1, 28, 28}, .classes = 10};
+      const SampleShape shape = settings.sequence > 0 ? text_shape() : images;
+      const Trainable whole = make_model(settings, shape);
+      const Trainable parts = make_model(settings, shape, *world);
+      EXPECT_FALSE(whole.in_parts);
+      EXPECT_TRUE(parts.in_parts);
+      const auto expected = whole.module->named_parameters();
+      for (const auto& item : parts.module->named_parameters()) {
+        EXPECT_TRUE(at::equal(item.value(), expected[item.key()])) << name << " " << item.key();
+      }
+      world->barrier().wait();
+    });
+  }
+}
+
+TEST(Building, IsWholeWhereNothingIsDivided) {
+  fork_ranks(2, [job = testing::unique_job()](int rank) {
+    const auto world = init(testing::options_for(job, rank, 2));
+    TrainSettings settings = large_gpt();
+    settings.layers = 1;
+    settings.zero = 2;
+    EXPECT_FALSE(make_model(settings, text_shape(), *world).in_parts);
+  });
+}
+
+}  // namespace
+}  // namespace trireme::building_test

@@ -1,0 +1,81 @@
+#include "train_checks.h"
+
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+#include "trireme/data/source.h"
+#include "trireme/settings/model_kinds.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/settings/unused.h"
+
+namespace trireme::tools {
+namespace {
+
+using detail::concat;
+
+// What it would be if nobody had set it. Files that a run has written have every setting, as it was
+// resolved: that asks for nothing.
+bool is_as_it_comes(const Setting& setting, const TrainSettings& given) {
+  TrainSettings without = given;
+  setting.set_json(without, setting.default_text);
+  try {
+    return setting.to_json(resolve(without)) == setting.to_json(given);
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void check_data(const TrainSettings& settings) {
+  const auto check = [](const char* flag, const std::string& path) {
+    TRIREME_CHECK(path.empty() || data_is_there(path),
+                  flag,
+                  ": expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
+                  "with the name \"",
+                  path,
+                  "\"");
+  };
+  check("--data", settings.data);
+  check("--eval-data", settings.eval_data);
+  try {
+    const std::string format = data_format({.path = settings.data, .format = settings.format});
+    const ModelKind& kind = model_kind(settings.model);
+    TRIREME_CHECK(format != "csv" || (kind.samples == SampleKind::kDense && !kind.needs_images),
+                  "--model: expected ",
+                  models_on(SampleKind::kDense, /*images=*/false),
+                  " for the table \"",
+                  settings.data,
+                  "\", found ",
+                  settings.model,
+                  ", which does not take tables");
+  } catch (const DataError&) {
+    return;  // the ranks say what is wrong with the file
+  }
+}
+
+void check_effects(const TrainSettings& given,
+                   const std::set<std::string>& typed,
+                   const std::string& config,
+                   TrainSettings resolved) {
+  try {
+    resolved.format = data_format({.path = resolved.data, .format = resolved.format});
+  } catch (const DataError&) {
+    resolved.format = "auto";  // check_data, or the ranks, say what is wrong with the data
+  }
+  for (const Setting& setting : settings_table()) {
+    const std::string value = setting.to_json(given);
+    const std::string why = value == setting.default_text ? "" : why_unused(setting.name, resolved);
+    if (why.empty()) {
+      continue;
+    }
+    if (typed.contains(setting.name)) {
+      throw ConfigError(concat(setting.name, ": found ", value, ", which has no effect: ", why));
+    }
+    if (!config.empty() && !is_as_it_comes(setting, given)) {
+      log(LogLevel::kWarning,
+          concat(config, ": ", setting.name, " is ", value, ", which has no effect: ", why));
+    }
+  }
+}
+
+}  // namespace trireme::tools

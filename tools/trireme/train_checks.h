@@ -1,0 +1,24 @@
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "trireme/settings/train_settings.h"
+
+// What a command is refused for before a folder is made for its run.
+
+namespace trireme::tools {
+
+// Data that is not there, or that the model does not take. Throws ConfigError.
+void check_data(const TrainSettings& settings);
+
+// Settings that have no effect beside the others (settings/unused.h). Throws ConfigError for those
+// that were `typed`, unless they are typed as what they are anyway; warns of those that the file
+// `config` gives (empty: there is none). `given` is what both say, `resolved` what is trained with,
+// with what an earlier part of the run had.
+void check_effects(const TrainSettings& given,
+                   const std::set<std::string>& typed,
+                   const std::string& config,
+                   TrainSettings resolved);
+
+}  // namespace trireme::tools

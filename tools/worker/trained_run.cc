@@ -1,0 +1,80 @@
+#include "trained_run.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/core/error.h"
+#include "trireme/settings/model_kinds.h"
+#include "trireme/settings/settings_table.h"
+#include "trireme/train/run_recorder.h"
+#include "trireme/train/weights.h"
+
+namespace trireme::worker {
+
+TrainSettings settings_to_use(const std::string& run) {
+  const std::string path = run + "/config.json";
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  TRIREME_CHECK(file.good(), "\"", path, "\" could not be read");
+  TrainSettings settings = recorded_settings(text.str(), path);
+  settings.recompute = false;
+  settings.dropout = 0;
+  return settings;
+}
+
+std::unique_ptr<TensorSource> RunWeights::tensors() const {
+  return is_checkpoint ? weights_of_checkpoint(path) : weights_of_safetensors(path);
+}
+
+void RunWeights::load(torch::nn::Module& module) const {
+  if (is_checkpoint) {
+    load_weights(*tensors(), module);
+  } else {
+    load_weights(path, module);
+  }
+}
+
+std::vector<std::string> names_of_weights() {
+  return {"auto", "model", "best", "average", "checkpoint"};
+}
+
+RunWeights weights_in(const std::string& run, const std::string& which) {
+  namespace fs = std::filesystem;
+  using detail::concat;
+  const bool may_be_checkpoint = which == "auto" || which == "checkpoint";
+  const std::string file = concat(run, "/", may_be_checkpoint ? "model" : which, ".safetensors");
+  if (which != "checkpoint" && fs::exists(file)) {
+    return {.path = file};
+  }
+  const std::string folder = concat(run, "/", kCheckpointsFolder);
+  const auto newest = fs::is_directory(folder) ? CheckpointFolder(folder).newest() : std::nullopt;
+  TRIREME_CHECK(may_be_checkpoint && newest,
+                "expected weights in \"",
+                which == "checkpoint" ? folder : file,
+                "\", found none: ",
+                which == "best"      ? "nothing was evaluated"
+                : which == "average" ? "the run has no moving average (--ema-decay)"
+                                     : "the run has not finished, or was told not to save them",
+                newest ? "; --weights checkpoint takes its newest checkpoint" : "");
+  const std::string path = CheckpointFolder(folder).path_of(*newest);
+  return {
+      path,
+      /*is_checkpoint=*/true,
+      which == "auto" ? concat("the run has not finished: the weights are those of ", path) : ""};
+}
+
+std::string what_answers(const std::string& run, const TrainSettings& settings) {
+  const std::string command = model_kind(settings.model).command;
+  return command == "sample"    ? detail::concat("use trireme sample --run ", run)
+         : command == "predict" ? detail::concat("use trireme predict ", run, " --data FILE")
+                                : detail::concat("its evaluation is in ",
+                                                 run,
+                                                 "/summary.json, and trireme train --weights-from ",
+                                                 run,
+                                                 " begins with its weights");
+}
+
+}  // namespace trireme::worker

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "trireme/checkpoint/tensor_source.h"
+#include "trireme/settings/train_settings.h"
+
+namespace trireme::worker {
+
+// What the run in a folder was trained with, for using its model: without dropout. Throws
+// ConfigError.
+TrainSettings settings_to_use(const std::string& run);
+
+// Where the weights of a run are.
+struct RunWeights {
+  std::string path;
+  bool is_checkpoint = false;  // else a file
+  std::string note{};          // for whoever has not asked for just these; may be empty
+
+  std::unique_ptr<TensorSource> tensors() const;
+  void load(torch::nn::Module& module) const;
+};
+// `which`: model, best, average, checkpoint (the newest), or auto: model, or checkpoint of a run
+// that has not finished. Throws ConfigError where there are none.
+RunWeights weights_in(const std::string& run, const std::string& which);
+// What `which` may be.
+std::vector<std::string> names_of_weights();
+
+// What can be done with a run whose model a command has no use for: "use trireme sample --run RUN".
+std::string what_answers(const std::string& run, const TrainSettings& settings);
+
+}  // namespace trireme::worker
