@@ -16,6 +16,16 @@ std::string LastCall::text() const {
   return sequence == 0 ? "nothing yet" : describe_facts(sequence, facts);
 }
 
+namespace {
+
+// "rank 2": in a group, too, ranks are named by their numbers in the world.
+std::string short_name(const NameOf& name, int rank) {
+  const std::string full = name(rank);
+  return full.substr(0, full.find(" ("));
+}
+
+}  // namespace
+
 void check_same_call(std::uint32_t sequence,
                      int size,
                      int rank,
@@ -30,18 +40,17 @@ void check_same_call(std::uint32_t sequence,
     throw CommError(
         CommError::Reason::kMismatch,
         peer,
-        concat("rank ",
-               rank,
+        concat(short_name(name, rank),
                " and ",
                name(peer),
                " called ",
                what,
-               " (rank ",
-               rank,
+               " (",
+               short_name(name, rank),
                ": ",
                describe_facts(sequence, mine),
-               "; rank ",
-               peer,
+               "; ",
+               short_name(name, peer),
                ": ",
                describe_facts(sequence, theirs),
                "): every rank must make the same calls with the same arguments in the same order"));
@@ -119,8 +128,7 @@ void check_message(int rank, const Operation& recv, const MessageFacts& sent, co
   };
   throw CommError(CommError::Reason::kMismatch,
                   recv.peer,
-                  concat("rank ",
-                         rank,
+                  concat(short_name(name, rank),
                          " called recv(",
                          text(wanted),
                          ") from ",
