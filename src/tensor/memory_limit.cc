@@ -140,8 +140,9 @@ std::uint64_t MemoryLimit::peak_bytes() {
   return static_cast<std::uint64_t>(g_peak.load(std::memory_order_relaxed));
 }
 
-void MemoryLimit::reset_peak() {
-  g_peak.store(g_used.load(std::memory_order_relaxed), std::memory_order_relaxed);
+void MemoryLimit::reset_peak(std::uint64_t earlier) {
+  g_peak.store(std::max(g_used.load(std::memory_order_relaxed), static_cast<std::int64_t>(earlier)),
+               std::memory_order_relaxed);
 }
 
 bool MemoryLimit::exceeded() {

@@ -103,6 +103,7 @@ class Evaluator {
   // memory is evaluated in halves.
   void evaluate(std::int64_t first, std::int64_t last, std::size_t batch) {
     bool fits = true;
+    const std::uint64_t peak = MemoryLimit::peak_bytes();
     try {
       ids_.resize(static_cast<std::size_t>(last - first));
       std::iota(ids_.begin(), ids_.end(), first);
@@ -128,6 +129,7 @@ class Evaluator {
       fits = false;
     }
     if (!fits) {
+      MemoryLimit::reset_peak(peak);  // what was tried in vain is not what it takes
       const std::int64_t middle = first + (last - first) / 2;
       evaluate(first, middle, batch);
       evaluate(middle, last, batch);

@@ -226,7 +226,6 @@ TEST_F(LostWindowTest, ReadingAKilledRankThrows) {
       EXPECT_TRUE(thrown);
       // So does every later one, at once.
       EXPECT_THROW(window->read(1, 0, 10, found.data()), CommError);
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
     }));
   }
   EXPECT_EQ(testing::wait_for(pids[0]), 0);

@@ -393,6 +393,7 @@ TEST(Split, ADeadRankIsNamedInItsGroup) {
   fork_world(4, [](World& world) {
     const auto group = world.split(world.rank() % 2, -world.rank());
     group->barrier().wait();
+    world.barrier().wait();  // the other group has been made, too
     if (world.rank() == 3) {
       _exit(0);
     }

@@ -151,13 +151,11 @@ TEST(Work, ADeadRankEndsWaitsForOthersToo) {
   });
   const pid_t slow = testing::fork_rank(1, [&](int rank) {
     const auto world = join(rank);
-    std::this_thread::sleep_for(std::chrono::seconds(5));
+    pause();  // until it is killed
   });
   const auto world = join(0);
   std::vector<float> data(10);
-  const auto start = std::chrono::steady_clock::now();
   const std::string message = message_of<CommError>([&] { world->recv(data, 1).wait(); });
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
   EXPECT_NE(message.find(detail::concat("rank 2 (pid ", victim)), std::string::npos) << message;
   kill(slow, SIGKILL);
   testing::wait_for(slow);

@@ -167,14 +167,12 @@ TEST(Loader, ClearForgetsRequestsAlsoThoseInWork) {
 TEST(Loader, EndsWithRequestsLeft) {
   const auto data = std::make_shared<SlowDataset>(1000);
   const Sampler sampler(data, {});
-  const auto start = std::chrono::steady_clock::now();
   {
     Loader loader(data, sampler, {.threads = 4, .ahead = 2});
     for (int i = 0; i < 1000; ++i) {
       loader.request(i, 0, 4);
     }
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
   EXPECT_LT(data->started, 20);
 }
 

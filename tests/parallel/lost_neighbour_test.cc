@@ -82,14 +82,12 @@ TEST(LostNeighbour, IsNamedByTheOthersWhereverItWasInItsStep) {
       std::this_thread::sleep_for(1ms);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(700 * round));
-    const auto start = std::chrono::steady_clock::now();
     kill(pids[kVictim], SIGKILL);
     for (int rank = 0; rank < kRanks; ++rank) {
       EXPECT_EQ(testing::wait_for(pids[static_cast<std::size_t>(rank)]),
                 rank == kVictim ? SIGKILL : 0)
           << "rank " << rank << ", round " << round;
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
   }
 }
 

@@ -24,7 +24,8 @@ class MemoryLimit {
   static std::uint64_t most_bytes();
   static std::uint64_t used_bytes();
   static std::uint64_t peak_bytes();  // since reset_peak()
-  static void reset_peak();
+  // To what is in use, or to an earlier peak where that was more.
+  static void reset_peak(std::uint64_t earlier = 0);
 
   static bool exceeded();  // something was noted
   static void check();     // throws MemoryError, and forgets, when something was noted

@@ -19,57 +19,82 @@ using Wide = hn::ScalableTag<double>;
 
 // Elements as the update will see them, in their own precision, then widened: the square of a
 // float32 is exact in double.
-HWY_INLINE hn::Vec<Wide> load_scaled(const float* from, float divisor, float factor, bool scales) {
-  const hn::Rebind<float, Wide> narrow;
-  auto value = hn::LoadU(narrow, from);
-  if (scales) {
-    value = hn::Mul(hn::Div(value, hn::Set(narrow, divisor)), hn::Set(narrow, factor));
-  }
-  return hn::PromoteTo(Wide(), value);
-}
+template <class T>
+class Elements {
+ public:
+  Elements(const T* data, std::size_t numel, const Scaling& scaling)
+      : data_(data),
+        numel_(numel),
+        divisor_(static_cast<T>(scaling.divisor)),
+        factor_(static_cast<T>(scaling.unscale)),
+        scales_(scaling.divisor != 1 || scaling.unscale != 1) {}
 
-HWY_INLINE hn::Vec<Wide> load_scaled(const double* from,
-                                     double divisor,
-                                     double factor,
-                                     bool scales) {
-  auto value = hn::LoadU(Wide(), from);
-  if (scales) {
-    value = hn::Mul(hn::Div(value, hn::Set(Wide(), divisor)), hn::Set(Wide(), factor));
-  }
-  return value;
-}
-
-// Calls visit(lanes) for all elements; the ragged end is padded with zeros, which add nothing.
-template <class T, class Visit>
-HWY_INLINE void for_each_vector(const T* data,
-                                std::size_t numel,
-                                const Scaling& scaling,
-                                Visit visit) {
-  const std::size_t lanes = hn::Lanes(Wide());
-  const bool scales = scaling.divisor != 1 || scaling.unscale != 1;
-  const auto divisor = static_cast<T>(scaling.divisor);
-  const auto factor = static_cast<T>(scaling.unscale);
-  std::size_t i = 0;
-  for (; i + lanes <= numel; i += lanes) {
-    visit(load_scaled(data + i, divisor, factor, scales));
-  }
-  if (i < numel) {
+  // A vector of them; there are as many.
+  HWY_INLINE hn::Vec<Wide> at(std::size_t i) const { return widened(data_ + i); }
+  // Those that are left, padded with zeros, which add nothing.
+  HWY_INLINE hn::Vec<Wide> last(std::size_t i) const {
     HWY_ALIGN T padded[hn::MaxLanes(Wide())] = {};
-    std::memcpy(padded, data + i, (numel - i) * sizeof(T));
-    visit(load_scaled(padded, divisor, factor, scales));
+    std::memcpy(padded, data_ + i, (numel_ - i) * sizeof(T));
+    return widened(padded);
   }
+
+ private:
+  HWY_INLINE hn::Vec<Wide> widened(const T* from) const {
+    const hn::Rebind<T, Wide> narrow;
+    auto value = hn::LoadU(narrow, from);
+    if (scales_) {
+      value = hn::Mul(hn::Div(value, hn::Set(narrow, divisor_)), hn::Set(narrow, factor_));
+    }
+    if constexpr (sizeof(T) == sizeof(double)) {
+      return value;
+    } else {
+      return hn::PromoteTo(Wide(), value);
+    }
+  }
+
+  const T* data_;
+  std::size_t numel_;
+  T divisor_, factor_;
+  bool scales_;
+};
+
+HWY_INLINE hn::Vec<Wide> larger(hn::Vec<Wide> largest, hn::Vec<Wide> value) {
+  const auto infinity = hn::Set(Wide(), std::numeric_limits<double>::infinity());
+  const auto magnitude = hn::IfThenElse(hn::IsNaN(value), infinity, hn::Abs(value));
+  return hn::IfThenElse(hn::Gt(magnitude, largest), magnitude, largest);
 }
 
+// Two vectors at a time, here and below: each addition has to wait for the one before it, and
+// neither order nor number of the sums matters.
 template <class T>
 double largest_of(const T* data, std::size_t numel, const Scaling& scaling) {
   const Wide d;
-  auto largest = hn::Zero(d);
-  const auto infinity = hn::Set(d, std::numeric_limits<double>::infinity());
-  for_each_vector(data, numel, scaling, [&](hn::Vec<Wide> value) HWY_ATTR {
-    const auto magnitude = hn::IfThenElse(hn::IsNaN(value), infinity, hn::Abs(value));
-    largest = hn::IfThenElse(hn::Gt(magnitude, largest), magnitude, largest);
-  });
-  return hn::GetLane(hn::MaxOfLanes(d, largest));
+  const std::size_t lanes = hn::Lanes(d);
+  const Elements<T> elements(data, numel, scaling);
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= numel; i += 2 * lanes) {
+    even = larger(even, elements.at(i));
+    odd = larger(odd, elements.at(i + lanes));
+  }
+  for (; i < numel; i += lanes) {
+    even = larger(even, i + lanes <= numel ? elements.at(i) : elements.last(i));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, larger(even, odd)));
+}
+
+HWY_INLINE void add_square(hn::Vec<Wide> value,
+                           const SquareQuanta& quanta,
+                           hn::Vec<Wide>& coarse_sum,
+                           hn::Vec<Wide>& fine_sum) {
+  const auto coarse = hn::Set(Wide(), quanta.coarse);
+  const auto fine = hn::Set(Wide(), quanta.fine);
+  const auto square = hn::Mul(value, value);
+  const auto multiple = hn::Sub(hn::Add(square, coarse), coarse);
+  const auto rest = hn::Sub(square, multiple);
+  coarse_sum = hn::Add(coarse_sum, multiple);
+  fine_sum = hn::Add(fine_sum, hn::Sub(hn::Add(rest, fine), fine));
 }
 
 template <class T>
@@ -78,18 +103,22 @@ SquareSum sum_of(const T* data,
                  const SquareQuanta& quanta,
                  const Scaling& scaling) {
   const Wide d;
-  const auto coarse = hn::Set(d, quanta.coarse);
-  const auto fine = hn::Set(d, quanta.fine);
-  auto coarse_sum = hn::Zero(d);
-  auto fine_sum = hn::Zero(d);
-  for_each_vector(data, numel, scaling, [&](hn::Vec<Wide> value) HWY_ATTR {
-    const auto square = hn::Mul(value, value);
-    const auto multiple = hn::Sub(hn::Add(square, coarse), coarse);
-    const auto rest = hn::Sub(square, multiple);
-    coarse_sum = hn::Add(coarse_sum, multiple);
-    fine_sum = hn::Add(fine_sum, hn::Sub(hn::Add(rest, fine), fine));
-  });
-  return {hn::GetLane(hn::SumOfLanes(d, coarse_sum)), hn::GetLane(hn::SumOfLanes(d, fine_sum))};
+  const std::size_t lanes = hn::Lanes(d);
+  const Elements<T> elements(data, numel, scaling);
+  auto coarse = hn::Zero(d);
+  auto fine = hn::Zero(d);
+  auto coarse_odd = hn::Zero(d);
+  auto fine_odd = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= numel; i += 2 * lanes) {
+    add_square(elements.at(i), quanta, coarse, fine);
+    add_square(elements.at(i + lanes), quanta, coarse_odd, fine_odd);
+  }
+  for (; i < numel; i += lanes) {
+    add_square(i + lanes <= numel ? elements.at(i) : elements.last(i), quanta, coarse, fine);
+  }
+  return {hn::GetLane(hn::SumOfLanes(d, hn::Add(coarse, coarse_odd))),
+          hn::GetLane(hn::SumOfLanes(d, hn::Add(fine, fine_odd)))};
 }
 
 double largest(Dtype dtype, const void* data, std::size_t numel, const Scaling& scaling) {

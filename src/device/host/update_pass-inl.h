@@ -53,13 +53,12 @@ HWY_INLINE void update_lanes(const Rule& rule, const Arrays<T>& at, std::size_t 
   auto third = kStates > 2 ? hn::LoadU(d, at.states[2] + i) : hn::Zero(d);
   const auto gradient = hn::LoadU(d, at.gradient + i);
   const auto parameter = hn::LoadU(d, at.parameter + i);
-  const auto result = [&]() HWY_ATTR {
-    if constexpr (requires { rule(parameter, gradient, first, second, third); }) {
-      return rule(parameter, gradient, first, second, third);
-    } else {
-      return rule(parameter, gradient, first, second);
-    }
-  }();
+  auto result = parameter;
+  if constexpr (requires { rule(parameter, gradient, first, second, third); }) {
+    result = rule(parameter, gradient, first, second, third);
+  } else {
+    result = rule(parameter, gradient, first, second);
+  }
   hn::StoreU(result, d, at.result + i);
   if constexpr (kStates > 0 && Rule::kMovesStates) {
     hn::StoreU(first, d, at.states[0] + i);

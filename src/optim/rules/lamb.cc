@@ -13,8 +13,10 @@
 #include "trireme/core/error.h"
 #include "trireme/optim/square_sum.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace trireme::detail::HWY_NAMESPACE {
+// This file is read once per instruction set; what is the same for all, once.
+#ifndef TRIREME_OPTIM_LAMB_STEP
+#define TRIREME_OPTIM_LAMB_STEP
+namespace trireme::detail {
 namespace {
 
 struct LambStep {
@@ -28,6 +30,14 @@ struct LambStep {
   double first_correction, second_correction;
   double rate;  // learning rate times trust ratio
 };
+
+}  // namespace
+}  // namespace trireme::detail
+#endif  // TRIREME_OPTIM_LAMB_STEP
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::detail::HWY_NAMESPACE {
+namespace {
 
 // The moments move, and the direction of the step is the result.
 template <class T>
@@ -75,18 +85,15 @@ struct LambRule {
 
 }  // namespace
 
-void lamb_direction(const LambOptions& options,
+void lamb_direction(const LambStep& step,
                     const ParameterSlice& slice,
                     const GradientTransform& transform,
                     void* direction) {
-  look_with<LambDirection, 2>(slice, transform, LambStep(options, slice.step, 0), direction);
+  look_with<LambDirection, 2>(slice, transform, step, direction);
 }
 
-void lamb(const LambOptions& options,
-          const ParameterSlice& slice,
-          const GradientTransform& transform,
-          double rate) {
-  update_with<LambRule, 2>(slice, transform, LambStep(options, slice.step, rate));
+void lamb(const LambStep& step, const ParameterSlice& slice, const GradientTransform& transform) {
+  update_with<LambRule, 2>(slice, transform, step);
 }
 
 }  // namespace trireme::detail::HWY_NAMESPACE
@@ -130,10 +137,11 @@ void measure_norms(const LambOptions& options,
       2 * (direction_bound(options, slice.step) + options.weight_decay * largest), numel);
   SquareSum parameter;
   SquareSum direction;
+  const LambStep step(options, slice.step, 0);
   alignas(64) std::byte block[kBlock * sizeof(double)];
   for (std::int64_t first = 0; first < slice.numel; first += kBlock) {
     const ParameterSlice part = slice.part(first, std::min(kBlock, slice.numel - first));
-    HWY_DYNAMIC_DISPATCH(lamb_direction)(options, part, transform, block);
+    HWY_DYNAMIC_DISPATCH(lamb_direction)(step, part, transform, block);
     parameter.add(sum_squares(slice.dtype, part.master, part.numel, parameter_quanta));
     direction.add(sum_squares(slice.dtype, block, part.numel, direction_quanta));
   }
@@ -169,8 +177,8 @@ const Definition<LambOptions>& definition_of<LambOptions>() {
           },
       .update =
           [](const O& o, const auto& slice, const auto& transform, double lr) {
-            HWY_DYNAMIC_DISPATCH(lamb)
-            (o, slice, transform, lr * trust_ratio(slice.whole->measured[1]));
+            const double rate = lr * trust_ratio(slice.whole->measured[1]);
+            HWY_DYNAMIC_DISPATCH(lamb)(LambStep(o, slice.step, rate), slice, transform);
           },
       .check =
           [](const O& o) {
