@@ -23,7 +23,7 @@
 #include "checkpoint/file_image.h"
 #include "checkpoint/save_request.h"
 #include "checkpoint/snapshot.h"
-#include "trireme/comm/first_failure.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
 #include "trireme/core/log.h"
@@ -69,20 +69,14 @@ class CheckpointWriter::Impl {
     TRIREME_CHECK(ranks_, "CheckpointWriter: the world is a null pointer");
     TRIREME_CHECK(options.retention.keep_last >= 0 && options.retention.keep_every >= 0,
                   "keep_last and keep_every cannot be negative");
-    std::string problem;
-    if (leads()) {
-      try {
+    on_all_ranks(*ranks_, [&] {
+      if (leads()) {
         lock_.emplace(folder);
         detail::sync_folders_above(folder);
         folder_.remove_unfinished();
         sequence_ = folder_.last_sequence();
-      } catch (const Error& error) {
-        problem = error.what();
       }
-    }
-    if (const auto failure = first_failure(*ranks_, problem)) {
-      throw ConfigError(failure->reason);
-    }
+    });
     if (ranks_->size() > 1) {
       check_shared();
     }
@@ -195,20 +189,18 @@ class CheckpointWriter::Impl {
     if (number[0] == 0) {
       return;
     }
-    std::string problem;
-    if (!sees(mark(number[0]))) {
-      problem = concat("rank ",
-                       ranks_->rank(),
-                       " does not see what rank 0 writes to \"",
-                       folder_.path(),
-                       "\": checkpoints need a folder that all machines share");
-    }
-    const auto failure = first_failure(*ranks_, problem);
+    const std::vector<std::string> blind =
+        all_texts(*ranks_, sees(mark(number[0])) ? "" : folder_.path());
     if (leads()) {
       unlink(mark(number[0]).c_str());
     }
-    if (failure) {
-      throw ConfigError(failure->reason);
+    for (std::size_t rank = 0; rank < blind.size(); ++rank) {
+      TRIREME_CHECK(blind[rank].empty(),
+                    "rank ",
+                    rank,
+                    " does not see what rank 0 writes to \"",
+                    blind[rank],
+                    "\": checkpoints need a folder that all machines share");
     }
   }
 
@@ -235,17 +227,15 @@ class CheckpointWriter::Impl {
   template <class Function>
   void wait_and_agree(const Function& then) {
     wait_for_threads();
-    if (!failed_) {
-      try {
+    try {
+      on_all_ranks(*ranks_, [&] {
+        check();
         then();
-      } catch (const Error& error) {
-        keep(error);
-      }
-    }
-    if (const auto first = first_failure(*ranks_, failure())) {
-      if (!failed_) {
-        keep(CheckpointError("", -1, concat("rank ", first->rank, ": ", first->reason)));
-      }
+      });
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      keep(error);
       clear_away();  // no rank writes there any more
       check();
     }
@@ -442,7 +432,7 @@ class CheckpointWriter::Impl {
     folder_.prune(options_.retention, about.step);
   }
 
-  void keep(const Error& error) {
+  void keep(const std::exception& error) {
     const std::lock_guard lock(mutex_);
     if (!failed_) {
       failure_ = error.what();

@@ -20,4 +20,9 @@ std::string errno_text(int error_number) {
   return std::generic_category().message(error_number);
 }
 
+std::string reason_of(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find("\nException raised from "));
+}
+
 }  // namespace trireme::detail

@@ -9,6 +9,7 @@
 #include "doctor/rank_files.h"
 #include "doctor/report_json.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/comm/tell.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -34,27 +35,6 @@ std::vector<int> find_machines(World& world) {
   return machine_of;
 }
 
-// The texts of all ranks, in rank order.
-std::vector<std::string> gather_texts(Communicator& world, const std::string& text) {
-  Counts sizes(static_cast<std::size_t>(world.size()));
-  const std::vector<std::int64_t> mine{static_cast<std::int64_t>(text.size())};
-  world.all_gather(mine, sizes, Counts(sizes.size(), 1)).wait();
-  std::int64_t total = 0;
-  for (const std::int64_t size : sizes) {
-    total += size;
-  }
-  const std::vector<std::uint8_t> input(text.begin(), text.end());
-  std::vector<std::uint8_t> output(static_cast<std::size_t>(total));
-  world.all_gather(input, output, sizes).wait();
-  std::vector<std::string> texts;
-  auto at = output.begin();
-  for (const std::int64_t size : sizes) {
-    texts.emplace_back(at, at + size);
-    at += size;
-  }
-  return texts;
-}
-
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -76,7 +56,7 @@ void measure(const std::string& folder) {
   report.between = {{"transport", world->description(), detail::Verdict::kOk, "", {}}};
   const bool speaks = world->local_rank() == 0;
   for (const std::string& text :
-       gather_texts(*world, speaks ? findings_of_machine(*world, folder) : "")) {
+       all_texts(*world, speaks ? findings_of_machine(*world, folder) : "")) {
     if (!text.empty()) {
       TRIREME_CHECK(!json_too_deep_at(text),
                     "expected what the doctor of another machine found, found JSON of more than ",

@@ -1,6 +1,6 @@
 #include "trireme/train/checkpoints.h"
 
-#include "trireme/comm/first_failure.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -40,29 +40,24 @@ SaveReport Checkpoints::save(EngineBase& engine,
 std::optional<Resumed> Checkpoints::resume(EngineBase& engine, std::optional<std::int64_t> step) {
   // Rank 0 looks: another's view of a shared file system may be older.
   std::vector<std::int64_t> chosen = {-1};
-  std::string problem;
-  if (ranks_->rank() == 0) {
-    try {
-      if (step && !folder().contains(*step)) {
-        std::string steps;
-        for (const std::int64_t each : folder().steps()) {
-          steps += concat(steps.empty() ? "" : ", ", each);
-        }
-        throw ConfigError(concat("there is no checkpoint of step ",
-                                 *step,
-                                 " in \"",
-                                 folder().path(),
-                                 "\"; there are: ",
-                                 steps.empty() ? "none" : steps));
-      }
-      chosen[0] = step ? *step : folder().newest().value_or(-1);
-    } catch (const Error& error) {
-      problem = error.what();
+  on_all_ranks(*ranks_, [&] {
+    if (ranks_->rank() != 0) {
+      return;
     }
-  }
-  if (const auto failure = first_failure(*ranks_, problem)) {
-    throw ConfigError(failure->reason);
-  }
+    if (step && !folder().contains(*step)) {
+      std::string steps;
+      for (const std::int64_t each : folder().steps()) {
+        steps += concat(steps.empty() ? "" : ", ", each);
+      }
+      throw ConfigError(concat("there is no checkpoint of step ",
+                               *step,
+                               " in \"",
+                               folder().path(),
+                               "\"; there are: ",
+                               steps.empty() ? "none" : steps));
+    }
+    chosen[0] = step ? *step : folder().newest().value_or(-1);
+  });
   ranks_->broadcast(chosen, 0).wait();
   if (chosen[0] < 0) {
     return std::nullopt;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "trireme/comm/first_failure.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/differences.h"
 #include "trireme/settings/settings_table.h"

@@ -12,7 +12,7 @@
 #include "train/optimizer_choice.h"
 #include "train/out_of_memory.h"
 #include "train/sampling_choice.h"
-#include "trireme/comm/first_failure.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 #include "trireme/core/random.h"
@@ -341,7 +341,7 @@ void StepRunner::compute(std::int64_t batch, const std::function<void()>& before
     try {
       compute_one(engine_->micro_batch(k), data);
     } catch (const std::exception& error) {
-      failure = error.what();
+      failure = reason_of(error);
       if (!ran_out_of_memory(error)) {
         throw;
       }
@@ -447,8 +447,12 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
     comm += of[kComm];
     compute[rank] = of[kCompute];
   }
-  if (failed) {
-    refuse_to_go_on(notice.failure);
+  if (failed) {  // every rank has come to know of it, and learns why
+    on_all_ranks(*world_, [&] {
+      if (!notice.failure.empty()) {
+        throw CheckpointError("", -1, notice.failure);
+      }
+    });
   }
   all.comm_seconds = comm / static_cast<double>(world);
   // The losses in the order of the micro-batches: round by round, in rank order.
@@ -484,13 +488,6 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
     say_(news);
   }
   return all;
-}
-
-// Every rank has come to know that one has failed, and learns why.
-void StepRunner::refuse_to_go_on(const std::string& mine) {
-  const std::optional<RankFailure> failure = first_failure(*world_, mine);
-  TRIREME_ASSERT(failure, "a failure without a reason");
-  throw CheckpointError("", -1, concat("rank ", failure->rank, ": ", failure->reason));
 }
 
 std::vector<std::int64_t> StepRunner::samples_of_next_step() const {

@@ -92,7 +92,6 @@ class StepRunner {
   std::int64_t common_batch() const;
   void make_smaller(const StepGivenUp& reason);
   double mean_weight() const;
-  [[noreturn]] void refuse_to_go_on(const std::string& mine);
   Outcome exchange(const Notice& notice, Outcome mine);
 
   // What the caller has set is in force again at the end.

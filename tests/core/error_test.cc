@@ -25,5 +25,13 @@ TEST(Messages, HaveTheSameNumbersInEveryLocale) {
   }
 }
 
+TEST(Messages, OfLibTorchEndBeforeTheirStackTrace) {
+  const Error error(
+      "expected one,\nfound two\nException raised from f at g.cpp:7 (most recent call first):\n"
+      "frame #0: f + 0x1");
+  EXPECT_EQ(detail::reason_of(error), "expected one,\nfound two");
+  EXPECT_EQ(detail::reason_of(Error("found two")), "found two");
+}
+
 }  // namespace
 }  // namespace trireme

@@ -428,7 +428,8 @@ TEST(Misuse, OnOneRankGivesTheModelBackOnAll) {
       } else {
         const std::string message =
             message_of<Error>([&] { Engine engine(model, Sgd({.lr = 0.5}), options, world); });
-        EXPECT_TRUE(contains(message, "rank 0 of 2: this memory is gone")) << message;
+        EXPECT_TRUE(contains(message, "rank 0: this memory is gone")) << message;
+        EXPECT_FALSE(contains(message, "Exception raised")) << message;
       }
       model->second->bias.set_data(bias.clone());
       before.expect();
@@ -452,7 +453,7 @@ TEST(Misuse, OnOneRankGivesTheModelBackOnAll) {
         }
       });
       EXPECT_TRUE(contains(message, "no second one")) << message;
-      EXPECT_EQ(contains(message, detail::concat("rank ", last, " of ")), world->rank() != last)
+      EXPECT_EQ(contains(message, detail::concat("rank ", last, ": ")), world->rank() != last)
           << message;
       before.expect();
       works(model);

@@ -539,18 +539,19 @@ TEST(Train, RefusesDataThatIsNotTheSameOnEveryRank) {
       return message_of<ConfigError>(
           [&] { train(resolve(settings_of(3, 3)), trainable(LinearNet()), data, world); });
     };
-    const std::string expected = "data: expected the same samples on every rank, found ";
+    const std::string expected = "data: what was read differs between ranks: rank 0 has ";
     const std::string more = refusal(parts(rank == 1 ? 132 : 120));
     EXPECT_NE(
-        more.find(expected + "120 to train on and 30 to evaluate on rank 0, but 132 and 30 on "
-                             "rank 1: "),
+        more.find(expected + "120 samples to train on and 30 to evaluate where rank 1 has 132 "
+                             "samples to train on and 30 to evaluate: "),
         std::string::npos)
         << more;
     const std::string held_out = refusal(parts(120, rank == 2 ? 0 : 30));
-    EXPECT_NE(held_out.find("but 120 and 0 on rank 2"), std::string::npos) << held_out;
+    EXPECT_NE(held_out.find("where rank 2 has 120 samples to train on and 0"), std::string::npos)
+        << held_out;
     // Not the refusal of a batch, which that rank alone would have.
     const std::string few = refusal(parts(rank == 1 ? 5 : 120));
-    EXPECT_NE(few.find("but 5 and 30 on rank 1"), std::string::npos) << few;
+    EXPECT_NE(few.find("where rank 1 has 5 samples to train on and 30"), std::string::npos) << few;
     const auto other = std::make_shared<FormulaDataset>(
         120,
         std::vector<std::int64_t>{kFeatures},
@@ -560,7 +561,8 @@ TEST(Train, RefusesDataThatIsNotTheSameOnEveryRank) {
           return value_of(sample, place) + (rank == 2 && sample == 60 && place == 4 ? 1.0F : 0.0F);
         });
     const std::string values = refusal({other, dataset(30)});
-    EXPECT_NE(values.find(expected + "others on rank 2 than on rank 0"), std::string::npos)
+    EXPECT_NE(values.find(expected + "samples with the checksum "), std::string::npos) << values;
+    EXPECT_NE(values.find("where rank 2 has samples with the checksum "), std::string::npos)
         << values;
     EXPECT_EQ(train(resolve(settings_of(3, 3)), trainable(LinearNet()), parts(), world).steps, 3);
   });

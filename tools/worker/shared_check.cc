@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
 #include <vector>
 
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 #include "trireme/train/preprocessing_file.h"
@@ -14,26 +14,10 @@ namespace {
 
 // Every rank's text about a file on every rank; empty ones where nothing is wrong.
 std::vector<std::string> exchanged(const std::string& mine, World& world) {
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(world.size()));
-  lengths[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(mine.size());
-  world.all_reduce(lengths).wait();
-  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  if (total == 0) {
-    return std::vector<std::string>(lengths.size());
-  }
-  std::string all(static_cast<std::size_t>(total), '\0');
-  world
-      .all_gather({mine.data(), static_cast<std::int64_t>(mine.size()), Dtype::kUint8},
-                  {all.data(), total, Dtype::kUint8},
-                  lengths)
-      .wait();
-  std::vector<std::string> texts;
-  std::size_t at = 0;
-  for (const std::int64_t length : lengths) {
-    texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
-    at += static_cast<std::size_t>(length);
-  }
-  if (world.rank() > 0) {
+  std::vector<std::string> texts = all_texts(world, mine);
+  const bool refused =
+      std::any_of(texts.begin(), texts.end(), [](const auto& text) { return !text.empty(); });
+  if (refused && world.rank() > 0) {
     // All ranks will refuse the file. Rank 0 says why, whole, before any of them leaves: it does
     // not come to this barrier, and its end is the barrier's.
     try {

@@ -11,10 +11,10 @@
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include "shared_check.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/comm/tell.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/environment.h"
@@ -98,12 +98,6 @@ void keep_freed_memory() {
   mallopt(M_TOP_PAD, 64 << 20);
 }
 
-// LibTorch's errors come with a stack trace that helps nobody here.
-std::string readable(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr ? torch->what_without_backtrace() : error.what();
-}
-
 // What an attempt has recorded that nothing goes on from.
 void forget_recorded(const std::string& folder) {
   std::vector<fs::path> files;
@@ -125,7 +119,7 @@ class Job {
   explicit Job(const std::string& step) : world_(init()) {
     // Other machines' commands may have looked at the run a moment earlier, or have other flags,
     // and under another launcher only rank 0 knows the folder: what rank 0 was told applies to all.
-    const std::string told = from_rank_0(leads() ? step + "\n" + given_settings() : "");
+    const std::string told = all_texts(*world_, leads() ? step + "\n" + given_settings() : "")[0];
     const std::size_t end = told.find('\n');
     step_ = parse_integer(told.substr(0, end));
     apply_json(settings_, told.substr(end), "the settings of rank 0");
@@ -144,7 +138,7 @@ class Job {
       return settings_.folds > 0 ? validate() : train_once();
     } catch (const std::exception& error) {
       if (recorder_) {
-        recorder_->fail(readable(error));
+        recorder_->fail(detail::reason_of(error));
       }
       throw;
     }
@@ -171,14 +165,6 @@ class Job {
                   kEnvTrainSettings,
                   ", found no such variable: it is trireme train that starts this program");
     return text_of(*path);
-  }
-
-  std::string from_rank_0(std::string text) {
-    std::vector<std::int64_t> size = {static_cast<std::int64_t>(text.size())};
-    world_->broadcast(size, 0).wait();
-    text.resize(static_cast<std::size_t>(size[0]));
-    world_->broadcast({text.data(), size[0], Dtype::kUint8}, 0).wait();
-    return text;
   }
 
   // On several machines nobody has known before how many ranks they have together.
@@ -266,8 +252,8 @@ class Job {
     std::vector<std::optional<TrainResult>> earlier;
     for (int fold = 0; step_ && fold < settings_.folds; ++fold) {
       const std::string path = fold_folder(fold) + "/summary.json";
-      earlier.push_back(
-          result_in_summary(from_rank_0(leads() && fs::exists(path) ? text_of(path) : "")));
+      earlier.push_back(result_in_summary(
+          all_texts(*world_, leads() && fs::exists(path) ? text_of(path) : "")[0]));
       if (leads() && earlier.back()) {
         print(concat("fold ", fold + 1, " of ", settings_.folds, " had ended"));
       }
@@ -374,7 +360,7 @@ int train_as_rank(const std::string& step) {
     // Most failures are seen by all ranks alike; one says so. What only this rank has seen reaches
     // rank 0 as the reason why it was left alone.
     const bool usage = dynamic_cast<const ConfigError*>(&error) != nullptr;
-    const std::string reason = usage ? with_flags(error.what(), {}) : readable(error);
+    const std::string reason = usage ? with_flags(error.what(), {}) : detail::reason_of(error);
     const bool by_input = usage || dynamic_cast<const DataError*>(&error) != nullptr;
     job.abandon(concat("rank ", job.rank(), ": ", reason), by_input);
     if (job.rank() == 0) {

@@ -151,8 +151,6 @@ class Communicator {
                               bool at_root,
                               std::int64_t numel_at_root,
                               Counts* counts) const;
-  // Throws MemoryError on every rank when one of them has a `failure`. Collective.
-  void agree_on_memory(const std::string& failure);
 
   Parts parts_;
   const int rank_;

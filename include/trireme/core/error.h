@@ -128,6 +128,9 @@ std::string concat(const Parts&... parts) {
 // The text of an errno value ("No space left on device").
 std::string errno_text(int error_number);
 
+// What an exception says, without the stack trace that LibTorch's end with, which helps nobody.
+std::string reason_of(const std::exception& error);
+
 }  // namespace detail
 }  // namespace trireme
 

@@ -7,6 +7,7 @@
 #include "comm/order/operation.h"
 #include "comm/queue/group_maker.h"
 #include "comm/queue/operation_queue.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 #include "trireme/shard/range.h"
@@ -84,34 +85,14 @@ SharedBuffer Communicator::allocate(std::size_t bytes) {
   // In its turn, with its size: ranks that ask for different sizes are told.
   issue({.kind = OpKind::kAllocate, .total = static_cast<std::int64_t>(bytes)}).wait();
   std::shared_ptr<SharedBuffer::Impl> memory;
-  std::string failure;
-  try {
-    memory = backend.make_memory(bytes);
-  } catch (const MemoryError& error) {
-    failure = error.what();
-  } catch (const CommError& error) {
-    throw parts_.queue->end(error);
-  }
-  agree_on_memory(failure);
-  return SharedBuffer(std::move(memory));
-}
-
-void Communicator::agree_on_memory(const std::string& failure) {
-  struct Outcome {
-    char text[512];  // empty: it has its memory
-  };
-  std::vector<Outcome> outcomes(index(size()));
-  Outcome mine{};
-  failure.copy(mine.text, sizeof(mine.text) - 1);
-  constexpr std::int64_t kBytes = sizeof(Outcome);
-  all_gather({&mine, kBytes, Dtype::kUint8}, {outcomes.data(), kBytes * size(), Dtype::kUint8})
-      .wait();
-  for (int peer = 0; peer < size(); ++peer) {
-    const char* text = outcomes[index(peer)].text;
-    if (text[0] != '\0') {
-      throw MemoryError(detail::concat("rank ", peer, " of ", size(), ": ", text));
+  on_all_ranks(*this, [&] {
+    try {
+      memory = backend.make_memory(bytes);
+    } catch (const CommError& error) {
+      throw parts_.queue->end(error);
     }
-  }
+  });
+  return SharedBuffer(std::move(memory));
 }
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key, int sum_group) {

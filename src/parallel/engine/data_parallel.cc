@@ -9,7 +9,7 @@
 #include "parallel/model/broadcast.h"
 #include "parallel/model/half_autocast.h"
 #include "parallel/model/operator_watch.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
 
@@ -38,7 +38,7 @@ class DataParallelCore {
         broadcast_buffers_(options.broadcast_buffers),
         options_(engine_options(options)) {
     TRIREME_CHECK(model_ && ranks_, "DataParallel: the model or the world is a null pointer");
-    all_or_none(*ranks_, [&] { plan_.parameters = list_parameters(*model_); });
+    on_all_ranks(*ranks_, [&] { plan_.parameters = list_parameters(*model_); });
     check_same_model(*model_, plan_.parameters, *ranks_);
     plan_.complete(*model_, options_, *ranks_, *ranks_);
     gradients_ = std::make_unique<GradientRounds>(

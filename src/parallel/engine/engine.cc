@@ -6,7 +6,7 @@
 #include "parallel/engine/options_check.h"
 #include "parallel/model/half_autocast.h"
 #include "parallel/model/operator_watch.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/tensor/memory_limit.h"
@@ -145,11 +145,11 @@ void EngineBase::deal(const std::vector<std::int64_t>& micro_batches) {
   EngineParts& e = parts();
   e.check_alive();
   TRIREME_CHECK(e.phase.is(Phase::kBetweenSteps, Phase::kGathered), "deal()", e.in_the_middle());
-  detail::check_same_on_all_ranks(
+  check_same_on_all_ranks(
+      *e.ranks,
       "what deal() was given",
       {detail::listed(micro_batches, [](std::int64_t count) { return detail::concat(count); })},
-      "give every rank the same numbers, such as those that one rank measured and broadcast",
-      *e.ranks);
+      "give every rank the same numbers, such as those that one rank measured and broadcast");
   for (const std::int64_t count : micro_batches) {
     TRIREME_CHECK(count >= 0, "deal(): a rank cannot compute ", count, " micro-batches");
   }

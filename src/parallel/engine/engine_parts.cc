@@ -13,7 +13,7 @@
 #include "parallel/memory/runs.h"
 #include "parallel/model/broadcast.h"
 #include "parallel/model/operator_watch.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/parallel/sync_batch_norm.h"
 #include "trireme/tensor/memory_limit.h"
@@ -51,15 +51,15 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
       ranks(std::move(communicator)),
       base_rate(rule.learning_rate()) {
   TRIREME_CHECK(ranks, "Engine: the world is a null pointer: pass what trireme::init() returned");
-  all_or_none(*ranks, [&] {
+  on_all_ranks(*ranks, [&] {
     TRIREME_CHECK(model, "Engine: the model is a null pointer");
     check_options(options);
   });
-  check_same_on_all_ranks("what an engine was built with",
+  check_same_on_all_ranks(*ranks,
+                          "what an engine was built with",
                           settings_of(options, rule),
                           "give every rank the same options, optimizer and number of threads "
-                          "(torch::set_num_threads, OMP_NUM_THREADS): they change the result",
-                          *ranks);
+                          "(torch::set_num_threads, OMP_NUM_THREADS): they change the result");
   owners = options.shard_group == ShardGroup::kMachine ? &ranks->machine() : ranks.get();
   dealt = MicroBatches::in_turn(
       options.micro_batches > 0 ? options.micro_batches : options.accumulate * ranks->size(),
@@ -76,18 +76,18 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
   }
   plan.complete(*model, options, *ranks, *owners);
   memory = make_parameter_memory(context());
-  all_or_none(*ranks,
-              [&] { optimizer = std::make_unique<ShardedOptimizer>(rule, context(), *memory); });
-  check_same_on_all_ranks("the parameter groups of an engine's optimizer",
+  on_all_ranks(*ranks,
+               [&] { optimizer = std::make_unique<ShardedOptimizer>(rule, context(), *memory); });
+  check_same_on_all_ranks(*ranks,
+                          "the parameter groups of an engine's optimizer",
                           {optimizer->rules().assignment()},
-                          "give every rank the same groups: they change the result",
-                          *ranks);
+                          "give every rank the same groups: they change the result");
   gradients = std::make_unique<GradientRounds>(context(), rounds_of(dealt));
   take_model();
 }
 
 void EngineParts::list_model() {
-  all_or_none(*ranks, [&] { plan.parameters = list_parameters(*model); });
+  on_all_ranks(*ranks, [&] { plan.parameters = list_parameters(*model); });
   check_same_model(*model, plan.parameters, *ranks);
   choose_precision();
   if (options.scale_loss) {
@@ -153,7 +153,7 @@ void EngineParts::take_model() {
   try {
     for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
       if (plan.ownership.by_machine()) {
-        all_or_none(*ranks, [&] { move.take(unit); });  // the ranks of a machine all fail, or none
+        on_all_ranks(*ranks, [&] { move.take(unit); });  // the ranks of a machine all fail, or none
       } else {
         move.take(unit);
       }

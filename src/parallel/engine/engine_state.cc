@@ -13,8 +13,7 @@
 #include "parallel/engine/engine_parts.h"
 #include "parallel/memory/runs.h"
 #include "parallel/model/broadcast.h"
-#include "parallel/model/same_on_all_ranks.h"
-#include "trireme/comm/first_failure.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
 #include "trireme/tensor/span.h"
@@ -101,10 +100,6 @@ Progress parse_progress(const std::string& text) {
   }
   return progress;
 }
-
-// Failures as all ranks hear of them: one letter for the kind, then the text.
-constexpr char kConfig = 'c';
-constexpr char kOther = 'o';
 
 // Weights, states and averages.
 void append_parameters(EngineParts& e, bool saved, StateView& view) {
@@ -272,10 +267,10 @@ void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
                          const std::string& progress) {
   EngineParts& e = parts();
   e.check_between_steps("restore()");
-  detail::check_same_on_all_ranks("the progress that restore() was given",
-                                  {progress.empty() ? "none" : progress},
-                                  "give every rank the same text, or none on every rank",
-                                  *e.ranks);
+  check_same_on_all_ranks(*e.ranks,
+                          "the progress that restore() was given",
+                          {progress.empty() ? "none" : progress},
+                          "give every rank the same text, or none on every rank");
   if (!progress.empty()) {
     const std::string saved = detail::parse_progress(progress).optimizer;
     TRIREME_CHECK(saved == e.optimizer->rules().optimizer().name(),
@@ -287,34 +282,16 @@ void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
   }
   const EngineState state = detail::state_of(e, /*saved=*/false);
   detail::Update update(e.plan, *e.memory);
-  std::string problem;
-  std::exception_ptr thrown;
-  const auto keep = [&](char kind, const std::exception& error) {
-    problem = kind + std::string(error.what());
-    thrown = std::current_exception();
-  };
   try {
-    fill(state.view);
-  } catch (const ConfigError& error) {
-    keep(detail::kConfig, error);
+    on_all_ranks(*e.ranks, [&] { fill(state.view); });
+  } catch (const CommError&) {
+    throw;
   } catch (const std::exception& error) {
-    keep(detail::kOther, error);
-  }
-  if (const auto failure = first_failure(*e.ranks, problem)) {
     update.finish();
-    const bool untouched = failure->reason[0] == detail::kConfig;
-    if (!untouched) {
+    if (dynamic_cast<const ConfigError*>(&error) == nullptr) {  // which comes before any change
       e.phase.enter(detail::Phase::kHalfLoaded);
     }
-    if (thrown) {
-      std::rethrow_exception(thrown);
-    }
-    const std::string text =
-        detail::concat("rank ", failure->rank, ": ", failure->reason.substr(1));
-    if (untouched) {
-      throw ConfigError(text);
-    }
-    throw CheckpointError("", -1, text);
+    throw;
   }
   detail::take_values(e, update, /*averages=*/progress.empty());
   detail::take_copies(state, /*generator=*/!progress.empty());

@@ -9,7 +9,7 @@
 
 #include "parallel/memory/runs.h"
 #include "parallel/model/operator_watch.h"
-#include "trireme/comm/first_failure.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/tensor/span.h"
@@ -33,18 +33,16 @@ GatherScope::GatherScope(EngineParts& parts, std::vector<std::size_t> parameters
   parts_.phase.enter(Phase::kGathered);
 }
 
-std::string GatherScope::problem() const {
+void GatherScope::check() const {
   for (const std::size_t i : parameters_) {
     const Parameter& parameter = parts_.plan.parameters[i];
-    if (parameter.tensor.sizes() != at::IntArrayRef(parameter.sizes) ||
-        parameter.tensor.scalar_type() != scalar_type_of(parts_.plan.unit_of(i).dtype)) {
-      return concat("parameter ",
-                    parameter.name,
-                    " has another shape or dtype at the end of gathered(): write to it with "
-                    "copy_()");
-    }
+    TRIREME_CHECK(
+        parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes) &&
+            parameter.tensor.scalar_type() == scalar_type_of(parts_.plan.unit_of(i).dtype),
+        "parameter ",
+        parameter.name,
+        " has another shape or dtype at the end of gathered(): write to it with copy_()");
   }
-  return {};
 }
 
 at::Tensor GatherScope::agreed_values(std::size_t i) const {
@@ -71,15 +69,15 @@ void GatherScope::close() {
   const Unwatched guard;
   const at::NoGradGuard no_grad;
   // All of them or none are taken, on all ranks: else one would wait for what another refuses.
-  const std::string own_problem = problem();
-  if (const auto failure = first_failure(*parts_.ranks, own_problem)) {
+  try {
+    on_all_ranks(*parts_.ranks, [this] { check(); });
+  } catch (const ConfigError&) {
     for (const std::size_t i : parameters_) {
       parts_.memory->attach(i);
     }
     forget_casts();
     charge_ = {};
-    throw ConfigError(!own_problem.empty() ? own_problem
-                                           : concat("rank ", failure->rank, ": ", failure->reason));
+    throw;
   }
   std::vector<at::Tensor> values;
   for (const std::size_t i : parameters_) {

@@ -18,8 +18,8 @@ class GatherScope {
   bool open() const { return open_; }
 
  private:
-  // A parameter of the scope that cannot be taken back; empty where all can.
-  std::string problem() const;
+  // Every parameter of the scope can be taken back.
+  void check() const;
   // Rank 0's values, in the order of the parameter's memory.
   at::Tensor agreed_values(std::size_t parameter) const;
 

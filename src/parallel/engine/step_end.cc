@@ -1,10 +1,11 @@
 #include "parallel/engine/step_end.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "parallel/engine/engine_parts.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/optim/square_sum.h"
 
 namespace trireme::detail {
@@ -201,18 +202,10 @@ at::Tensor StepEnd::gradient(std::size_t parameter) {
 
 void StepEnd::refuse_given_up(const std::string& reason) {
   const int rank = agreement_.given_up_rank;
-  std::vector<std::uint8_t> text(256, 0);
-  std::copy_n(reason.begin(), std::min(reason.size(), text.size() - 1), text.begin());
-  parts_.ranks->broadcast(text, rank).wait();
+  const std::string text = all_texts(*parts_.ranks, reason)[index(rank)];
   forget(StepOutcome::kGivenUp);
   parts_.phase.enter(Phase::kBetweenSteps);
-  throw StepGivenUp(rank,
-                    concat("rank ",
-                           rank,
-                           " gave up step ",
-                           parts_.steps + 1,
-                           ": ",
-                           reinterpret_cast<const char*>(text.data())));
+  throw StepGivenUp(rank, concat("rank ", rank, " gave up step ", parts_.steps + 1, ": ", text));
 }
 
 // What the ranks have told each other lets the step be taken.

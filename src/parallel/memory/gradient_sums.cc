@@ -4,7 +4,7 @@
 
 #include "device/buffer.h"
 #include "parallel/memory/runs.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 
 namespace trireme::detail {
 namespace {
@@ -23,7 +23,7 @@ GradientSums::GradientSums(const PartContext& context)
   const auto bytes_of = [&](std::int64_t numel, const Unit& unit) {
     return static_cast<std::size_t>(numel) * dtype_bytes(unit.sum_dtype());
   };
-  all_or_none(context.ranks, [&] {
+  on_all_ranks(context.ranks, [&] {
     for (std::size_t u = 0; u < plan.units.size() && !shared; ++u) {
       const Range range = plan.ownership.summed(u);
       if (plan.units[u].trainable) {

@@ -4,7 +4,7 @@
 
 #include "parallel/memory/runs.h"
 #include "parallel/memory/unit_storage.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/shard/state_view.h"
 
@@ -132,7 +132,7 @@ void OptimizerMemory::take_masters(std::size_t u) {
   const bool divided = ownership.divides_states();
   device::Buffer memory;
   Span whole;
-  all_or_none(owners, [&] {
+  on_all_ranks(owners, [&] {
     const std::int64_t here = root || !divided ? numel : 0;
     memory = device::Buffer(static_cast<std::size_t>(here) * dtype_bytes(dtype));
     whole = {memory.data(), here, dtype};

@@ -4,7 +4,7 @@
 #include "parallel/memory/parameter_memory.h"
 #include "parallel/memory/runs.h"
 #include "parallel/memory/unit_storage.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 
 namespace trireme::detail {
 
@@ -27,7 +27,7 @@ std::unique_ptr<ParameterMemory> make_parameter_memory(const PartContext& contex
   if (home == ParameterHome::kScattered) {
     return make_scattered_memory(context);  // in which the ranks agree anyway
   }
-  all_or_none(context.ranks, [&] {
+  on_all_ranks(context.ranks, [&] {
     memory = home == ParameterHome::kReplicated ? make_replicated_memory(context)
              : home == ParameterHome::kCopied   ? make_copied_memory(context)
                                                 : make_mapped_memory(context);
@@ -60,7 +60,7 @@ class ReplicatedMemory final : public ParameterMemory {
       const SharedBuffer shared = context_.owners.allocate(unit.bytes());
       memory.run = {shared.data(), numel, unit.dtype, std::make_shared<const SharedBuffer>(shared)};
     }
-    all_or_none(context_.owners, [&] {
+    on_all_ranks(context_.owners, [&] {
       if (!divided_) {
         const auto own = std::make_shared<device::Buffer>(unit.bytes());
         memory.run = {own->data(), numel, unit.dtype, own};

@@ -9,7 +9,7 @@
 #include "parallel/memory/parameter_memory.h"
 #include "parallel/memory/runs.h"
 #include "parallel/memory/unit_storage.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 
@@ -71,7 +71,7 @@ class ScatteredMemory final : public ParameterMemory {
     const bool root = context_.owners.rank() == 0;
     std::vector<std::byte> bytes;
     Span whole;
-    all_or_none(context_.owners, [&] {
+    on_all_ranks(context_.owners, [&] {
       if (root) {
         bytes.resize(unit.bytes());
         whole = {bytes.data(), unit.layout.total_numel(), unit.dtype};

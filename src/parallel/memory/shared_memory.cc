@@ -5,7 +5,7 @@
 #include "parallel/memory/parameter_memory.h"
 #include "parallel/memory/runs.h"
 #include "parallel/memory/unit_storage.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 
 namespace trireme::detail {
 namespace {
@@ -34,12 +34,12 @@ class SharedUnits : public ParameterMemory {
     if (context_.owners.rank() == 0) {
       run.rounding = context_.ledger.charge(MemoryCategory::kRounding, part * size - unit.bytes());
     }
-    all_or_none(context_.owners, [&] {
+    on_all_ranks(context_.owners, [&] {
       if (context_.owners.rank() == 0) {
         flatten(unit, context_.plan.parameters, run.whole);
       }
     });
-    all_or_none(context_.owners, [&] {  // a mapping may be one too many for a rank
+    on_all_ranks(context_.owners, [&] {  // a mapping may be one too many for a rank
       for (const std::size_t parameter : unit.parameters) {
         attach(parameter);
       }

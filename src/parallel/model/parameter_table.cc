@@ -8,7 +8,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "parallel/model/operator_watch.h"
-#include "parallel/model/same_on_all_ranks.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/shard/range.h"
 #include "trireme/tensor/span.h"
@@ -230,7 +230,7 @@ void check_same_model(const torch::nn::Module& model,
                       const std::vector<Parameter>& parameters,
                       Communicator& ranks) {
   if (ranks.size() > 1) {
-    all_or_none(ranks, [&] { check_dense(model); });
+    on_all_ranks(ranks, [&] { check_dense(model); });
   }
   std::vector<std::string> lines;
   lines.reserve(parameters.size());
@@ -240,7 +240,7 @@ void check_same_model(const torch::nn::Module& model,
   for (const auto& item : model.named_buffers()) {
     lines.push_back(describe(item.key(), item.value()));
   }
-  check_same_on_all_ranks("the model", lines, "build the same model on every rank", ranks);
+  check_same_on_all_ranks(ranks, "the model", lines, "build the same model on every rank");
 }
 
 }  // namespace trireme::detail
