@@ -75,16 +75,15 @@ Trainable make_convnet(const TrainSettings& settings, const SampleShape& shape) 
                 settings.data,
                 ": use --model ",
                 models_on(SampleKind::kDense, /*images=*/false));
-  const Convnet model(
-      ConvnetOptions{.channels = shape.dense[0],
-                     .rows = shape.dense[1],
-                     .columns = shape.dense[2],
-                     .stages = settings.stages,
-                     .hidden = settings.hidden.at(0),
-                     .outputs = outputs_for(shape),
-                     .dropout = settings.dropout,
-                     .recompute = settings.recompute,
-                     .initialisation = initialisation_from(settings.initialisation)});
+  const Convnet model(ConvnetOptions{.channels = shape.dense[0],
+                                     .rows = shape.dense[1],
+                                     .columns = shape.dense[2],
+                                     .stages = settings.stages,
+                                     .hidden = settings.hidden.at(0),
+                                     .outputs = outputs_for(shape),
+                                     .dropout = settings.dropout,
+                                     .recompute = settings.recompute,
+                                     .initialisation = settings.initialisation});
   return {model.ptr(),
           [model = model.ptr()](const TensorBatch& batch) { return model->forward(batch.dense); }};
 }

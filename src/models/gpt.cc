@@ -15,9 +15,9 @@ namespace trireme::models {
 namespace nn = torch::nn;
 using torch::Tensor;
 
-GptOptions GptOptions::of_size(const std::string& size) {
+GptOptions GptOptions::of_size(TextSize size) {
   const TextModelSize& named = text_model_size(size);
-  const bool gpt2 = size == "gpt2";
+  const bool gpt2 = size == TextSize::kGpt2;
   return {.vocabulary = gpt2 ? 50257 : 256,
           .sequence = named.sequence,
           .width = named.width,
@@ -106,7 +106,7 @@ GptOptions text_options(const TrainSettings& settings, const SampleShape& shape)
   options.heads = settings.heads > 0 ? settings.heads : options.heads;
   options.dropout = settings.dropout;
   options.recompute = settings.recompute;
-  options.initialisation = initialisation_from(settings.initialisation);
+  options.initialisation = settings.initialisation;
   return options;
 }
 

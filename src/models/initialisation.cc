@@ -23,6 +23,7 @@ bool ends_branch(const std::string& name) {
 
 void set_weight(const Tensor& weight, Initialisation how, bool embedding, double narrowing) {
   switch (how) {
+    case Initialisation::kAutomatic:
     case Initialisation::kTorch:
       break;
     case Initialisation::kHe:
@@ -43,22 +44,10 @@ void set_weight(const Tensor& weight, Initialisation how, bool embedding, double
 
 }  // namespace
 
-Initialisation initialisation_from(const std::string& name) {
-  if (name == "torch") {
-    return Initialisation::kTorch;
-  }
-  if (name == "he") {
-    return Initialisation::kHe;
-  }
-  if (name == "xavier") {
-    return Initialisation::kXavier;
-  }
-  TRIREME_CHECK(
-      name == "gpt2", "initialisation: expected torch, he, xavier or gpt2, found \"", name, "\"");
-  return Initialisation::kGpt2;
-}
-
 void initialise(nn::Module& model, Initialisation how, std::int64_t layers) {
+  TRIREME_CHECK(how != Initialisation::kAutomatic,
+                "initialisation: expected torch, he, xavier or gpt2, found auto, for which "
+                "resolve() puts in the model's default");
   if (how == Initialisation::kTorch) {
     return;
   }

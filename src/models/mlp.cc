@@ -47,7 +47,7 @@ Trainable make_mlp(const TrainSettings& settings, const SampleShape& shape) {
                              .outputs = outputs_for(shape),
                              .dropout = settings.dropout,
                              .recompute = settings.recompute,
-                             .initialisation = initialisation_from(settings.initialisation)});
+                             .initialisation = settings.initialisation});
   return {model.ptr(),
           [model = model.ptr()](const TensorBatch& batch) { return model->forward(batch.dense); }};
 }

@@ -2,6 +2,7 @@
 
 #include "models/makers.h"
 #include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme::models {
 
@@ -31,14 +32,15 @@ Tensor WideImpl::forward(const Tensor& indices, const Tensor& values, const Tens
 
 Trainable make_wide(const TrainSettings& settings, const SampleShape& shape) {
   TRIREME_CHECK(!settings.recompute, "recompute: the model wide has no activations to recompute");
-  TRIREME_CHECK(settings.precision == "float32" || settings.precision == "autocast",
+  TRIREME_CHECK(settings.precision == TrainPrecision::kFloat32 ||
+                    settings.precision == TrainPrecision::kAutocast,
                 "precision: the model wide has sparse gradients, which are summed in float32 only, "
                 "found ",
-                settings.precision);
+                value_text("precision", settings));
   const Wide model(WideOptions{.features = shape.features,
                                .width = settings.width > 0 ? settings.width : 16,
                                .outputs = outputs_for(shape),
-                               .initialisation = initialisation_from(settings.initialisation)});
+                               .initialisation = settings.initialisation});
   return {model.ptr(), [model = model.ptr()](const TensorBatch& batch) {
             return model->forward(batch.indices, batch.values, batch.offsets);
           }};

@@ -1,5 +1,6 @@
 // A configuration as JSON: read with every name checked, written flat.
 
+#include <algorithm>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -92,6 +93,18 @@ void refuse_problems(const std::vector<std::string>& problems, const std::string
 
 }  // namespace
 
+const Setting* find_setting(const std::string& name) {
+  const std::vector<Setting>& table = settings_table();
+  const auto found = std::find_if(
+      table.begin(), table.end(), [&](const Setting& setting) { return setting.name == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::string value_text(const std::string& name, const TrainSettings& settings) {
+  const auto value = Json::parse(find_setting(name)->to_json(settings));
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 void apply_json(TrainSettings& settings, const std::string& text, const std::string& source) {
   const Json json = parsed(text, source);
   std::vector<std::string> names = detail::deepspeed_names();
@@ -104,10 +117,7 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
     const std::string& name = item.key();
     const Json& value = item.value();
     notes.attempt([&] {
-      const Setting* ours = nullptr;
-      for (const Setting& setting : settings_table()) {
-        ours = setting.name == name ? &setting : ours;
-      }
+      const Setting* ours = find_setting(name);
       // "optimizer" and "tensorboard" are a word here and an object there.
       if (ours != nullptr && !value.is_object()) {
         ours->set_json(settings, value.dump());
@@ -151,13 +161,14 @@ std::string in_todays_words(const std::string& text) {
       json[setting.name] = Json::parse(setting.default_text);
     }
   }
-  TrainSettings sizes;
-  const auto word = [&](const char* name, const char* otherwise) {
-    const Json value = json.value(name, Json(otherwise));
-    return value.is_string() ? value.get<std::string>() : otherwise;
-  };
-  sizes.model = word("model", "gpt");
-  sizes.size = word("size", "tiny");
+  TrainSettings sizes{.model = "gpt"};
+  for (const char* name : {"model", "size"}) {
+    try {
+      find_setting(name)->set_json(sizes, json.at(name).dump());
+    } catch (const std::exception&) {
+      // Not there, or nothing that is known, which is said when it is read.
+    }
+  }
   fill_in_size(sizes);
   for (const auto& [name, value] :
        {std::pair("layers", sizes.layers), {"width", sizes.width}, {"heads", sizes.heads}}) {

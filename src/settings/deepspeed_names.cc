@@ -30,14 +30,10 @@ void set(const Target& target, const char* ours, const std::string& theirs, cons
     return;  // Hugging Face's word for: as elsewhere
   }
   target.notes.set_by[ours] = theirs;
-  for (const Setting& setting : settings_table()) {
-    if (setting.name == ours) {
-      try {
-        setting.set_json(target.settings, value.dump());
-      } catch (const ConfigError& error) {
-        throw ConfigError(concat(theirs, " (DeepSpeed's name of ", error.what(), ")"));
-      }
-    }
+  try {
+    find_setting(ours)->set_json(target.settings, value.dump());
+  } catch (const ConfigError& error) {
+    throw ConfigError(concat(theirs, " (DeepSpeed's name of ", error.what(), ")"));
   }
 }
 
@@ -152,12 +148,12 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
   Names known = {
       "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "last_batch_iteration"};
   if (type == "WarmupLR") {
-    settings.schedule = "constant";
+    settings.schedule = ScheduleKind::kConstant;
   } else if (type == "WarmupDecayLR") {
-    settings.schedule = "linear";
+    settings.schedule = ScheduleKind::kLinear;
     known.push_back("total_num_steps");
   } else if (type == "WarmupCosineLR") {
-    settings.schedule = "cosine";
+    settings.schedule = ScheduleKind::kCosine;
     known = {"total_num_steps",
              "warmup_num_steps",
              "warmup_min_ratio",
@@ -177,7 +173,7 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
                     number("warmup_min_ratio", 0));
     });
   } else if (type == "OneCycle") {
-    settings.schedule = "one_cycle";
+    settings.schedule = ScheduleKind::kOneCycle;
     known = {"cycle_min_lr", "cycle_max_lr", "cycle_first_step_size", "cycle_second_step_size"};
     const double first = number("cycle_first_step_size", 2000);
     const double second = number("cycle_second_step_size", first);
@@ -295,10 +291,11 @@ void apply_half(TrainSettings& settings,
   require_object(which, value);
   const bool enabled = value.value("enabled", Json(false)) == Json(true);
   if (enabled) {
-    const char* precision = which == "bf16" ? "bfloat16" : "float16";
+    const auto precision = which == "bf16" ? TrainPrecision::kBFloat16 : TrainPrecision::kFloat16;
     notes.attempt([&] {
-      TRIREME_CHECK(settings.precision == "float32" || settings.precision == precision,
-                    "bf16 and fp16 are both enabled: choose one");
+      TRIREME_CHECK(
+          settings.precision == TrainPrecision::kFloat32 || settings.precision == precision,
+          "bf16 and fp16 are both enabled: choose one");
     });
     settings.precision = precision;
     notes.set_by["precision"] = which + ".enabled";

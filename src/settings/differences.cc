@@ -44,9 +44,9 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
   const Json then = Json::parse(in_todays_words(saved));
   const Json today = Json::parse(in_todays_words(to_json(given)));
   const bool local_first =
-      given.sum_order == "local_first" || json.value("sum_order", Json()) == "local_first";
+      given.sum_order == SumOrder::kLocalFirst || json.value("sum_order", Json()) == "local_first";
   const bool scaled =
-      given.lr_scaling != "none" || json.value("lr_scaling", Json("none")) != "none";
+      given.lr_scaling != WorldScaling::kNone || json.value("lr_scaling", Json("none")) != "none";
   const std::set<std::string> free = free_settings(local_first, scaled);
   std::vector<SettingDifference> differences;
   for (const Setting& setting : settings_table()) {

@@ -1,8 +1,5 @@
 #include "trireme/settings/model_kinds.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -11,11 +8,11 @@ namespace {
 // In the order of the documentation. What a model leaves out is as in the last one, or it has none.
 std::vector<ModelKind> kinds_by_what_is_their_own() {
   using Kind = SampleKind;
-  const TrainSettings transformer{.initialisation = "gpt2",
+  const TrainSettings transformer{.initialisation = Initialisation::kGpt2,
                                   .data = "licenses",
                                   .steps = 500,
                                   .batch = 32,
-                                  .schedule = "cosine",
+                                  .schedule = ScheduleKind::kCosine,
                                   .clip_norm = 1};
   const std::vector<std::string> of_transformers = {"size",
                                                     "layers",
@@ -88,7 +85,7 @@ std::vector<ModelKind> kinds_by_what_is_their_own() {
        Kind::kSparse,
        32,
        {"width"},
-       {.width = 16, .initialisation = "xavier"},
+       {.width = 16, .initialisation = Initialisation::kXavier},
        /*needs_images=*/false,
        names_data},
       {"",
@@ -100,12 +97,12 @@ std::vector<ModelKind> kinds_by_what_is_their_own() {
        {.hidden = {256, 128},
         .stages = {32, 64},
         .dropout = 0,
-        .initialisation = "he",
+        .initialisation = Initialisation::kHe,
         .data = "fashion-mnist",
         .epochs = 5,
         .batch = 128,
         .lr = 1e-3,
-        .schedule = "one_cycle",
+        .schedule = ScheduleKind::kOneCycle,
         .clip_norm = 0}},
   };
 }
@@ -159,39 +156,29 @@ std::string models_on(SampleKind samples, bool images) {
   return text;
 }
 
-namespace {
-
-const TextModelSize* size_named(const std::string& name) {
-  static const TextModelSize sizes[] = {{"tiny", 4, 128, 4, 64, 16384},
-                                        {"small", 6, 384, 6, 256, 16384},
-                                        {"gpt2", 12, 768, 12, 1024, 2048}};
-  const auto* found = std::find_if(
-      std::begin(sizes), std::end(sizes), [&](const auto& size) { return name == size.name; });
-  return found == std::end(sizes) ? nullptr : found;
+const TextModelSize& text_model_size(TextSize size) {
+  static const TextModelSize sizes[] = {
+      {4, 128, 4, 64, 16384}, {6, 384, 6, 256, 16384}, {12, 768, 12, 1024, 2048}};
+  return sizes[static_cast<std::size_t>(size)];
 }
+
+namespace {
 
 // The settings that a size stands for; empty for other models.
 std::vector<std::pair<std::int64_t TrainSettings::*, std::int64_t>> settings_of_size(
     const TrainSettings& settings) {
   using S = TrainSettings;
-  const TextModelSize* size = size_named(settings.size);
-  if (model_kind(settings.model).samples != SampleKind::kTokens || size == nullptr) {
+  if (model_kind(settings.model).samples != SampleKind::kTokens) {
     return {};
   }
-  return {{&S::layers, size->layers},
-          {&S::width, size->width},
-          {&S::heads, size->heads},
-          {&S::sequence, size->sequence}};
+  const TextModelSize& size = text_model_size(settings.size);
+  return {{&S::layers, size.layers},
+          {&S::width, size.width},
+          {&S::heads, size.heads},
+          {&S::sequence, size.sequence}};
 }
 
 }  // namespace
-
-const TextModelSize& text_model_size(const std::string& name) {
-  if (const TextModelSize* size = size_named(name)) {
-    return *size;
-  }
-  throw ConfigError(detail::concat("size: expected tiny, small or gpt2, found \"", name, "\""));
-}
 
 void fill_in_size(TrainSettings& settings) {
   for (const auto& [member, value] : settings_of_size(settings)) {

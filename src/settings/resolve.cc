@@ -8,8 +8,8 @@
 #include "trireme/core/machine.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/settings/model_kinds.h"
+#include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
-#include "trireme/shard/stage.h"
 
 namespace trireme {
 namespace {
@@ -70,15 +70,15 @@ void choose_model(TrainSettings& s, const ModelKind& kind) {
   if (s.steps == 0 && s.epochs == 0) {
     fill_in(s, kind.defaults, &S::steps, &S::epochs);
   }
-  const TextModelSize* size =
-      kind.samples == SampleKind::kTokens ? &text_model_size(s.size) : nullptr;
   fill_in_size(s);
   if (kind.check != nullptr) {
     kind.check(s);
   }
   if (s.eval_batch == 0) {
     s.eval_batch =
-        size != nullptr ? std::max<std::int64_t>(1, size->evaluated_tokens / s.sequence) : 256;
+        kind.samples != SampleKind::kTokens
+            ? 256
+            : std::max<std::int64_t>(1, text_model_size(s.size).evaluated_tokens / s.sequence);
   }
 }
 
@@ -97,12 +97,12 @@ void choose_optimizer(TrainSettings& s, const ModelKind& kind) {
   }
   s.decay_all = s.decay_all || kind.samples != SampleKind::kTokens;
   make_optimizer(s.optimizer, optimizer_settings(s));  // throws where they make no sense
-  const bool warms_up = kind.samples == SampleKind::kTokens && s.schedule == "cosine";
+  const bool warms_up = kind.samples == SampleKind::kTokens && s.schedule == ScheduleKind::kCosine;
   if (is_automatic("warm_up", s.warm_up) && !warms_up) {
     s.warm_up = 0;  // else 5 % of the steps, once their number is known
   }
   TRIREME_CHECK(
-      s.schedule != "multi_step" || !s.milestones.empty(),
+      s.schedule != ScheduleKind::kMultiStep || !s.milestones.empty(),
       "milestones: the schedule multi_step needs the steps at which it reduces the learning rate");
   TRIREME_CHECK(std::is_sorted(s.milestones.begin(), s.milestones.end()),
                 "milestones: expected increasing steps");
@@ -223,19 +223,20 @@ void choose_batch(TrainSettings& s, const ModelKind& kind) {
 
 void check_ranks(const TrainSettings& s) {
   TRIREME_CHECK(s.threads > 0, "threads: expected a number of at least 1, found ", s.threads);
-  check_placement("placement", s.placement != "auto", s.zero);
-  TRIREME_CHECK(s.balance != "speeds" || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
+  const bool by_speeds = s.balance == Balance::kSpeeds;
+  check_placement("placement", s.placement, s.zero);
+  TRIREME_CHECK(!by_speeds || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
                 "speeds: expected one for each of the ",
                 s.ranks,
                 " ranks, found ",
                 s.speeds.size());
   TRIREME_CHECK(
-      s.balance != "speeds" ||
+      !by_speeds ||
           std::any_of(s.speeds.begin(), s.speeds.end(), [](double speed) { return speed > 0; }),
       "speeds: expected at least one above 0, found none");
-  TRIREME_CHECK(s.balance == "speeds" || s.speeds.empty(),
+  TRIREME_CHECK(by_speeds || s.speeds.empty(),
                 "speeds: they are only used with balance = speeds, found balance = ",
-                s.balance);
+                value_text("balance", s));
   TRIREME_CHECK(s.folds != 1, "folds: expected 0 (none) or at least 2, found 1");
   TRIREME_CHECK(s.folds == 0 || s.eval_data.empty(),
                 "eval_data, folds: expected one of them, found both: each fold is evaluated on the "
@@ -243,9 +244,9 @@ void check_ranks(const TrainSettings& s) {
                 "to train one model and evaluate it on \"",
                 s.eval_data,
                 "\"");
-  TRIREME_CHECK(s.sampling == "weighted" || s.class_weights.empty(),
+  TRIREME_CHECK(s.sampling == Sampling::kWeighted || s.class_weights.empty(),
                 "class_weights: they are only used with sampling = weighted, found sampling = ",
-                s.sampling);
+                value_text("sampling", s));
   memory_limit_bytes(s.memory_limit);
   goal_of(s);
   separator_of(s);

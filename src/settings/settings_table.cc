@@ -12,7 +12,7 @@ namespace trireme {
 namespace {
 
 using detail::enumerated;
-using detail::field;
+using fields::field;
 using S = TrainSettings;
 
 // "What to train. gpt: a transformer ...; mlp: ...; empty: gpt."

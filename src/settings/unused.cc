@@ -7,6 +7,7 @@
 #include "trireme/core/error.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/settings/model_kinds.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme {
 namespace {
@@ -20,12 +21,11 @@ using Names = std::vector<std::string>;
 // that not all values do.
 struct Choice {
   std::string name;
-  std::string S::*value;
   std::vector<std::pair<std::string, Names>> uses;
 };
 
 Choice choice_of_model() {
-  Choice choice{"model", &S::model, {}};
+  Choice choice{"model", {}};
   for (const std::string& name : model_names()) {
     choice.uses.emplace_back(name, model_kind(name).settings);
   }
@@ -33,7 +33,7 @@ Choice choice_of_model() {
 }
 
 Choice choice_of_optimizer() {
-  Choice choice{"optimizer", &S::optimizer, {}};
+  Choice choice{"optimizer", {}};
   for (const RuleInfo& rule : optimizer_rules()) {
     Names names;
     for (const auto& [name, usual] : rule.settings) {
@@ -49,7 +49,6 @@ const std::vector<Choice>& choices() {
       choice_of_model(),
       choice_of_optimizer(),
       {"schedule",
-       &S::schedule,
        {{"constant", {}},
         {"cosine", {"final_factor", "schedule_steps"}},
         {"linear", {"final_factor", "schedule_steps"}},
@@ -59,7 +58,6 @@ const std::vector<Choice>& choices() {
         {"cyclic", {"half_period", "low_factor"}},
         {"plateau", {"gamma", "plateau_patience"}}}},
       {"format",
-       &S::format,
        {{"csv",
          {"target",
           "header",
@@ -75,18 +73,17 @@ const std::vector<Choice>& choices() {
         {"tokens16", {}},
         {"tokens32", {}}}},
       {"precision",
-       &S::precision,
        {{"float16", {"loss_scale_initial", "loss_scale_window"}},
         {"float32", {}},
         {"bfloat16", {}},
         {"autocast", {}}}},
-      {"partition", &S::partition, {{"hash", {"shares"}}, {"uniform", {}}}},
+      {"partition", {{"hash", {"shares"}}, {"uniform", {}}}},
   };
   return all;
 }
 
 std::string why_not_by(const Choice& choice, const std::string& setting, const S& settings) {
-  const std::string& chosen = settings.*choice.value;
+  const std::string chosen = value_text(choice.name, settings);
   Names users;
   bool known = false;
   bool used = false;

@@ -32,22 +32,24 @@ double seconds_of_product(at::ScalarType type) {
 
 }  // namespace
 
-double slowdown_of_precision(const std::string& precision) {
-  if (precision == "float32") {
+double slowdown_of_precision(TrainPrecision precision) {
+  if (precision == TrainPrecision::kFloat32) {
     return 1;
   }
-  const at::ScalarType type = precision == "float16" ? at::kHalf : at::kBFloat16;
+  const at::ScalarType type = precision == TrainPrecision::kFloat16 ? at::kHalf : at::kBFloat16;
   return seconds_of_product(type) / seconds_of_product(at::kFloat);
 }
 
-std::string slow_precision_warning(const std::string& precision, double slowdown) {
+std::string slow_precision_warning(TrainPrecision precision, double slowdown) {
   if (!(slowdown > kFairPrice)) {
     return "";
   }
   return detail::concat("warning: on this processor a matrix product takes ",
                         std::llround(slowdown),
                         " times as long in ",
-                        precision == "autocast" ? "bfloat16 (--precision autocast)" : precision,
+                        precision == TrainPrecision::kFloat16    ? "float16"
+                        : precision == TrainPrecision::kAutocast ? "bfloat16 (--precision autocast)"
+                                                                 : "bfloat16",
                         " as in float32: --precision float32 trains faster here");
 }
 

@@ -9,12 +9,8 @@
 namespace trireme::detail {
 
 std::unique_ptr<Optimizer> optimizer_of(const TrainSettings& s, int world) {
-  const WorldScaling scaling = s.lr_scaling == "linear" ? WorldScaling::kLinear
-                               : s.lr_scaling == "sqrt" ? WorldScaling::kSquareRoot
-                                                        : WorldScaling::kNone;
-  const double lr = scaled_rate(s.lr, world, scaling);
   std::map<std::string, double> settings = optimizer_settings(s);
-  settings["lr"] = lr;
+  settings["lr"] = scaled_rate(s.lr, world, s.lr_scaling);
   std::unique_ptr<Optimizer> rule = make_optimizer(s.optimizer, settings);
   return s.decay_all || s.weight_decay == 0 ? std::move(rule) : without_decay(*rule).clone();
 }
@@ -26,18 +22,19 @@ Schedule schedule_of(const TrainSettings& s, std::int64_t steps) {
   const auto part = [&](std::int64_t given, std::int64_t divisor) {
     return given > 0 ? given : std::max<std::int64_t>(1, steps / divisor);
   };
+  using Kind = ScheduleKind;
   Schedule schedule;  // constant, and the base of plateau
-  if (s.schedule == "cosine") {
+  if (s.schedule == Kind::kCosine) {
     schedule = Schedule::cosine(after_warm_up, s.final_factor);
-  } else if (s.schedule == "linear") {
+  } else if (s.schedule == Kind::kLinear) {
     schedule = Schedule::linear(after_warm_up, s.final_factor);
-  } else if (s.schedule == "step") {
+  } else if (s.schedule == Kind::kStep) {
     schedule = Schedule::step(part(s.step_every, 3), s.gamma);
-  } else if (s.schedule == "multi_step") {
+  } else if (s.schedule == Kind::kMultiStep) {
     schedule = Schedule::multi_step(s.milestones, s.gamma);
-  } else if (s.schedule == "one_cycle") {
+  } else if (s.schedule == Kind::kOneCycle) {
     schedule = Schedule::one_cycle(after_warm_up, s.rise, s.start_factor);
-  } else if (s.schedule == "cyclic") {
+  } else if (s.schedule == Kind::kCyclic) {
     schedule = Schedule::cyclic(part(s.half_period, 10), s.low_factor);
   }
   return warm_up > 0 ? schedule.with_warm_up(warm_up, 1.0 / static_cast<double>(warm_up + 1))
@@ -47,17 +44,15 @@ Schedule schedule_of(const TrainSettings& s, std::int64_t steps) {
 EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {
   EngineOptions options;
   options.zero = static_cast<int>(s.zero);
-  options.placement = s.placement == "mapped"   ? Placement::kMapped
-                      : s.placement == "copied" ? Placement::kCopied
-                                                : Placement::kAutomatic;
-  options.sum_order = s.sum_order == "local_first" ? SumOrder::kLocalFirst : SumOrder::kChained;
+  options.placement = s.placement;
+  options.sum_order = s.sum_order;
   options.clip_norm = s.clip_norm;
   options.clip_value = s.clip_value;
   options.ema_decay = s.ema_decay;
   options.schedule = schedule_of(s, steps);
-  options.precision = s.precision == "bfloat16"  ? Precision::kBFloat16
-                      : s.precision == "float16" ? Precision::kFloat16
-                                                 : Precision::kAsModel;
+  options.precision = s.precision == TrainPrecision::kBFloat16  ? Precision::kBFloat16
+                      : s.precision == TrainPrecision::kFloat16 ? Precision::kFloat16
+                                                                : Precision::kAsModel;
   options.loss_scale.initial = s.loss_scale_initial;
   options.loss_scale.growth_interval = s.loss_scale_window;
   options.unit_bytes = static_cast<std::size_t>(s.unit_bytes);

@@ -77,14 +77,14 @@ void check_values(const Dataset& data, const std::vector<FeatureSums>& sums) {
 
 Parts prepared(const TrainSettings& settings, const Parts& data, Communicator& ranks) {
   Parts parts = data;
-  if (settings.missing == "mean") {
+  if (settings.missing == CsvOptions::Missing::kNan) {
     const std::vector<FeatureSums> sums = sums_of(*parts.train, ranks);
     check_values(*parts.train, sums);
     const std::vector<double> means = statistics_of(*parts.train, sums).mean;
     parts = {imputed(parts.train, means),
              parts.held_out ? imputed(parts.held_out, means) : nullptr};
   }
-  if (settings.normalise != "standard") {
+  if (settings.normalise == Normalise::kNone) {
     return parts;
   }
   TRIREME_CHECK(parts.train->shape().kind == SampleKind::kDense,

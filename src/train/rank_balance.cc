@@ -11,9 +11,9 @@
 namespace trireme::detail {
 
 RankBalance::RankBalance(const TrainSettings& settings, int world)
-    : follows_(settings.balance == "measured"),
+    : follows_(settings.balance == Balance::kMeasured),
       factor_(settings.straggler_factor),
-      speeds_(settings.balance == "speeds"
+      speeds_(settings.balance == Balance::kSpeeds
                   ? settings.speeds
                   : std::vector<double>(static_cast<std::size_t>(world), 1)),
       window_seconds_(speeds_.size(), 0),

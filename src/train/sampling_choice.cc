@@ -16,18 +16,15 @@ SamplerOptions sampler_options(const TrainSettings& s,
                                const SampleShape& shape) {
   SamplerOptions options;
   options.seed = mix(s.seed, 0x73616d706c6572u);  // "sampler"
-  options.sampling = s.sampling == "balanced"     ? Sampling::kBalanced
-                     : s.sampling == "weighted"   ? Sampling::kWeighted
-                     : s.sampling == "sequential" ? Sampling::kSequential
-                                                  : Sampling::kShuffled;
+  options.sampling = s.sampling;
   options.class_weights = s.class_weights;
-  TRIREME_CHECK(s.sampling != "weighted" ||
+  TRIREME_CHECK(s.sampling != Sampling::kWeighted ||
                     static_cast<std::int64_t>(s.class_weights.size()) == shape.classes,
                 "class_weights: expected one for each of the ",
                 shape.classes,
                 " classes, found ",
                 s.class_weights.size());
-  if (s.partition == "hash") {
+  if (s.partition == Partition::kHash) {
     TRIREME_CHECK(
         s.micro_batch != "auto",
         "micro_batch: with partition = hash a micro-batch belongs to a share of the data: "
@@ -53,7 +50,7 @@ SamplerOptions sampler_options(const TrainSettings& s,
 }
 
 void check_batch(const TrainSettings& s, const Dataset& training_data) {
-  if (s.sampling != "shuffled" && s.sampling != "sequential") {
+  if (s.sampling == Sampling::kBalanced || s.sampling == Sampling::kWeighted) {
     return;
   }
   const std::int64_t samples = training_data.size();

@@ -137,7 +137,8 @@ void begin_with_weights(const TrainSettings& settings,
     const std::map<std::string, at::Tensor> tensors = tensors_of(module);
     // Where the engine rounds parameters, its masters are not; where they are 16-bit themselves,
     // masters begin with what those can hold.
-    const bool rounds = settings.precision == "bfloat16" || settings.precision == "float16";
+    const bool rounds = settings.precision == TrainPrecision::kBFloat16 ||
+                        settings.precision == TrainPrecision::kFloat16;
     for (const StateSlice& slice : into.slices) {
       const StateTensor& tensor = into.tensors[slice.tensor];
       const auto found = fitting.tensors.find(tensor.name);

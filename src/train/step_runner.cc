@@ -173,13 +173,14 @@ void StepRunner::limit_memory() const {
 }
 
 at::Tensor StepRunner::scores(const TensorBatch& batch) const {
-  if (settings_.precision == "autocast") {
+  if (settings_.precision == TrainPrecision::kAutocast) {
     const Autocast scope;
     return model_.scores(batch);
   }
-  if (batch.dense.defined() && settings_.precision != "float32") {
+  if (batch.dense.defined() && settings_.precision != TrainPrecision::kFloat32) {
     TensorBatch rounded = batch;
-    rounded.dense = batch.dense.to(settings_.precision == "float16" ? at::kHalf : at::kBFloat16);
+    rounded.dense =
+        batch.dense.to(settings_.precision == TrainPrecision::kFloat16 ? at::kHalf : at::kBFloat16);
     return model_.scores(rounded);
   }
   return model_.scores(batch);
@@ -248,7 +249,7 @@ void StepRunner::make_smaller(const StepGivenUp& reason) {
                              "; not even one sample fits: use fewer ranks, a higher stage (--zero "
                              "3), --recompute, or a smaller model"));
   }
-  TRIREME_CHECK(settings_.partition != "hash",
+  TRIREME_CHECK(settings_.partition != Partition::kHash,
                 reason.what(),
                 "; smaller micro-batches would change the shares of the data: set micro_batch");
   say_(concat(
@@ -464,7 +465,7 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
         continue;
       }
       const double loss = records[rank * stride + kFirst + round];
-      if (!std::isfinite(loss) && settings_.precision != "float16") {
+      if (!std::isfinite(loss) && settings_.precision != TrainPrecision::kFloat16) {
         throw GradientError(static_cast<int>(rank),
                             concat("the loss of micro-batch ",
                                    micro_batch,

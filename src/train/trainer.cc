@@ -76,7 +76,8 @@ class Training {
                 task_,
                 model.in_parts},
         // A gamma of another schedule may be one that a plateau has no use for.
-        plateau_({.gamma = settings.schedule == "plateau" ? settings.gamma : PlateauOptions{}.gamma,
+        plateau_({.gamma = settings.schedule == ScheduleKind::kPlateau ? settings.gamma
+                                                                       : PlateauOptions{}.gamma,
                   .patience = static_cast<int>(settings.plateau_patience),
                   .larger_is_better = settings.best != "loss"}) {
     TRIREME_CHECK(settings.loss_weights.empty() || task_->weighs(),
@@ -93,7 +94,7 @@ class Training {
     TRIREME_CHECK(settings.early_stop == 0 || data.held_out,
                   "early_stop: there is nothing to evaluate on: give --eval-data FILE, or an "
                   "--eval-fraction above 0");
-    TRIREME_CHECK(settings.schedule != "plateau" || data.held_out,
+    TRIREME_CHECK(settings.schedule != ScheduleKind::kPlateau || data.held_out,
                   "schedule: plateau follows evaluations, but there is nothing to evaluate on: "
                   "give --eval-data FILE, or an --eval-fraction above 0");
     progress_.training_samples = data.train->size();
@@ -423,7 +424,7 @@ class Training {
     if (goal_) {
       progress_.aim(*goal_, run_seconds());
     }
-    if (settings_.schedule == "plateau") {
+    if (settings_.schedule == ScheduleKind::kPlateau) {
       plateau_.observe(evaluation.metrics.at(settings_.best));
       runner_.engine().set_learning_rate(runner_.base_rate() * plateau_.factor());
     }

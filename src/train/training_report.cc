@@ -13,6 +13,7 @@
 #include "trireme/core/proc_files.h"
 #include "trireme/metrics/significance.h"
 #include "trireme/observe/progress_line.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme {
 namespace {
@@ -88,7 +89,7 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                   : settings.ranks > 1 ? ", DDP"
                                        : "",
                   ", ",
-                  settings.precision));
+                  value_text("precision", settings)));
   add_line(table,
            "steps",
            concat(result.steps,

@@ -82,7 +82,7 @@ constexpr int kWindow = 20;
 
 TEST(RankBalance, FollowsMeasuredTimes) {
   TrainSettings settings;
-  settings.balance = "measured";
+  settings.balance = Balance::kMeasured;
   detail::RankBalance balance(settings, 2);
   EXPECT_EQ(balance.deal(6), (Counts64{3, 3}));
   EXPECT_FALSE(balance.wants_new_deal());
@@ -112,10 +112,10 @@ TEST(RankBalance, FollowsMeasuredTimes) {
 
 TEST(RankBalance, OthersStayAsTheyAre) {
   TrainSettings settings;
-  settings.balance = "speeds";
+  settings.balance = Balance::kSpeeds;
   settings.speeds = {1, 3};
   detail::RankBalance given(settings, 2);
-  settings.balance = "equal";
+  settings.balance = Balance::kEqual;
   settings.speeds = {};
   detail::RankBalance equal(settings, 3);
   std::string news;

@@ -311,7 +311,7 @@ TrainSettings settings_of(int ranks, int zero) {
   settings.steps = 3;
   settings.batch = 12;
   settings.micro_batch = "4";
-  settings.schedule = "constant";
+  settings.schedule = ScheduleKind::kConstant;
   settings.lr = 1e-2;
   settings.ranks = ranks;
   settings.zero = zero;

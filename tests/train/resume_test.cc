@@ -175,7 +175,7 @@ TrainSettings base_settings() {
   settings.steps = 14;
   settings.batch = 12;
   settings.micro_batch = "4";
-  settings.schedule = "cosine";
+  settings.schedule = ScheduleKind::kCosine;
   settings.lr = 1e-2;
   settings.eval_every = 3;
   settings.noise = 0.1;
@@ -190,7 +190,7 @@ struct Part {
   int zero = 0;
   std::int64_t stops_after = -1;  // in good order
   std::int64_t dies_after = -1;   // in no order at all
-  std::string placement = "auto";
+  Placement placement = Placement::kAutomatic;
 };
 
 using Adjust = std::function<void(TrainSettings& settings)>;
@@ -324,9 +324,9 @@ TEST(Resume, AfterBeingKilledWithOtherRanksAndStages) {
       {{.ranks = 2, .zero = 0, .dies_after = 9}, {.ranks = 2, .zero = 0}},
       {{.ranks = 3, .zero = 1, .dies_after = 7}, {.ranks = 1, .zero = 0}},
       {{.ranks = 1, .zero = 2, .dies_after = 6}, {.ranks = 3, .zero = 3}},
-      {{.ranks = 2, .zero = 3, .dies_after = 9, .placement = "copied"},
+      {{.ranks = 2, .zero = 3, .dies_after = 9, .placement = Placement::kCopied},
        {.ranks = 3, .zero = 2, .dies_after = 13},
-       {.ranks = 2, .zero = 3, .placement = "mapped"}},
+       {.ranks = 2, .zero = 3, .placement = Placement::kMapped}},
   };
   for (std::size_t i = 0; i < cases.size(); ++i) {
     expect_same(
@@ -355,7 +355,7 @@ TEST(Resume, WithAPlateauAndEarlyStopping) {
   // wherever the rounding of this machine puts them. Each halves the rate, six in a row end the
   // run, and the break comes between the first and the last of them.
   const Adjust stalls = [](TrainSettings& s) {
-    s.schedule = "plateau";
+    s.schedule = ScheduleKind::kPlateau;
     s.plateau_patience = 0;
     s.gamma = 0.5;
     s.lr = 0.3;
@@ -456,7 +456,7 @@ TEST(Resume, WithALossScale) {
   expect_same(
       "float16",
       [](TrainSettings& s) {
-        s.precision = "float16";
+        s.precision = TrainPrecision::kFloat16;
         s.loss_scale_initial = 16777216;
         s.loss_scale_window = 2;
         s.clip_norm = 1;
@@ -473,9 +473,10 @@ TEST(Resume, WithALossScale) {
 }
 
 TEST(Resume, InEveryPrecision) {
-  for (const char* precision : {"bfloat16", "autocast"}) {
-    expect_same(precision,
-                [&](TrainSettings& s) {
+  for (const auto& [name, precision] : {std::pair("bfloat16", TrainPrecision::kBFloat16),
+                                        {"autocast", TrainPrecision::kAutocast}}) {
+    expect_same(name,
+                [precision = precision](TrainSettings& s) {
                   s.precision = precision;
                   s.ema_decay = 0.9;
                 },
@@ -494,7 +495,7 @@ TEST(Resume, WithBatchesAndSamplesOfAllKinds) {
   expect_same(
       "drawn",
       [](TrainSettings& s) {
-        s.sampling = "weighted";
+        s.sampling = Sampling::kWeighted;
         s.class_weights = {1, 2, 3};
         s.loss_weights = {1, 0.5, 2};
         s.optimizer = "lamb";
@@ -503,7 +504,7 @@ TEST(Resume, WithBatchesAndSamplesOfAllKinds) {
   expect_same(
       "shares",
       [](TrainSettings& s) {
-        s.partition = "hash";
+        s.partition = Partition::kHash;
         s.optimizer = "sgd";
       },
       parts);

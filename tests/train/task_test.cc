@@ -72,7 +72,7 @@ TEST(Task, WeightsOfTokensDoNotDependOnMicroBatches) {
       settings.steps = 5;
       settings.batch = 12;
       settings.micro_batch = micro_batch;
-      settings.schedule = "constant";
+      settings.schedule = ScheduleKind::kConstant;
       settings.optimizer = "sgd";
       settings.lr = 0.1;
       settings.ranks = 2;

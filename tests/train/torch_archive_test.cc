@@ -296,7 +296,9 @@ TEST_F(TorchArchive, TheCommandKnowsTheHeadsOfEverySizeOfAGpt) {
   models::GptOptions options = small_gpt(true);
   options.width = 24;
   save_weights(path("model.safetensors"), *models::Gpt(options));
-  for (const std::string size : {"tiny", "small", "gpt2"}) {
+  for (const auto& [size, value] : {std::pair("tiny", TextSize::kTiny),
+                                    {"small", TextSize::kSmall},
+                                    {"gpt2", TextSize::kGpt2}}) {
     std::ofstream(path("config.json")) << R"({"model":"gpt","size":")" << size << "\"}";
     const testing::Finished done = testing::run_program({testing::trireme_binary(),
                                                          "ckpt",
@@ -307,7 +309,7 @@ TEST_F(TorchArchive, TheCommandKnowsTheHeadsOfEverySizeOfAGpt) {
                                                          "gpt2"});
     ASSERT_EQ(done.code, 0) << done.err;
     const std::string config = read_file(path(size) + "/config.json");
-    const std::int64_t heads = models::GptOptions::of_size(size).heads;
+    const std::int64_t heads = models::GptOptions::of_size(value).heads;
     EXPECT_TRUE(has(config, "\"n_head\": " + std::to_string(heads) + ",")) << config;
   }
 }

@@ -18,6 +18,7 @@
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
 #include "trireme/tensor/memory_limit.h"
 #include "trireme/train/half_speed.h"
 #include "trireme/train/training_report.h"
@@ -148,7 +149,7 @@ TrainSettings settings_of(std::int64_t steps, int ranks) {
   settings.steps = steps;
   settings.batch = 12;
   settings.micro_batch = "4";
-  settings.schedule = "constant";
+  settings.schedule = ScheduleKind::kConstant;
   settings.lr = 1e-2;
   settings.ranks = ranks;
   settings.data_threads = 1;
@@ -182,7 +183,7 @@ TEST(Train, GivesTheSameBitsForAnyWorld) {
       for (const int zero : {0, 1, 2, 3}) {
         SCOPED_TRACE(detail::concat(size, " ranks, stage ", zero));
         settings.zero = zero;
-        settings.balance = zero == 2 ? "speeds" : "equal";
+        settings.balance = zero == 2 ? Balance::kSpeeds : Balance::kEqual;
         settings.speeds = zero == 2 ? std::vector<double>{1, 3, 0.5} : std::vector<double>{};
         settings.speeds.resize(zero == 2 ? static_cast<std::size_t>(size) : 0);
         Net net(0.3);
@@ -306,7 +307,7 @@ TEST(Train, APlateauLowersTheRate) {
     TrainSettings settings = settings_of(12, 2);
     settings.lr = 1e-12;
     settings.optimizer = "sgd";
-    settings.schedule = "plateau";
+    settings.schedule = ScheduleKind::kPlateau;
     settings.plateau_patience = 1;
     settings.gamma = 0.5;
     settings.eval_every = 2;
@@ -330,7 +331,7 @@ TEST(Train, TakesAnyFactorForSchedulesThatAreNoPlateau) {
   in_world(1, [](std::shared_ptr<World> world) {
     for (const double gamma : {0.0, 1.0}) {
       TrainSettings settings = settings_of(6, 1);
-      settings.schedule = "step";
+      settings.schedule = ScheduleKind::kStep;
       settings.step_every = 3;
       settings.gamma = gamma;
       LinearNet net;
@@ -338,7 +339,7 @@ TEST(Train, TakesAnyFactorForSchedulesThatAreNoPlateau) {
       train(resolve(settings), trainable(net), parts(), world, &recorder);
       ASSERT_EQ(recorder.reports.size(), 6U);
       EXPECT_EQ(recorder.reports[5].learning_rate, 1e-2 * gamma);
-      settings.schedule = "plateau";
+      settings.schedule = ScheduleKind::kPlateau;
       EXPECT_THROW(train(resolve(settings), trainable(net), parts(), world), ConfigError);
     }
   });
@@ -674,7 +675,7 @@ TEST(Train, RefusesBatchesThatAreNoMultipleOfTheMicroBatch) {
 TEST(Train, SharesOfTheDataNeedMicroBatchesOfOneSize) {
   in_world(1, [](std::shared_ptr<World> world) {
     TrainSettings settings = settings_of(4, 1);
-    settings.partition = "hash";
+    settings.partition = Partition::kHash;
     settings.shares = 3;
     LinearNet net;
     train(resolve(settings), trainable(net), parts(), world);
@@ -691,7 +692,7 @@ TEST(Train, SharesOfTheDataNeedMicroBatchesOfOneSize) {
 TEST(Train, SkippedStepsHaveNoNorm) {
   in_world(2, [](std::shared_ptr<World> world) {
     TrainSettings settings = settings_of(6, 2);
-    settings.precision = "float16";
+    settings.precision = TrainPrecision::kFloat16;
     settings.loss_scale_initial = 64;
     settings.clip_norm = 1;
     settings.micro_batch = "6";
@@ -770,7 +771,8 @@ TEST(Train, KeepsTheAverageBesideTheWeights) {
 
 TEST(Train, RecomputesInEveryPrecision) {
   in_world(2, [](std::shared_ptr<World> world) {
-    for (const char* precision : {"float32", "autocast", "bfloat16"}) {
+    for (const auto precision :
+         {TrainPrecision::kFloat32, TrainPrecision::kAutocast, TrainPrecision::kBFloat16}) {
       std::vector<std::vector<double>> losses;
       for (const bool recompute : {false, true}) {
         TrainSettings settings = settings_of(5, 2);
@@ -787,7 +789,7 @@ TEST(Train, RecomputesInEveryPrecision) {
         losses.push_back(recorder.losses());
       }
       EXPECT_EQ(losses[0].size(), 5U);
-      EXPECT_EQ(losses[0], losses[1]) << precision;
+      EXPECT_EQ(losses[0], losses[1]) << static_cast<int>(precision);
     }
   });
 }
@@ -908,15 +910,17 @@ TEST(CrossValidate, HoldsEverySampleOutOnce) {
 
 TEST(SlowPrecision, IsMeasuredAndSaidOnce) {
   TrainSettings settings;
-  settings.precision = "float32";
+  settings.precision = TrainPrecision::kFloat32;
   EXPECT_EQ(slowdown_of_precision(settings.precision), 1);
-  for (const char* precision : {"bfloat16", "float16", "autocast"}) {
+  for (const auto precision :
+       {TrainPrecision::kBFloat16, TrainPrecision::kFloat16, TrainPrecision::kAutocast}) {
     settings.precision = precision;
-    EXPECT_GT(slowdown_of_precision(settings.precision), 0) << precision;
+    const std::string name = value_text("precision", settings);
+    EXPECT_GT(slowdown_of_precision(settings.precision), 0) << name;
     EXPECT_EQ(slow_precision_warning(precision, 1.4), "") << "a fair price for the memory";
     const std::string warning = slow_precision_warning(precision, 193.4);
     EXPECT_NE(warning.find("193 times"), std::string::npos) << warning;
-    EXPECT_NE(warning.find(precision), std::string::npos) << warning;
+    EXPECT_NE(warning.find(name), std::string::npos) << warning;
     EXPECT_NE(warning.find("--precision float32"), std::string::npos) << warning;
   }
 }

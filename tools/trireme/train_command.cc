@@ -97,8 +97,8 @@ TrainSettings continued(const std::string& run,
                         const TrainSettings& given,
                         const TrainCommand& command) {
   TrainSettings settings = given_over(settings_of_run(run, step), command);
-  if (settings.zero != 3 && given.placement == "auto") {
-    settings.placement = "auto";  // it was for another stage
+  if (settings.zero != 3 && given.placement == Placement::kAutomatic) {
+    settings.placement = Placement::kAutomatic;  // it was for another stage
   }
   return settings;
 }
@@ -136,7 +136,7 @@ std::string dated_folder(const std::string& model) {
 TrainSettings resolved_without_ranks(TrainSettings settings) {
   settings.micro_batch = "fixed";
   settings.accumulate = 0;
-  settings.balance = "equal";
+  settings.balance = Balance::kEqual;
   settings.speeds.clear();
   return resolve(settings);
 }

@@ -11,8 +11,8 @@ namespace trireme::worker {
 int measure_precisions() {
   at::set_num_threads(1);  // as a rank has
   std::printf("bfloat16 %.3g float16 %.3g\n",
-              slowdown_of_precision("bfloat16"),
-              slowdown_of_precision("float16"));
+              slowdown_of_precision(TrainPrecision::kBFloat16),
+              slowdown_of_precision(TrainPrecision::kFloat16));
   return kExitOk;
 }
 

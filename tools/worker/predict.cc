@@ -16,6 +16,7 @@
 #include "trireme/launch/launcher.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/run_folder.h"
+#include "trireme/settings/settings_table.h"
 #include "trireme/train/evaluation.h"
 #include "trireme/train/preprocessing_file.h"
 #include "trireme/train/run_recorder.h"
@@ -256,9 +257,9 @@ int run_prediction(const PredictOptions& options) {
                    : " rows in which something is missing are left out (their",
                " number is not in the output)"));
   }
-  if (settings.precision != "float32") {
+  if (settings.precision != TrainPrecision::kFloat32) {
     say(concat("the run was trained in ",
-               settings.precision,
+               value_text("precision", settings),
                ", and this is computed in float32: results may differ a little from the run's "
                "own evaluation"));
   }

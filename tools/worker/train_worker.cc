@@ -72,17 +72,11 @@ DataSource source_of(const TrainSettings& s) {
   source.stride = s.stride;
   source.vocabulary = s.vocabulary;
   source.csv.target = s.target;
-  source.csv.header = s.header == "yes"  ? CsvOptions::Header::kYes
-                      : s.header == "no" ? CsvOptions::Header::kNo
-                                         : CsvOptions::Header::kAutomatic;
+  source.csv.header = s.header;
   source.csv.separator = separator_of(s);
   source.csv.categorical = s.categorical;
-  source.csv.unseen =
-      s.unseen == "ignore" ? CsvOptions::Unseen::kIgnore : CsvOptions::Unseen::kRefuse;
-  source.csv.missing = s.missing == "mean"   ? CsvOptions::Missing::kNan
-                       : s.missing == "zero" ? CsvOptions::Missing::kZero
-                       : s.missing == "drop" ? CsvOptions::Missing::kDrop
-                                             : CsvOptions::Missing::kRefuse;
+  source.csv.unseen = s.unseen;
+  source.csv.missing = s.missing;
   source.csv.missing_values = s.missing_values;
   source.regression = s.regression;
   return source;

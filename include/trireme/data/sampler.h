@@ -11,10 +11,10 @@
 namespace trireme {
 
 enum class Sampling {
-  kSequential,  // in the order of the file, over and over
   kShuffled,    // every sample once in each epoch, in an order of the epoch's own
   kBalanced,    // drawn with replacement, every class equally often
   kWeighted,    // drawn with replacement, classes in proportion to class_weights
+  kSequential,  // in the order of the file, over and over
 };
 
 // Which share a sample belongs to. kUniform has no shares: batches are dealt from one stream.

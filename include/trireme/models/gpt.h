@@ -27,9 +27,9 @@ struct GptOptions {
   bool causal = true;      // of the layers: each place sees those before it; else all
   Initialisation initialisation = Initialisation::kTorch;
 
-  // The sizes people know: "tiny" (4 layers of width 128), "small" (6 of 384), "gpt2" (12 of 768,
-  // tied, 124 million parameters with GPT-2's vocabulary). Throws ConfigError for another name.
-  static GptOptions of_size(const std::string& size);
+  // The sizes people know: kTiny (4 layers of width 128), kSmall (6 of 384), kGpt2 (12 of 768,
+  // tied, 124 million parameters with GPT-2's vocabulary).
+  static GptOptions of_size(TextSize size);
 };
 
 // A transformer layer: attention and a feed-forward net of four times the width, each

@@ -11,22 +11,10 @@
 #include "trireme/comm/communicator.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/schedule.h"
+#include "trireme/shard/stage.h"
 #include "trireme/tensor/span.h"  // a hook's tensors are communicated
 
 namespace trireme {
-
-// Where the parameters of stage 3 live.
-enum class Placement {
-  kAutomatic,  // mapped if all ranks share a machine
-  kMapped,     // one physical copy that every rank of the machine reads; nothing is gathered
-  kCopied,     // each rank holds its part; units are put together for use and released after it
-};
-
-// In which order a step's micro-batches are added up (docs/parity.md).
-enum class SumOrder {
-  kChained,     // one chain over all of them: the same bits at every world size
-  kLocalFirst,  // each rank adds up its own, then the ranks' sums: one communication per step
-};
 
 // How a unit is divided among the ranks.
 enum class Split {

@@ -48,15 +48,13 @@ void fill_in(TrainSettings& settings,
 
 // What a size of a transformer stands for.
 struct TextModelSize {
-  const char* name;
   std::int64_t layers, width, heads, sequence;
   std::int64_t evaluated_tokens;  // at a time: a large vocabulary has large scores for every token
 };
-// "tiny", "small" or "gpt2"; throws ConfigError for anything else.
-const TextModelSize& text_model_size(const std::string& name);
+const TextModelSize& text_model_size(TextSize size);
 
 // Layers, width, heads and sequence of a transformer that are not given, from its size; the width
-// of a wide model. Nothing for a size that there is not.
+// of a wide model.
 void fill_in_size(TrainSettings& settings);
 // The other way round: those that are what the size says are not given any more, so that another
 // size says something else.

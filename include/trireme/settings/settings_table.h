@@ -34,6 +34,10 @@ struct Setting {
 
 // All of them, in the order of the documentation.
 const std::vector<Setting>& settings_table();
+// Null where no setting has this name.
+const Setting* find_setting(const std::string& name);
+// The value of a setting for messages: "cosine".
+std::string value_text(const std::string& name, const TrainSettings& settings);
 
 // Reads a configuration: one JSON object whose names are those of the table, or DeepSpeed's where
 // both have a setting (train_batch_size, optimizer.params.lr, zero_optimization.stage, ...). Throws

@@ -4,7 +4,40 @@
 #include <string>
 #include <vector>
 
+#include "trireme/data/readers.h"
+#include "trireme/data/sampler.h"
+#include "trireme/optim/schedule.h"
+#include "trireme/shard/stage.h"
+
 namespace trireme {
+
+// The table of settings has a word for each value, in this order, as of the enumerations of other
+// rooms.
+enum class Balance { kEqual, kSpeeds, kMeasured };
+enum class Normalise { kNone, kStandard };
+enum class ScheduleKind {
+  kAutomatic,
+  kConstant,
+  kCosine,
+  kLinear,
+  kStep,
+  kMultiStep,
+  kOneCycle,
+  kCyclic,
+  kPlateau
+};
+enum class TextSize { kTiny, kSmall, kGpt2 };
+enum class TrainPrecision { kFloat32, kBFloat16, kFloat16, kAutocast };
+
+// How weights begin. All draw from LibTorch's default generator, in the order of the parameters, so
+// that torch::manual_seed() fixes them.
+enum class Initialisation {
+  kAutomatic,  // the model's default
+  kTorch,      // as LibTorch's layers do it themselves
+  kHe,         // normal, variance 2 / inputs: keeps the variance through ReLU (He et al., 2015)
+  kXavier,     // uniform, variance 2 / (inputs + outputs) (Glorot and Bengio, 2010)
+  kGpt2,       // normal 0.02, and 0.02 / sqrt(2 * layers) where a residual branch ends (GPT-2)
+};
 
 // Everything that can be set about a training job, with its default. What each means is said once,
 // in the table of settings (settings_table.h), from which flags, JSON names, help and documentation
@@ -14,14 +47,14 @@ namespace trireme {
 struct TrainSettings {
   // model
   std::string model{};  // empty: one of your own; the program trains a gpt then
-  std::string size = "tiny";
+  TextSize size = TextSize::kTiny;
   std::int64_t layers = 0;
   std::int64_t width = 0;
   std::int64_t heads = 0;
   std::vector<std::int64_t> hidden{};
   std::vector<std::int64_t> stages{};
   double dropout = -1;
-  std::string initialisation = "auto";
+  Initialisation initialisation = Initialisation::kAutomatic;
   bool recompute = false;
 
   // data
@@ -33,18 +66,18 @@ struct TrainSettings {
   std::int64_t stride = 0;
   std::int64_t vocabulary = 0;
   std::string target{};
-  std::string header = "auto";
+  CsvOptions::Header header = CsvOptions::Header::kAutomatic;
   std::string separator = "auto";
   bool regression = false;
   std::vector<std::string> categorical{};
-  std::string unseen = "refuse";
-  std::string missing = "refuse";
+  CsvOptions::Unseen unseen = CsvOptions::Unseen::kRefuse;
+  CsvOptions::Missing missing = CsvOptions::Missing::kRefuse;
   std::vector<std::string> missing_values = {"NA", "N/A", "NaN", "null", "?"};
-  std::string normalise = "none";
-  std::string sampling = "shuffled";
+  Normalise normalise = Normalise::kNone;
+  Sampling sampling = Sampling::kShuffled;
   std::vector<double> class_weights{};
   std::vector<double> loss_weights{};
-  std::string partition = "uniform";
+  Partition partition = Partition::kUniform;
   std::int64_t shares = 0;
   std::int64_t shift = 0;
   bool flip = false;
@@ -73,7 +106,7 @@ struct TrainSettings {
   bool decay_all = false;
   double l1 = 0;
   std::vector<std::string> optimizer_options{};
-  std::string schedule = "auto";
+  ScheduleKind schedule = ScheduleKind::kAutomatic;
   std::int64_t warm_up = -1;
   double final_factor = 0;
   std::int64_t schedule_steps = 0;
@@ -85,7 +118,7 @@ struct TrainSettings {
   double rise = 0.3;
   double start_factor = 0.04;
   std::int64_t plateau_patience = 3;
-  std::string lr_scaling = "none";
+  WorldScaling lr_scaling = WorldScaling::kNone;
   double clip_norm = -1;
   double clip_value = 0;
   double ema_decay = 0;
@@ -94,14 +127,14 @@ struct TrainSettings {
   std::int64_t ranks = 0;  // one for each processor
   std::int64_t threads = 1;
   std::int64_t zero = 0;
-  std::string placement = "auto";
-  std::string precision = "float32";
-  std::string sum_order = "chained";
+  Placement placement = Placement::kAutomatic;
+  TrainPrecision precision = TrainPrecision::kFloat32;
+  SumOrder sum_order = SumOrder::kChained;
   double loss_scale_initial = 65536;
   std::int64_t loss_scale_window = 2000;
   std::int64_t unit_bytes = 16 << 20;
   std::int64_t bucket_bytes = 1 << 20;
-  std::string balance = "equal";
+  Balance balance = Balance::kEqual;
   std::vector<double> speeds{};
   double straggler_factor = 1.5;
   double timeout = 300;

@@ -6,10 +6,24 @@
 
 namespace trireme {
 
+// Where the parameters of stage 3 live.
+enum class Placement {
+  kAutomatic,  // mapped if all ranks share a machine
+  kMapped,     // one physical copy that every rank of the machine reads; nothing is gathered
+  kCopied,     // each rank holds its part; units are put together for use and released after it
+};
+
+// In which order a step's micro-batches are added up (docs/parity.md).
+enum class SumOrder {
+  kChained,     // one chain over all of them: the same bits at every world size
+  kLocalFirst,  // each rank adds up its own, then the ranks' sums: one communication per step
+};
+
 // Throws ConfigError where a placement of parameters is given for a stage that divides none.
 // `name`: what the caller calls it.
-inline void check_placement(const char* name, bool given, std::int64_t zero) {
-  TRIREME_CHECK(!given || zero == 3, name, ": it applies to stage 3 only, found zero = ", zero);
+inline void check_placement(const char* name, Placement placement, std::int64_t zero) {
+  const bool fits = placement == Placement::kAutomatic || zero == 3;
+  TRIREME_CHECK(fits, name, ": it applies to stage 3 only, found zero = ", zero);
 }
 
 }  // namespace trireme

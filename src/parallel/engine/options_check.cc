@@ -10,8 +10,7 @@ void check_options(const EngineOptions& options) {
   TRIREME_CHECK(options.zero >= 0 && options.zero <= 3,
                 "EngineOptions::zero must be 0 (DDP), 1, 2 or 3, found ",
                 options.zero);
-  check_placement(
-      "EngineOptions::placement", options.placement != Placement::kAutomatic, options.zero);
+  check_placement("EngineOptions::placement", options.placement, options.zero);
   TRIREME_CHECK(options.micro_batches >= 0 && options.accumulate >= 1,
                 "a step needs at least one micro-batch: EngineOptions::micro_batches is ",
                 options.micro_batches,
