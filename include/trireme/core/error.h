@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <locale>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "trireme/core/concat.h"
 
 // The kinds of failure, told apart by who has to act (docs/errors.md).
 // Every message says what was expected, what was found, where, and what to do next.
@@ -109,16 +109,6 @@ class InternalError : public Error {
 };
 
 namespace detail {
-
-// The parts as a text, for messages, names and files. Numbers look the same in every program: a
-// global locale that groups digits would make a port "29,500".
-template <class... Parts>
-std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  out.imbue(std::locale::classic());
-  (out << ... << parts);
-  return out.str();
-}
 
 [[noreturn]] void throw_internal(const char* condition,
                                  const char* file,
