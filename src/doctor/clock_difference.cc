@@ -82,16 +82,14 @@ std::vector<Finding> judge_clocks(const std::vector<ClockDifference>& clocks) {
                            " machine 0 (+- ",
                            number_text(clock.uncertainty * 1e3),
                            " ms)"),
-                    Verdict::kOk,
-                    "",
                     {{"machine", static_cast<double>(machine)},
                      {"seconds", clock.seconds},
                      {"uncertainty_seconds", clock.uncertainty}}};
     if (std::abs(clock.seconds) - clock.uncertainty > kFarApart) {
-      finding.verdict = Verdict::kWarning;
-      finding.advice =
+      finding.judge(
+          Verdict::kWarning,
           "synchronise both with a time server (chrony, systemd-timesyncd): times of logs and "
-          "files cannot be compared";
+          "files cannot be compared");
     }
     findings.push_back(std::move(finding));
   }

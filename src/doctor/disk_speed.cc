@@ -104,15 +104,14 @@ DiskSpeed measure_disk(const std::string& folder, std::uint64_t bytes) {
 }
 
 Finding judge_disk(const DiskSpeed& disk) {
-  Finding finding{"disk", "", Verdict::kOk, "", {}};
   if (!disk.trouble.empty()) {
-    finding.verdict = Verdict::kProblem;
-    finding.value = concat("\"", disk.folder, "\" cannot be written: ", disk.trouble);
-    finding.advice =
-        "create the folder, free up space in it or change its permissions; --folder names another";
-    return finding;
+    return problem(
+        "disk",
+        concat("\"", disk.folder, "\" cannot be written: ", disk.trouble),
+        "create the folder, free up space in it or change its permissions; --folder names another");
   }
-  finding.value = concat("\"",
+  Finding finding{"disk",
+                  concat("\"",
                          disk.folder,
                          "\" writes ",
                          number_text(disk.bytes_per_second / 1e6),
@@ -120,15 +119,13 @@ Finding judge_disk(const DiskSpeed& disk) {
                          disk.past_cache ? "" : " (through the page cache)",
                          ", ",
                          bytes_text(disk.free_bytes),
-                         " free");
-  finding.numbers = {{"bytes_per_second", disk.bytes_per_second},
-                     {"free_bytes", static_cast<double>(disk.free_bytes)}};
+                         " free"),
+                  {{"bytes_per_second", disk.bytes_per_second},
+                   {"free_bytes", static_cast<double>(disk.free_bytes)}}};
   if (disk.free_bytes < kLittleRoom) {
-    finding.verdict = Verdict::kWarning;
-    finding.advice = "free up space: a run that cannot write its checkpoint ends";
+    finding.judge(Verdict::kWarning, "free up space: a run that cannot write its checkpoint ends");
   } else if (disk.bytes_per_second < kSlowBytesPerSecond) {
-    finding.verdict = Verdict::kWarning;
-    finding.advice = "write runs to a faster disk, or save less often";
+    finding.judge(Verdict::kWarning, "write runs to a faster disk, or save less often");
   }
   return finding;
 }

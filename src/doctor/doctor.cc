@@ -126,24 +126,16 @@ Finding failure_finding(const std::string& folder, const LaunchOptions& launch, 
   if (cause) {
     const std::string kind = cause->at("kind");
     const bool meeting = kind == "rendezvous" || kind == "refused";
-    return {meeting ? "rendezvous" : "ranks",
-            cause->at("message"),
-            Verdict::kProblem,
-            advice_for(kind, several),
-            {}};
+    return detail::problem(
+        meeting ? "rendezvous" : "ranks", cause->at("message"), advice_for(kind, several));
   }
   if (code == kExitRendezvousTimedOut || (several && code == kExitUsage)) {
-    return {"rendezvous",
-            "the machines did not meet",
-            Verdict::kProblem,
-            advice_for("rendezvous", several),
-            {}};
+    return detail::problem(
+        "rendezvous", "the machines did not meet", advice_for("rendezvous", several));
   }
-  return {"ranks",
-          concat("they did not get as far as measuring (exit code ", code, ")"),
-          Verdict::kProblem,
-          advice_for("other", several),
-          {}};
+  return detail::problem("ranks",
+                         concat("they did not get as far as measuring (exit code ", code, ")"),
+                         advice_for("other", several));
 }
 
 // Where the report as JSON goes. Opened first: what cannot be written is said before minutes of
@@ -184,11 +176,8 @@ int measure_with_ranks(const ScratchFolder& scratch, LaunchOptions launch, Repor
   try {
     code = trireme::launch(launch);
   } catch (const ConfigError& error) {
-    report.between.push_back({launch.nodes > 1 ? "rendezvous" : "ranks",
-                              error.what(),
-                              Verdict::kProblem,
-                              "change it and start again",
-                              {}});
+    report.between.push_back(detail::problem(
+        launch.nodes > 1 ? "rendezvous" : "ranks", error.what(), "change it and start again"));
     return 0;
   }
   if (code > 128) {

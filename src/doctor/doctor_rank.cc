@@ -53,7 +53,7 @@ void measure(const std::string& folder) {
   const auto world = init();
   detail::Report report;
   report.machine_of = find_machines(*world);
-  report.between = {{"transport", world->description(), detail::Verdict::kOk, "", {}}};
+  report.between.push_back({"transport", world->description()});
   const bool speaks = world->local_rank() == 0;
   for (const std::string& text :
        all_texts(*world, speaks ? findings_of_machine(*world, folder) : "")) {

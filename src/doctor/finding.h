@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 namespace trireme::detail {
 
@@ -17,11 +18,20 @@ const char* verdict_name(Verdict verdict);
 
 // What one check has found.
 struct Finding {
-  std::string check;  // "open files"
-  std::string value;  // in words
-  Verdict verdict = Verdict::kOk;
-  std::string advice{};                     // what to change; empty where there is nothing to
+  std::string check;                        // "open files"
+  std::string value;                        // in words
   std::map<std::string, double> numbers{};  // the value for programs
+  Verdict verdict = Verdict::kOk;
+  std::string advice{};  // what to change; empty where there is nothing to
+
+  void judge(Verdict how_bad, std::string what_to_change) {
+    verdict = how_bad;
+    advice = std::move(what_to_change);
+  }
 };
+
+inline Finding problem(std::string check, std::string value, std::string advice) {
+  return {std::move(check), std::move(value), {}, Verdict::kProblem, std::move(advice)};
+}
 
 }  // namespace trireme::detail

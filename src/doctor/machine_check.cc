@@ -36,28 +36,25 @@ Finding check_processors(const MachineFacts& facts, const Purpose& purpose) {
   const int usable = usable_processors(facts);
   Finding finding{"processors",
                   concat(usable, facts.processor.empty() ? "" : " x ", facts.processor),
-                  Verdict::kOk,
-                  "",
                   {{"online", facts.online_cpus},
                    {"allowed", allowed},
                    {"quota", facts.cpu_quota},
                    {"usable", usable}}};
   if (purpose.ranks > usable) {
     finding.value += concat(", for ", counted(purpose.ranks, "rank"));
-    finding.verdict = Verdict::kWarning;
-    finding.advice = concat("start at most ",
-                            counted(usable, "rank"),
-                            " here: more would take turns and wait for each other");
+    finding.judge(Verdict::kWarning,
+                  concat("start at most ",
+                         counted(usable, "rank"),
+                         " here: more would take turns and wait for each other"));
   } else if (usable < allowed) {
     finding.value += concat(" (the control group's limit; ", allowed, " are visible)");
-    finding.verdict = Verdict::kNote;
-    finding.advice = "raise the limit on processor time (docker --cpus, cpu.max) to use them all";
+    finding.judge(Verdict::kNote,
+                  "raise the limit on processor time (docker --cpus, cpu.max) to use them all");
   } else if (allowed < facts.online_cpus) {
     finding.value += concat(" of ", facts.online_cpus, " (affinity)");
-    finding.verdict = Verdict::kNote;
-    finding.advice =
-        "this process may not use the others: see taskset, docker --cpuset-cpus, or "
-        "the job's request";
+    finding.judge(Verdict::kNote,
+                  "this process may not use the others: see taskset, docker --cpuset-cpus, or "
+                  "the job's request");
   }
   return finding;
 }
@@ -75,41 +72,36 @@ Finding check_threads(const MachineFacts& facts, const Purpose& purpose) {
                          " per rank, ",
                          counted(purpose.ranks, "rank"),
                          purpose.omp_threads > 0 ? " (OMP_NUM_THREADS)" : ""),
-                  Verdict::kOk,
-                  "",
                   {{"per_rank", threads}, {"share", share}}};
   if (purpose.omp_threads > share && threads * purpose.ranks > usable) {
-    finding.verdict = Verdict::kWarning;
-    finding.advice = concat("unset OMP_NUM_THREADS, or set it to ",
-                            share,
-                            ": ",
-                            counted(threads * purpose.ranks, "thread"),
-                            " on ",
-                            counted(usable, "processor"),
-                            " slow each other down");
+    finding.judge(Verdict::kWarning,
+                  concat("unset OMP_NUM_THREADS, or set it to ",
+                         share,
+                         ": ",
+                         counted(threads * purpose.ranks, "thread"),
+                         " on ",
+                         counted(usable, "processor"),
+                         " slow each other down"));
   } else if (purpose.omp_threads > 0 && threads < share) {
-    finding.verdict = Verdict::kNote;
-    finding.advice = concat("unset OMP_NUM_THREADS to use all ", share, " processors of a rank");
+    finding.judge(Verdict::kNote,
+                  concat("unset OMP_NUM_THREADS to use all ", share, " processors of a rank"));
   }
   return finding;
 }
 
 Finding check_load(const MachineFacts& facts) {
   if (!facts.load) {
-    return {"load", "not known", Verdict::kOk, "", {}};
+    return {"load", "not known"};
   }
   const int usable = usable_processors(facts);
-  Finding finding{"load",
-                  concat(number_text(*facts.load), " in the last minute"),
-                  Verdict::kOk,
-                  "",
-                  {{"average", *facts.load}}};
+  Finding finding{
+      "load", concat(number_text(*facts.load), " in the last minute"), {{"average", *facts.load}}};
   // Of all processors: what else runs may use them even where this process may not.
   if (*facts.load > kBusy * std::max(usable, facts.online_cpus)) {
-    finding.verdict = Verdict::kWarning;
-    finding.advice =
+    finding.judge(
+        Verdict::kWarning,
         "something else keeps the machine busy (see top): the speeds below are too low, and "
-        "training will be slow as well";
+        "training will be slow as well");
   }
   return finding;
 }
@@ -120,28 +112,28 @@ Finding check_frequency(const MachineFacts& facts) {
     names += (names.empty() ? "" : ", ") + governor;
   }
   if (names.empty()) {
-    return {"frequency", "not visible (a virtual machine?)", Verdict::kOk, "", {}};
+    return {"frequency", "not visible (a virtual machine?)"};
   }
-  Finding finding{"frequency", "governor " + names, Verdict::kOk, "", {}};
+  Finding finding{"frequency", "governor " + names};
   if (facts.governors.contains("powersave") || facts.governors.contains("conservative")) {
-    finding.verdict = Verdict::kNote;
-    finding.advice =
-        "cpupower frequency-set -g performance: processors that must first speed up answer late";
+    finding.judge(
+        Verdict::kNote,
+        "cpupower frequency-set -g performance: processors that must first speed up answer late");
   } else if (facts.governors.size() > 1) {
-    finding.verdict = Verdict::kNote;
-    finding.advice = "give all processors the same governor: the ranks wait for the slowest";
+    finding.judge(Verdict::kNote,
+                  "give all processors the same governor: the ranks wait for the slowest");
   }
   return finding;
 }
 
 Finding check_clock_source(const MachineFacts& facts) {
   const std::string& source = facts.clock_source;
-  Finding finding{"clock source", source.empty() ? "not known" : source, Verdict::kOk, "", {}};
+  Finding finding{"clock source", source.empty() ? "not known" : source};
   if (source == "hpet" || source == "acpi_pm" || source == "pit" || source == "jiffies") {
-    finding.verdict = Verdict::kWarning;
-    finding.advice =
+    finding.judge(
+        Verdict::kWarning,
         "reading it is slow, and every wait reads it: boot with tsc=reliable or clocksource=tsc if "
-        "the processor's counter can be trusted";
+        "the processor's counter can be trusted");
   }
   return finding;
 }
@@ -150,8 +142,6 @@ Finding check_memory(const MachineFacts& facts) {
   Finding finding{
       "memory",
       concat(bytes_text(facts.memory_available), " available of ", bytes_text(facts.memory_total)),
-      Verdict::kOk,
-      "",
       {{"total_bytes", as_number(facts.memory_total)},
        {"available_bytes", as_number(facts.memory_available)},
        {"limit_bytes", as_number(facts.memory_limit)}}};
@@ -160,28 +150,24 @@ Finding check_memory(const MachineFacts& facts) {
     finding.value += concat(" (the control group's limit: ", bytes_text(facts.memory_limit), ")");
   }
   if (facts.memory_available < kLittleMemory) {
-    finding.verdict = Verdict::kWarning;
-    finding.advice = "end what else uses memory (see top), or raise the limit";
+    finding.judge(Verdict::kWarning, "end what else uses memory (see top), or raise the limit");
   } else if (limited) {
-    finding.verdict = Verdict::kNote;
-    finding.advice = "raise the limit (docker --memory, memory.max) to use all of it";
+    finding.judge(Verdict::kNote, "raise the limit (docker --memory, memory.max) to use all of it");
   }
   return finding;
 }
 
 Finding check_swap(const MachineFacts& facts) {
   if (facts.swap_total == 0) {
-    return {"swap", "none", Verdict::kOk, "", {{"used_bytes", 0}}};
+    return {"swap", "none", {{"used_bytes", 0}}};
   }
   Finding finding{
       "swap",
       concat(bytes_text(facts.swap_used), " used of ", bytes_text(facts.swap_total)),
-      Verdict::kOk,
-      "",
       {{"used_bytes", as_number(facts.swap_used)}, {"total_bytes", as_number(facts.swap_total)}}};
   if (facts.swap_used > kMuchSwap) {
-    finding.verdict = Verdict::kWarning;
-    finding.advice = "memory was short: end what uses it, then swapoff -a && swapon -a";
+    finding.judge(Verdict::kWarning,
+                  "memory was short: end what uses it, then swapoff -a && swapon -a");
   }
   return finding;
 }
@@ -190,21 +176,19 @@ Finding check_shm(const MachineFacts& facts) {
   if (!facts.has_shm_folder) {
     return {"/dev/shm",
             "is missing",
+            {},
             Verdict::kNote,
-            "Trireme does not need it, but PyTorch's loaders and MPI do: mount a tmpfs there",
-            {}};
+            "Trireme does not need it, but PyTorch's loaders and MPI do: mount a tmpfs there"};
   }
   Finding finding{
       "/dev/shm",
       concat(bytes_text(facts.shm_free), " free of ", bytes_text(facts.shm_size)),
-      Verdict::kOk,
-      "",
       {{"size_bytes", as_number(facts.shm_size)}, {"free_bytes", as_number(facts.shm_free)}}};
   if (facts.shm_free <= kSmallShm) {
-    finding.verdict = Verdict::kNote;
-    finding.advice =
+    finding.judge(
+        Verdict::kNote,
         "Trireme does not need it, but PyTorch's loaders and MPI do: docker --shm-size, or remount "
-        "it larger";
+        "it larger");
   }
   return finding;
 }
@@ -212,14 +196,13 @@ Finding check_shm(const MachineFacts& facts) {
 Finding check_huge_pages(const MachineFacts& facts) {
   const std::string& mode = facts.shared_huge_pages;
   if (mode.empty()) {
-    return {"huge pages", "not visible", Verdict::kOk, "", {}};
+    return {"huge pages", "not visible"};
   }
-  Finding finding{"huge pages", "shared memory: " + mode, Verdict::kOk, "", {}};
+  Finding finding{"huge pages", "shared memory: " + mode};
   if (mode == "never" || mode == "deny") {
-    finding.verdict = Verdict::kNote;
-    finding.advice =
-        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (as root): "
-        "shared memory then costs fewer page faults";
+    finding.judge(Verdict::kNote,
+                  "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (as root): "
+                  "shared memory then costs fewer page faults");
   }
   return finding;
 }
@@ -230,36 +213,31 @@ Finding check_open_files(const MachineFacts& facts, const Purpose& purpose) {
   const auto needed = static_cast<std::uint64_t>(purpose.ranks) * 3 + 32;
   Finding finding{"open files",
                   concat("at most ", limit_text(limit.soft, false)),
-                  Verdict::kOk,
-                  "",
                   {{"needed", as_number(needed)}}};
   if (limit.soft != kUnlimited) {
     finding.numbers["soft"] = as_number(limit.soft);
   }
   if (limit.hard < needed) {
-    finding.verdict = Verdict::kProblem;
-    finding.advice = concat(counted(purpose.ranks, "rank"),
-                            purpose.ranks == 1 ? " needs " : " need ",
-                            needed,
-                            ": raise the hard limit (ulimit -Hn, /etc/security/limits.conf)");
+    finding.judge(Verdict::kProblem,
+                  concat(counted(purpose.ranks, "rank"),
+                         purpose.ranks == 1 ? " needs " : " need ",
+                         needed,
+                         ": raise the hard limit (ulimit -Hn, /etc/security/limits.conf)"));
   } else if (limit.soft < kFewFiles) {
-    finding.verdict = Verdict::kNote;
-    finding.advice = "ulimit -n 65536: UCX and data sets of many files open more";
+    finding.judge(Verdict::kNote, "ulimit -n 65536: UCX and data sets of many files open more");
   }
   return finding;
 }
 
 Finding check_locked_memory(const MachineFacts& facts) {
   const std::uint64_t limit = facts.locked_memory.soft;
-  Finding finding{
-      "locked memory", concat("at most ", limit_text(limit, true)), Verdict::kOk, "", {}};
+  Finding finding{"locked memory", concat("at most ", limit_text(limit, true))};
   if (limit != kUnlimited) {
     finding.numbers["soft_bytes"] = as_number(limit);
     if (facts.has_rdma) {
-      finding.verdict = Verdict::kWarning;
-      finding.advice =
-          "this machine has RDMA, which locks what it sends: ulimit -l unlimited "
-          "(/etc/security/limits.conf, or docker --ulimit memlock=-1)";
+      finding.judge(Verdict::kWarning,
+                    "this machine has RDMA, which locks what it sends: ulimit -l unlimited "
+                    "(/etc/security/limits.conf, or docker --ulimit memlock=-1)");
     }
   }
   return finding;
@@ -267,18 +245,15 @@ Finding check_locked_memory(const MachineFacts& facts) {
 
 Finding check_pidfd(const MachineFacts& facts) {
   if (facts.has_pidfd) {
-    return {"pidfd", "supported", Verdict::kOk, "", {}};
+    return {"pidfd", "supported"};
   }
-  return {"pidfd",
-          "not supported",
-          Verdict::kProblem,
-          "ranks watch each other through pidfd_open: use Linux 5.3 or newer, and let the "
-          "container's seccomp profile allow it",
-          {}};
+  return problem("pidfd",
+                 "not supported",
+                 "ranks watch each other through pidfd_open: use Linux 5.3 or newer, and let the "
+                 "container's seccomp profile allow it");
 }
 
 Finding check_interfaces(const MachineFacts& facts, const Purpose& purpose) {
-  Finding finding{"interfaces", "", Verdict::kOk, "", {}};
   std::string list;
   const auto add = [&](const NetworkInterface& interface) {
     list += concat(list.empty() ? "" : ", ", interface.name, " ", interface.state);
@@ -310,24 +285,23 @@ Finding check_interfaces(const MachineFacts& facts, const Purpose& purpose) {
     for (const NetworkInterface& interface : facts.interfaces) {
       names += (names.empty() ? "" : ", ") + interface.name;
     }
-    finding.verdict = Verdict::kProblem;
-    finding.value = concat("there is no ", missing);
-    finding.advice = concat("--interfaces: this machine has ", names.empty() ? "none" : names);
-    return finding;
+    return problem("interfaces",
+                   concat("there is no ", missing),
+                   concat("--interfaces: this machine has ", names.empty() ? "none" : names));
   }
-  finding.value = list.empty() ? "none but the loopback" : list;
+  Finding finding{"interfaces", list.empty() ? "none but the loopback" : list};
   if (!down.empty()) {
-    finding.verdict = Verdict::kProblem;
-    finding.advice = concat("ip link set ", down, " up, or leave it out of --interfaces");
+    finding.judge(Verdict::kProblem,
+                  concat("ip link set ", down, " up, or leave it out of --interfaces"));
   }
   return finding;
 }
 
 Finding check_mpi(const char* name, const std::string& version, bool asked_for) {
-  Finding finding{name, version.empty() ? "not found" : version, Verdict::kOk, "", {}};
+  Finding finding{name, version.empty() ? "not found" : version};
   if (version.empty() && asked_for) {
-    finding.verdict = Verdict::kProblem;
-    finding.advice = "--backend mpi: install Open MPI or MPICH, and put mpirun into PATH";
+    finding.judge(Verdict::kProblem,
+                  "--backend mpi: install Open MPI or MPICH, and put mpirun into PATH");
   }
   return finding;
 }
@@ -343,32 +317,31 @@ std::vector<Finding> check_versions(const Versions& versions,
                                     const std::string& kernel,
                                     const Purpose& purpose) {
   std::vector<Finding> findings;
-  findings.push_back({"trireme", versions.trireme, Verdict::kOk, "", {}});
-  Finding torch{"libtorch", versions.libtorch, Verdict::kOk, "", {}};
+  findings.push_back({"trireme", versions.trireme});
+  Finding torch{"libtorch", versions.libtorch};
   if (versions.libtorch.empty()) {
     torch.value = "built without it";
-    torch.verdict = Verdict::kNote;
-    torch.advice = "trireme train and sample need it: build with TRIREME_WITH_TORCH";
+    torch.judge(Verdict::kNote, "trireme train and sample need it: build with TRIREME_WITH_TORCH");
   } else if (!versions.worker_trouble.empty()) {
     torch.value += concat("; ", versions.worker_trouble);
-    torch.verdict = Verdict::kProblem;
-    torch.advice =
+    torch.judge(
+        Verdict::kProblem,
         "trireme train cannot run: install LibTorch at the path where Trireme was built with it, "
-        "or set LD_LIBRARY_PATH to its lib folder";
+        "or set LD_LIBRARY_PATH to its lib folder");
   }
   findings.push_back(torch);
   if (!versions.libtorch.empty() && versions.worker_trouble.empty()) {
     findings.push_back(check_precisions(versions));
   }
-  findings.push_back({"compiler", versions.compiler, Verdict::kOk, "", {}});
-  findings.push_back({"kernel", kernel.empty() ? "not known" : kernel, Verdict::kOk, "", {}});
+  findings.push_back({"compiler", versions.compiler});
+  findings.push_back({"kernel", kernel.empty() ? "not known" : kernel});
 
   const bool has_mpi = !versions.open_mpi.empty() || !versions.mpich.empty();
-  Finding ucx{"ucx", versions.ucx.empty() ? "not found" : versions.ucx, Verdict::kOk, "", {}};
+  Finding ucx{"ucx", versions.ucx.empty() ? "not found" : versions.ucx};
   if (versions.ucx.empty()) {
     const bool between = purpose.machines > 1 && purpose.backend != "mpi";
-    ucx.verdict = purpose.backend == "ucx" || between ? Verdict::kProblem : Verdict::kNote;
-    ucx.advice = "needed between machines: install UCX (Debian: libucx0)";
+    ucx.judge(purpose.backend == "ucx" || between ? Verdict::kProblem : Verdict::kNote,
+              "needed between machines: install UCX (Debian: libucx0)");
     if (has_mpi) {
       ucx.advice += ", or use --backend mpi";
     }

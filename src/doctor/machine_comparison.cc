@@ -83,9 +83,9 @@ std::vector<Finding> compare_machines(const std::vector<MachineReport>& machines
                                machines[machine].name,
                                ") has ",
                                *other),
+                        {{"machine", static_cast<double>(machine)}},
                         comparison.verdict,
-                        comparison.advice,
-                        {{"machine", static_cast<double>(machine)}}});
+                        comparison.advice});
   }
   return findings;
 }

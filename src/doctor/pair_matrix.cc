@@ -102,8 +102,6 @@ Finding judge(const PairMatrix& pairs,
       });
   Finding finding{quantity.name,
                   concat(quantity.text(usual), between ? " between machines" : " inside a machine"),
-                  Verdict::kOk,
-                  "",
                   {{"median", usual}, {"worst", worst.value}}};
   const double badness = quantity.badness(worst.value, usual);
   if (quantity.less_is_better && usual > (between ? kLongBetween : kLongInside)) {

@@ -12,7 +12,7 @@ constexpr double kWorthwhile = 0.9;  // of the time that float32 takes
 }  // namespace
 
 Finding check_precisions(const Versions& versions) {
-  Finding finding{"16-bit speed", "not known", Verdict::kOk, "", {}};
+  Finding finding{"16-bit speed", "not known"};
   if (!(versions.bfloat16_slowdown > 0 && versions.float16_slowdown > 0)) {
     return finding;
   }
@@ -34,10 +34,10 @@ Finding check_precisions(const Versions& versions) {
   if (versions.bfloat16_slowdown < kWorthwhile) {
     finding.value += ": --precision bfloat16 and autocast save time";
   } else {
-    finding.verdict = Verdict::kNote;
-    finding.advice =
+    finding.judge(
+        Verdict::kNote,
         concat("train in float32: bfloat16 and autocast save memory on this processor, and no time",
-               versions.float16_slowdown < kWorthwhile ? "; float16 does save time" : "");
+               versions.float16_slowdown < kWorthwhile ? "; float16 does save time" : ""));
   }
   return finding;
 }

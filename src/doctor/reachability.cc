@@ -87,42 +87,39 @@ Attempt wait_for_listener(const MeetingPlace& place, const Deadline& deadline) {
 
 Finding judge_attempt(const MeetingPlace& place, const Attempt& attempt) {
   const std::string where = place.text();
-  const auto problem = [&](const char* what, std::string advice) {
-    return Finding{"rendezvous",
-                   concat(where, " ", what, " (", attempt.reason, ")"),
-                   Verdict::kProblem,
-                   std::move(advice),
-                   {}};
+  const auto failed = [&](const char* what, std::string advice) {
+    return problem(
+        "rendezvous", concat(where, " ", what, " (", attempt.reason, ")"), std::move(advice));
   };
   switch (attempt.reach) {
     case Reach::kConnected:
-      return {"rendezvous", where + " answers", Verdict::kOk, "", {}};
+      return {"rendezvous", where + " answers"};
     case Reach::kNotResolved:
-      return problem("has no address",
-                     concat("check the name ",
-                            place.host,
-                            " (getent hosts ",
-                            place.host,
-                            "), or give machine 0's address as a number"));
+      return failed("has no address",
+                    concat("check the name ",
+                           place.host,
+                           " (getent hosts ",
+                           place.host,
+                           "), or give machine 0's address as a number"));
     case Reach::kRefused:
-      return problem("refuses: nothing listens there",
-                     "start the same command with --node-rank 0 on that machine first, with the "
-                     "same port; a firewall that rejects looks the same");
+      return failed("refuses: nothing listens there",
+                    "start the same command with --node-rank 0 on that machine first, with the "
+                    "same port; a firewall that rejects looks the same");
     case Reach::kTimedOut:
-      return problem("does not answer",
-                     concat("open TCP port ",
-                            place.port,
-                            " in machine 0's firewall, and check that ",
-                            place.host,
-                            " is its address on a network that both machines share"));
+      return failed("does not answer",
+                    concat("open TCP port ",
+                           place.port,
+                           " in machine 0's firewall, and check that ",
+                           place.host,
+                           " is its address on a network that both machines share"));
     case Reach::kNoRoute:
-      return problem("cannot be reached",
-                     "check cables, routes (ip route get ADDRESS) and that both machines are in "
-                     "the same network");
+      return failed("cannot be reached",
+                    "check cables, routes (ip route get ADDRESS) and that both machines are in "
+                    "the same network");
     case Reach::kOther:
       break;
   }
-  return problem("could not be reached", "check address, port and firewall");
+  return failed("could not be reached", "check address, port and firewall");
 }
 
 }  // namespace trireme::detail

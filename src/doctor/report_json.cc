@@ -58,9 +58,9 @@ std::vector<Finding> findings_from(const Json& json) {
   for (const Json& one : json) {
     findings.push_back({one.at("check"),
                         one.at("value"),
+                        one.at("numbers").get<std::map<std::string, double>>(),
                         verdict_called(one.at("verdict")),
-                        one.at("advice"),
-                        one.at("numbers").get<std::map<std::string, double>>()});
+                        one.at("advice")});
   }
   return findings;
 }

@@ -19,7 +19,7 @@ Finding finding(const std::string& check,
                 const std::string& value,
                 Verdict verdict = Verdict::kOk,
                 const std::string& advice = "") {
-  return {check, value, verdict, advice, {}};
+  return {check, value, {}, verdict, advice};
 }
 
 Report two_machines() {
@@ -101,7 +101,7 @@ TEST(Report, SurvivesJson) {
 TEST(MachineComparison, NamesWhatDiffers) {
   const auto machine = [](const std::string& name, const std::string& kernel, double processors) {
     MachineReport report{name, {finding("trireme", "1.0"), finding("kernel", kernel)}};
-    report.findings.push_back({"processors", name, Verdict::kOk, "", {{"usable", processors}}});
+    report.findings.push_back({"processors", name, {{"usable", processors}}});
     report.findings.push_back(finding("load", name));  // may differ
     return report;
   };
