@@ -20,11 +20,7 @@ using detail::Fetch;
 constexpr std::size_t kMostOpen = 128;
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t size : shape) {
-    text += concat(text.empty() ? "" : ", ", size);
-  }
-  return "[" + text + "]";
+  return "[" + detail::listed(shape) + "]";
 }
 
 bool is_selected(const std::string& kind, const LoadSelection& selection) {
@@ -104,11 +100,7 @@ class CheckpointReader::Impl {
       }
     }
     if (!problems.empty()) {
-      std::string all = problems[0];
-      for (std::size_t i = 1; i < problems.size(); ++i) {
-        all += "\n" + problems[i];
-      }
-      throw CheckpointError(first_.first, first_.second, all);
+      throw CheckpointError(first_.first, first_.second, detail::listed(problems, {}, "\n"));
     }
   }
 

@@ -16,11 +16,7 @@ using detail::concat;
 using Bytes = std::vector<std::byte>;
 
 std::string form_of(const StateTensor& tensor) {
-  std::string shape;
-  for (const std::int64_t size : tensor.shape) {
-    shape += concat(shape.empty() ? "" : ", ", size);
-  }
-  return concat(dtype_name(tensor.dtype), " [", shape, "]");
+  return concat(dtype_name(tensor.dtype), " [", detail::listed(tensor.shape), "]");
 }
 
 Bytes values_of(const TensorSource& source, std::size_t tensor) {

@@ -107,10 +107,7 @@ Finding check_load(const MachineFacts& facts) {
 }
 
 Finding check_frequency(const MachineFacts& facts) {
-  std::string names;
-  for (const std::string& governor : facts.governors) {
-    names += (names.empty() ? "" : ", ") + governor;
-  }
+  const std::string names = listed(facts.governors);
   if (names.empty()) {
     return {"frequency", "not visible (a virtual machine?)"};
   }
@@ -261,38 +258,35 @@ Finding check_interfaces(const MachineFacts& facts, const Purpose& purpose) {
       list += concat(" ", interface.megabits_per_second, " Mbit/s");
     }
   };
-  std::string missing;
-  std::string down;
+  std::vector<std::string> missing;
+  std::vector<std::string> down;
   for (const std::string& name : purpose.interfaces) {
     const auto found = std::find_if(
         facts.interfaces.begin(), facts.interfaces.end(), [&](const NetworkInterface& interface) {
           return interface.name == name;
         });
     if (found == facts.interfaces.end()) {
-      missing += (missing.empty() ? "" : ", ") + name;
+      missing.push_back(name);
       continue;
     }
     add(*found);
     if (found->state == "down" || found->state == "lowerlayerdown") {
-      down += (down.empty() ? "" : ", ") + name;
+      down.push_back(name);
     }
   }
   if (purpose.interfaces.empty()) {
     std::for_each(facts.interfaces.begin(), facts.interfaces.end(), add);
   }
   if (!missing.empty()) {
-    std::string names;
-    for (const NetworkInterface& interface : facts.interfaces) {
-      names += (names.empty() ? "" : ", ") + interface.name;
-    }
+    const std::string names = listed(facts.interfaces, &NetworkInterface::name);
     return problem("interfaces",
-                   concat("there is no ", missing),
+                   "there is no " + listed(missing),
                    concat("--interfaces: this machine has ", names.empty() ? "none" : names));
   }
   Finding finding{"interfaces", list.empty() ? "none but the loopback" : list};
   if (!down.empty()) {
     finding.judge(Verdict::kProblem,
-                  concat("ip link set ", down, " up, or leave it out of --interfaces"));
+                  concat("ip link set ", listed(down), " up, or leave it out of --interfaces"));
   }
   return finding;
 }

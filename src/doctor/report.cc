@@ -51,11 +51,7 @@ std::string machines_of(const Row& row, std::size_t machines) {
   if (row.machines.empty() || row.machines.size() == machines) {
     return "all";
   }
-  std::string text;
-  for (const int machine : row.machines) {
-    text += (text.empty() ? "" : ",") + std::to_string(machine);
-  }
-  return text;
+  return listed(row.machines, {}, ",");
 }
 
 std::string padded(const std::string& text, std::size_t width) {

@@ -30,11 +30,7 @@ Selection biases_and_norms() {
 }
 
 Selection named(std::vector<std::string> patterns) {
-  std::string text;
-  for (const std::string& pattern : patterns) {
-    text += (text.empty() ? "" : ", ") + pattern;
-  }
-  return {text,
+  return {detail::listed(patterns),
           [patterns = std::move(patterns)](const ParameterInfo& parameter) {
             return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
               return fnmatch(pattern.c_str(), parameter.name.c_str(), FNM_NOESCAPE) == 0;

@@ -82,11 +82,11 @@ void check_slice(const Optimizer& rule, const ParameterSlice& slice) {
 }
 
 void refuse_setting(const Optimizer& rule, const std::string& name) {
-  std::string known;
-  for (const auto& [its, value] : rule.values()) {
-    known += (known.empty() ? "" : ", ") + its;
-  }
-  throw ConfigError(concat(rule.name(), " has no ", name, "; its settings are ", known));
+  throw ConfigError(concat(rule.name(),
+                           " has no ",
+                           name,
+                           "; its settings are ",
+                           listed(rule.values(), [](const auto& its) { return its.first; })));
 }
 
 void update_whole(const Optimizer& rule,
@@ -140,11 +140,8 @@ std::vector<std::pair<std::string, double>> Optimizer::values() const {
 }
 
 std::string Optimizer::settings() const {
-  std::string text;
-  for (const auto& [name, value] : values()) {
-    text += (text.empty() ? "" : ", ") + name + " " + detail::exact_text(value);
-  }
-  return text;
+  return detail::listed(
+      values(), [](const auto& its) { return its.first + " " + detail::exact_text(its.second); });
 }
 
 void Optimizer::finish(WholeParameter& /*whole*/) const {}

@@ -42,14 +42,14 @@ const std::vector<Entry>& table() {
 }
 
 const Entry& entry_of(const std::string& name) {
-  std::string known;
   for (const Entry& entry : table()) {
     if (entry.info.name == name) {
       return entry;
     }
-    known += (known.empty() ? "" : ", ") + entry.info.name;
   }
-  throw ConfigError(detail::concat("optimizer: expected one of ", known, ", found \"", name, "\""));
+  const auto its_name = [](const Entry& entry) { return entry.info.name; };
+  throw ConfigError(detail::concat(
+      "optimizer: expected one of ", detail::listed(table(), its_name), ", found \"", name, "\""));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -47,6 +48,14 @@ TEST(Concat, TakesNothingButAPairOfBracesForAGap) {
 TEST(Concat, WritesTheNumbersOfASentenceTheSameInEveryLocale) {
   const testing::ForeignLocale foreign;
   EXPECT_EQ(concat("port {}, share {}", {29500, 0.5}), "port 29500, share 0.5");
+}
+
+TEST(Listed, PutsASeparatorBetweenTheTextsOfValues) {
+  EXPECT_EQ(listed(std::vector<int>{}), "");
+  EXPECT_EQ(listed(std::vector<int>{7}), "7");
+  EXPECT_EQ(listed(std::vector<int>{1, -2, 3}), "1, -2, 3");
+  EXPECT_EQ(listed(std::vector<std::string>{"a", "b"}, {}, "\n"), "a\nb");
+  EXPECT_EQ(listed(std::vector<Point>{{1, 2}, {3, 4}}, &Point::y, "; "), "2; 4");
 }
 
 TEST(Concat, GivesChecksTheirSentences) {

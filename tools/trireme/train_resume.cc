@@ -163,15 +163,11 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   if (!asked) {
     return newest;
   }
-  std::string steps;
-  for (const std::int64_t step : folder.steps()) {
-    steps += concat(steps.empty() ? "" : ", ", step);
-  }
   TRIREME_CHECK(folder.contains(*asked),
                 "--resume: expected a step for which \"",
                 folder.path(),
                 "\" has a checkpoint (",
-                steps,
+                detail::listed(folder.steps()),
                 "), found ",
                 *asked);
   return asked;

@@ -64,19 +64,13 @@ std::string about_extra_words(const CLI::App& command, const std::vector<std::st
                     did_you_mean(flag, flags_of(command)));
     }
   }
-  std::string words;
-  for (const std::string& word : extra) {
-    words += concat(words.empty() ? "" : " ", "\"", detail::printable(word), "\"");
-  }
-  return concat("expected nothing more for ", full_name(command), ", found ", words);
-}
-
-std::string list_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    text += concat(text.empty() ? "" : ", ", name);
-  }
-  return text;
+  const auto quoted = [](const std::string& word) {
+    return concat("\"", detail::printable(word), "\"");
+  };
+  return concat("expected nothing more for ",
+                full_name(command),
+                ", found ",
+                detail::listed(extra, quoted, " "));
 }
 
 // "--format: gpt3 not in {safetensors,torch,gpt2}", as CLI11 says it; empty: it says something
@@ -95,7 +89,7 @@ std::string about_choice(const std::string& rest) {
   }
   const std::string found = rest.substr(0, at);
   return concat("expected one of ",
-                list_of(names),
+                detail::listed(names),
                 ", found \"",
                 detail::printable(found),
                 "\"",
@@ -169,7 +163,7 @@ std::string usage_error_text(const CLI::App& program, const CLI::ParseError& err
   std::string text = in_our_words(error.what());
   if (!commands.empty() && (extra.empty() || !extra.front().starts_with('-'))) {
     text = concat("expected a command (",
-                  list_of(commands),
+                  detail::listed(commands),
                   "), found ",
                   extra.empty() ? "none" : concat("\"", detail::printable(extra.front()), "\""),
                   extra.empty() ? "" : did_you_mean(extra.front(), commands));

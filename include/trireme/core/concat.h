@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <locale>
 #include <sstream>
 #include <string>
@@ -67,6 +68,16 @@ std::string concat(std::type_identity_t<Sentence<kGaps>> sentence,
   }
   out << rest;
   return out.str();
+}
+
+// "a, b, c": what `text` makes of each value.
+template <class Values, class Text = std::identity>
+std::string listed(const Values& values, const Text& text = {}, std::string_view between = ", ") {
+  std::string all;
+  for (const auto& value : values) {
+    all += concat(all.empty() ? "" : between, std::invoke(text, value));
+  }
+  return all;
 }
 
 }  // namespace trireme::detail

@@ -22,13 +22,12 @@ constexpr std::array<std::pair<std::string_view, Algorithm>, 6> kNames = {{
 }  // namespace
 
 Algorithm algorithm_named(std::string_view name, const std::string& where) {
-  std::string known;
   for (const auto& [known_name, algorithm] : kNames) {
     if (name == known_name) {
       return algorithm;
     }
-    known += concat(known.empty() ? "" : ", ", known_name);
   }
+  const std::string known = listed(kNames, [](const auto& each) { return each.first; });
   throw ConfigError(concat(where, ": expected one of ", known, "; found \"", name, "\""));
 }
 

@@ -75,10 +75,7 @@ void OperationQueue::check(Goal& goal, const Deadline& deadline, bool look_at_an
   }
   const auto missing = goal.missing();
   if (deadline.passed_by(backend_->grace(missing)) && !advance()) {
-    std::string names;
-    for (const int peer : missing) {
-      names += concat(names.empty() ? "" : ", ", backend_->name(peer));
-    }
+    const std::string names = listed(missing, [&](int peer) { return backend_->name(peer); });
     fail(CommError(CommError::Reason::kTimeout,
                    missing.empty() ? -1 : missing.front(),
                    concat("waited ",

@@ -50,10 +50,9 @@ std::vector<std::string> places_of(const std::string& name) {
 // A function of a module, which stays loaded for good: neither UCX nor MPI can be unloaded.
 template <class Function>
 Function load(const std::string& name, const char* function, const std::string& missing) {
-  std::string tried;
-  for (const std::string& place : places_of(name)) {
+  const std::vector<std::string> places = places_of(name);
+  for (const std::string& place : places) {
     if (access(place.c_str(), R_OK) != 0) {
-      tried += concat(tried.empty() ? "" : ", ", place);
       continue;
     }
     // MPI loads parts of its own, which look for its symbols among everyone's.
@@ -63,7 +62,8 @@ Function load(const std::string& name, const char* function, const std::string& 
     TRIREME_CHECK(found != nullptr, place, " is not such a module of Trireme (", function, ")");
     return found;
   }
-  throw ConfigError(concat("there is no module ", name, " (looked for ", tried, "): ", missing));
+  throw ConfigError(
+      concat("there is no module ", name, " (looked for ", listed(places), "): ", missing));
 }
 
 // What UCX reads when it is loaded; what the user has set counts.

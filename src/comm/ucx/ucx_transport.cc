@@ -107,10 +107,7 @@ class UcxTransport final : public Transport {
   int size() const override { return options_.size; }
 
   std::string description() const override {
-    std::string names;
-    for (const std::string& interface : options_.interfaces) {
-      names += concat(names.empty() ? "" : ", ", interface);
-    }
+    const std::string names = listed(options_.interfaces);
     return concat("UCX ", ucx_version(), names.empty() ? "" : " over ", names);
   }
 

@@ -148,7 +148,7 @@ void EngineBase::deal(const std::vector<std::int64_t>& micro_batches) {
   check_same_on_all_ranks(
       *e.ranks,
       "what deal() was given",
-      {detail::listed(micro_batches, [](std::int64_t count) { return detail::concat(count); })},
+      {detail::listed_or_none(micro_batches)},
       "give every rank the same numbers, such as those that one rank measured and broadcast");
   for (const std::int64_t count : micro_batches) {
     TRIREME_CHECK(count >= 0, "deal(): a rank cannot compute ", count, " micro-batches");

@@ -27,7 +27,7 @@ void ModelMove::take(std::size_t unit) {
 void ModelMove::give_back() {
   const Unwatched guard;
   const at::NoGradGuard no_grad;
-  std::string lost;
+  std::vector<std::string> lost;
   std::string why;
   const auto settle = [&] {
     try {
@@ -46,7 +46,7 @@ void ModelMove::give_back() {
     try {
       parameter.tensor.set_data(originals_[i].defined() ? originals_[i] : parts_.whole(i));
     } catch (const std::exception& error) {
-      lost += concat(lost.empty() ? "" : ", ", parameter.name);
+      lost.push_back(parameter.name);
       why = error.what();
     }
   }
@@ -55,7 +55,7 @@ void ModelMove::give_back() {
     log(LogLevel::kError,
         concat("an engine could not be built, and these parameters of its model could not be given "
                "back: ",
-               lost,
+               listed(lost),
                " (",
                why,
                "): build the model again"));

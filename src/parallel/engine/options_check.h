@@ -17,13 +17,9 @@ void check_options(const EngineOptions& options);
 std::vector<std::string> settings_of(const EngineOptions& options, const Optimizer& optimizer);
 
 // "1, 2, 3", or "none".
-template <class Values, class Text>
-std::string listed(const Values& values, const Text& text) {
-  std::string all;
-  for (const auto& value : values) {
-    all += concat(all.empty() ? "" : ", ", text(value));
-  }
-  return all.empty() ? "none" : all;
+template <class Values, class Text = std::identity>
+std::string listed_or_none(const Values& values, const Text& text = {}) {
+  return values.empty() ? "none" : listed(values, text);
 }
 
 }  // namespace trireme::detail
