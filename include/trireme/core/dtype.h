@@ -59,47 +59,31 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
+template <Dtype kDtype>
+struct DtypeIs {
+  static constexpr Dtype kValue = kDtype;
+};
 template <class T>
 struct DtypeOf;
 template <>
-struct DtypeOf<float> {
-  static constexpr Dtype kValue = Dtype::kFloat32;
-};
+struct DtypeOf<float> : DtypeIs<Dtype::kFloat32> {};
 template <>
-struct DtypeOf<double> {
-  static constexpr Dtype kValue = Dtype::kFloat64;
-};
+struct DtypeOf<double> : DtypeIs<Dtype::kFloat64> {};
 template <>
-struct DtypeOf<Half> {
-  static constexpr Dtype kValue = Dtype::kFloat16;
-};
+struct DtypeOf<Half> : DtypeIs<Dtype::kFloat16> {};
 template <>
-struct DtypeOf<BFloat16> {
-  static constexpr Dtype kValue = Dtype::kBFloat16;
-};
+struct DtypeOf<BFloat16> : DtypeIs<Dtype::kBFloat16> {};
 template <>
-struct DtypeOf<std::int32_t> {
-  static constexpr Dtype kValue = Dtype::kInt32;
-};
+struct DtypeOf<std::int32_t> : DtypeIs<Dtype::kInt32> {};
 template <>
-struct DtypeOf<std::int64_t> {
-  static constexpr Dtype kValue = Dtype::kInt64;
-};
+struct DtypeOf<std::int64_t> : DtypeIs<Dtype::kInt64> {};
 template <>
-struct DtypeOf<std::uint8_t> {
-  static constexpr Dtype kValue = Dtype::kUint8;
-};
+struct DtypeOf<std::uint8_t> : DtypeIs<Dtype::kUint8> {};
 template <>
-struct DtypeOf<std::int8_t> {
-  static constexpr Dtype kValue = Dtype::kInt8;
-};
+struct DtypeOf<std::int8_t> : DtypeIs<Dtype::kInt8> {};
 template <>
-struct DtypeOf<std::int16_t> {
-  static constexpr Dtype kValue = Dtype::kInt16;
-};
+struct DtypeOf<std::int16_t> : DtypeIs<Dtype::kInt16> {};
 template <>
-struct DtypeOf<bool> {
-  static constexpr Dtype kValue = Dtype::kBool;
-};
+struct DtypeOf<bool> : DtypeIs<Dtype::kBool> {};
 
 }  // namespace trireme
