@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "checkpoint/manifest_checks.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/core/printed.h"
 
 namespace trireme::detail {
 namespace {
@@ -26,9 +26,7 @@ constexpr auto kFirstPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(20);
 
 std::string rank_name(int rank) {
-  char name[32];
-  std::snprintf(name, sizeof(name), "rank-%05d", rank);
-  return name;
+  return printed("rank-%05d", rank);
 }
 
 std::string text_of(const std::string& path) {

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <ctime>
 #include <exception>
 #include <filesystem>
@@ -27,6 +26,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
 #include "trireme/core/log.h"
+#include "trireme/core/printed.h"
 
 namespace trireme {
 namespace {
@@ -53,9 +53,7 @@ double seconds_since(Time::time_point begin) {
 }
 
 std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f s", seconds);
-  return text;
+  return detail::printed("%.2f s", seconds);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 #include "doctor/precision_check.h"
 
-#include <cstdio>
-
 #include "trireme/core/error.h"
+#include "trireme/core/printed.h"
 
 namespace trireme::detail {
 namespace {
@@ -17,13 +16,8 @@ Finding check_precisions(const Versions& versions) {
     return finding;
   }
   const auto in_words = [](const char* type, double slowdown) {
-    char text[64];
-    std::snprintf(text,
-                  sizeof(text),
-                  slowdown < 1 ? "%s %.1f times as fast" : "%s takes %.1f times as long",
-                  type,
-                  slowdown < 1 ? 1 / slowdown : slowdown);
-    return std::string(text);
+    return slowdown < 1 ? printed("%s %.1f times as fast", type, 1 / slowdown)
+                        : printed("%s takes %.1f times as long", type, slowdown);
   };
   finding.value = concat(in_words("bfloat16", versions.bfloat16_slowdown),
                          ", ",

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iterator>
+
+#include "trireme/core/printed.h"
 
 namespace trireme::detail {
 
 std::string number_text(double value) {
-  char text[64];
   const double size = std::abs(value);
   const int digits = size > 0 ? 2 - static_cast<int>(std::floor(std::log10(size))) : 0;
-  std::snprintf(text, sizeof(text), "%.*f", std::clamp(digits, 0, 9), value);
-  return text;
+  return printed("%.*f", std::clamp(digits, 0, 9), value);
 }
 
 std::string bytes_text(std::uint64_t bytes) {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
 #include <numeric>
 #include <set>
 
 #include "trireme/core/error.h"
 #include "trireme/core/printable.h"
+#include "trireme/core/printed.h"
 
 namespace trireme {
 namespace {
@@ -89,15 +89,11 @@ bool all_differ(const std::vector<std::string>& texts) {
 }
 
 std::string score_columns(const ClassScores& of) {
-  char text[96];
-  std::snprintf(text,
-                sizeof(text),
-                "  %9.4f  %9.4f  %9.4f  %9lld",
-                of.precision,
-                of.recall,
-                of.f1,
-                static_cast<long long>(of.support));
-  return text;
+  return detail::printed("  %9.4f  %9.4f  %9.4f  %9lld",
+                         of.precision,
+                         of.recall,
+                         of.f1,
+                         static_cast<long long>(of.support));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "observe/utf8.h"
+#include "trireme/core/printed.h"
 
 namespace trireme {
 namespace {
@@ -17,17 +18,10 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenDraws{100};
 constexpr const char* kEraseToEnd = "\x1b[K";
 
-template <class... Numbers>
-std::string format(const char* pattern, Numbers... numbers) {
-  char text[64];
-  std::snprintf(text, sizeof(text), pattern, numbers...);
-  return text;
-}
-
 // Losses of any size with about five digits: no run should look as if its loss were 0.0000.
 std::string loss_text(double loss) {
   const double size = std::fabs(loss);
-  return format(size != 0 && (size < 1e-3 || size >= 1e5) ? "%.3e" : "%.4f", loss);
+  return detail::printed(size != 0 && (size < 1e-3 || size >= 1e5) ? "%.3e" : "%.4f", loss);
 }
 
 // The number in the largest of `units` (each 1000 of the one before) of which it has at least one,
@@ -35,7 +29,8 @@ std::string loss_text(double loss) {
 template <class Fine>
 std::string scaled_text(double number, std::initializer_list<const char*> units, Fine fine) {
   for (const char* const* unit = units.begin();; ++unit) {
-    const std::string digits = format(fine(number, unit - units.begin()) ? "%.1f" : "%.0f", number);
+    const std::string digits =
+        detail::printed(fine(number, unit - units.begin()) ? "%.1f" : "%.0f", number);
     if (unit + 1 == units.end() || std::fabs(std::strtod(digits.c_str(), nullptr)) < 1000) {
       return digits + *unit;
     }
@@ -71,10 +66,10 @@ std::string duration_text(double seconds) {
   constexpr long long kHour = 3600;
   constexpr long long kDay = 24 * kHour;
   if (all >= 2 * kDay) {
-    return format("%lld days", (all + kDay / 2) / kDay);
+    return detail::printed("%lld days", (all + kDay / 2) / kDay);
   }
-  return all >= kHour ? format("%lld:%02lld:%02lld", all / kHour, all / 60 % 60, all % 60)
-                      : format("%lld:%02lld", all / 60, all % 60);
+  return all >= kHour ? detail::printed("%lld:%02lld:%02lld", all / kHour, all / 60 % 60, all % 60)
+                      : detail::printed("%lld:%02lld", all / 60, all % 60);
 }
 
 std::string megabytes_text(std::int64_t bytes) {
@@ -100,7 +95,7 @@ std::string progress_text(const Progress& progress) {
     text += "/" + std::to_string(progress.steps);
   }
   text += "  loss " + loss_text(progress.loss);
-  text += "  lr " + format("%.1e", progress.learning_rate);
+  text += "  lr " + detail::printed("%.1e", progress.learning_rate);
   if (progress.per_second > 0) {
     text += "  " + count_text(progress.per_second) + " " + progress.unit + "/s";
   }

@@ -4,6 +4,7 @@
 #include "ckpt.h"
 #include "trireme/checkpoint/compare.h"
 #include "trireme/core/error.h"
+#include "trireme/core/printed.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::tools {
@@ -33,8 +34,7 @@ std::string text_of(const TensorDifference& each) {
     text += ": " + each.form;
   }
   if (each.differing > 0) {
-    char largest[32];
-    std::snprintf(largest, sizeof(largest), "%.6g", each.largest);
+    const std::string largest = detail::printed("%.6g", each.largest);
     text +=
         concat(": ", each.differing, " of ", each.numel, " elements differ, by at most ", largest);
   }

@@ -1,13 +1,13 @@
 #include "comparison_report.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
 #include "number_text.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/core/printed.h"
 #include "trireme/core/table.h"
 #include "trireme/observe/progress_line.h"
 
@@ -75,9 +75,7 @@ std::string metrics_text(const Comparison& comparison) {
 }
 
 std::string percent_text(std::optional<double> share) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %%", 100 * share.value_or(0));
-  return share ? text : "-";
+  return share ? detail::printed("%.1f %%", 100 * *share) : "-";
 }
 
 std::string bytes_text(std::optional<double> bytes) {
@@ -96,27 +94,20 @@ std::string speed_verdict(const ComparedSpeed& speed) {
   }
   const bool b_is_faster = speed.log_ratio.mean > 0;
   const Interval ratio = speed.ratio95();
-  char text[128];
-  std::snprintf(text,
-                sizeof(text),
-                "%s is %.2f times as fast (95 %% interval %.2f to %.2f), ",
-                b_is_faster ? "B" : "A",
-                b_is_faster ? speed.ratio() : 1 / speed.ratio(),
-                b_is_faster ? ratio.low : 1 / ratio.high,
-                b_is_faster ? ratio.high : 1 / ratio.low);
-  return text + steps;
+  return detail::printed("%s is %.2f times as fast (95 %% interval %.2f to %.2f), ",
+                         b_is_faster ? "B" : "A",
+                         b_is_faster ? speed.ratio() : 1 / speed.ratio(),
+                         b_is_faster ? ratio.low : 1 / ratio.high,
+                         b_is_faster ? ratio.high : 1 / ratio.low) +
+         steps;
 }
 
 std::string scaling_text(const Scaling& scaling) {
-  char text[96];
-  std::snprintf(text,
-                sizeof(text),
-                "\n  %g ranks reach %.0f %% of %g times the speed of %g\n",
-                scaling.many,
-                100 * scaling.efficiency,
-                scaling.many / scaling.few,
-                scaling.few);
-  return text;
+  return detail::printed("\n  %g ranks reach %.0f %% of %g times the speed of %g\n",
+                         scaling.many,
+                         100 * scaling.efficiency,
+                         scaling.many / scaling.few,
+                         scaling.few);
 }
 
 // "21.4k tokens/s".

@@ -3,20 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
 
 #include "trireme/core/error.h"
+#include "trireme/core/printed.h"
 
 namespace trireme::tools {
 namespace {
-
-template <class... Numbers>
-std::string format(const char* pattern, Numbers... numbers) {
-  char text[64];
-  std::snprintf(text, sizeof(text), pattern, numbers...);
-  return text;
-}
 
 template <std::size_t N>
 bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
@@ -25,7 +18,7 @@ bool is_one_of(const std::array<std::string_view, N>& names, std::string_view na
 
 // In units that are shown: percent for shares.
 std::string plain_text(const std::string& metric, double value) {
-  return is_share(metric) ? format("%.2f", 100 * value) : format("%.4g", value);
+  return is_share(metric) ? detail::printed("%.2f", 100 * value) : detail::printed("%.4g", value);
 }
 
 std::string chance_text(double p_value) {
@@ -34,7 +27,7 @@ std::string chance_text(double p_value) {
   }
   const bool rare = p_value < 0.0995;
   const double of = rare ? 1000 : 100;
-  return format("about %.0f of %.0f", std::min(of, std::round(p_value * of)), of);
+  return detail::printed("about %.0f of %.0f", std::min(of, std::round(p_value * of)), of);
 }
 
 // "1.20 points higher (95 % interval 0.80 to 1.60)", seen in the direction of the difference.
@@ -64,7 +57,8 @@ bool is_share(const std::string& metric) {
 }
 
 std::string value_text(const std::string& metric, double value) {
-  return is_share(metric) ? format("%.2f %%", 100 * value) : format("%.5g", value);
+  return is_share(metric) ? detail::printed("%.2f %%", 100 * value)
+                          : detail::printed("%.5g", value);
 }
 
 std::string difference_text(const std::string& metric, double difference) {
@@ -79,7 +73,7 @@ std::string interval_text(const std::string& metric, const Interval& interval) {
 }
 
 std::string p_text(double p_value) {
-  return std::isnan(p_value) ? "-" : p_value < 0.001 ? "< 0.001" : format("%.3f", p_value);
+  return std::isnan(p_value) ? "-" : p_value < 0.001 ? "< 0.001" : detail::printed("%.3f", p_value);
 }
 
 Verdict verdict_on(const std::string& metric,
