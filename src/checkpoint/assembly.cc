@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "checkpoint/checksum.h"
 #include "checkpoint/durable.h"
 #include "checkpoint/manifest_checks.h"
 #include "trireme/core/error.h"

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "trireme/core/error.h"
 #include "trireme/shard/state_view.h"

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "checkpoint/header_members.h"
 #include "checkpoint/safetensors_format.h"

@@ -1,6 +1,5 @@
 #include "doctor/ask_program.h"
 
-#include <algorithm>
 #include <cerrno>
 
 #include <fcntl.h>

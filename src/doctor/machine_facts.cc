@@ -5,7 +5,6 @@
 #include <fstream>
 #include <locale>
 #include <sstream>
-#include <utility>
 
 #include <sys/statvfs.h>
 #include <sys/syscall.h>

@@ -9,7 +9,6 @@
 #include <torch/nn/functional/loss.h>
 
 #include "models/makers.h"
-#include "trireme/core/error.h"
 #include "trireme/core/random.h"
 #include "trireme/models/recompute.h"
 

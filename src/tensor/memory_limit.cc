@@ -1,6 +1,5 @@
 #include "trireme/tensor/memory_limit.h"
 
-#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <mutex>

@@ -4,7 +4,6 @@
 #include "checkpoint_place.h"
 #include "ckpt.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
-#include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::tools {

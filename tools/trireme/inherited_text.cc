@@ -3,7 +3,6 @@
 #include <cerrno>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "trireme/core/error.h"
 #include "trireme/core/file_write.h"

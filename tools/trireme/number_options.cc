@@ -1,7 +1,6 @@
 #include "number_options.h"
 
 #include "trireme/core/environment.h"
-#include "trireme/core/error.h"
 
 namespace trireme::tools {
 namespace {

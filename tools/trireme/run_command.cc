@@ -4,7 +4,6 @@
 #include "commands.h"
 #include "machine_options.h"
 #include "number_options.h"
-#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 

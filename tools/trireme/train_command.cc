@@ -6,8 +6,6 @@
 #include <memory>
 #include <set>
 
-#include <unistd.h>
-
 #include "commands.h"
 #include "inherited_text.h"
 #include "machine_options.h"

@@ -3,7 +3,6 @@
 // jobs that ask for it.
 
 #include <cstring>
-#include <vector>
 
 #include "comm/algo/algorithms.h"
 #include "comm/algo/pieces.h"

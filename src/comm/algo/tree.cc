@@ -1,6 +1,5 @@
 // A broadcast down a binomial tree, in pieces: a rank passes a piece on while the next one comes.
 
-#include <cstring>
 #include <vector>
 
 #include "comm/algo/algorithms.h"

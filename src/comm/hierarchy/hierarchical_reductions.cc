@@ -1,5 +1,3 @@
-#include <cstring>
-#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>

@@ -7,8 +7,6 @@
 #include "comm/queue/failure_report.h"
 #include "comm/queue/pending.h"
 #include "trireme/comm/window.h"
-#include "trireme/core/index.h"
-#include "trireme/core/log.h"
 
 namespace trireme::detail {
 

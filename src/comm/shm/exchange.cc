@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "comm/order/copy_bytes.h"
 #include "comm/order/matching.h"

@@ -1,7 +1,6 @@
 #include "comm/shm/shm_backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <locale>
 #include <sstream>
 

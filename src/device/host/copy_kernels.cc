@@ -7,8 +7,6 @@
 #include <hwy/highway.h>
 // clang-format on
 
-#include <cstring>
-
 #include "device/host/copy_kernels.h"
 
 HWY_BEFORE_NAMESPACE();

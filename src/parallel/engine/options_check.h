@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/core/error.h"
+#include "trireme/core/concat.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/options.h"
 

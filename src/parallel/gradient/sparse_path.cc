@@ -1,7 +1,6 @@
 #include "parallel/gradient/sparse_path.h"
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
 
 #include <ATen/ops/empty.h>
