@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <thread>
-#include <type_traits>
 
 namespace trireme::device {
 
@@ -42,27 +41,6 @@ std::int64_t Term::next_change(std::int64_t element, std::int64_t end) const {
     }
   }
   return end;
-}
-
-UpdateArrays UpdateArrays::part(std::int64_t first, std::int64_t count) const {
-  const auto moved = [&](auto* from, Dtype of) {
-    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(from)>>,
-                                    const std::byte,
-                                    std::byte>;
-    return from == nullptr
-               ? nullptr
-               : static_cast<Byte*>(from) + static_cast<std::size_t>(first) * dtype_bytes(of);
-  };
-  UpdateArrays part = *this;
-  part.numel = count;
-  part.parameter = moved(parameter, dtype);
-  part.gradient = moved(gradient, dtype);
-  for (void*& state : part.states) {
-    state = moved(state, dtype);
-  }
-  part.low = moved(low, low_dtype);
-  part.result = moved(result, dtype);
-  return part;
 }
 
 void Stream::add(const Span& sums, const ConstSpan& terms, bool first) {

@@ -6,7 +6,6 @@
 #include "device/event.h"
 #include "device/product.h"
 #include "device/sum_chain.h"
-#include "device/update.h"
 #include "trireme/core/span.h"
 #include "trireme/device/square_sum.h"
 
@@ -30,7 +29,6 @@ using NotFinite = std::uint32_t;
 //   ...                                             // the communicator starts when it has passed
 //   stream.wait(summed);                            // what follows reads the sums
 //   stream.squares(sums, quanta, scaling, &sum);
-//   stream.update(kAdam, &constants, arrays);
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -66,16 +64,8 @@ class Stream {
                        const Scaling& scaling,
                        SquareSum* sum) = 0;
 
-  // --- updates
+  // --- matrices
 
-  virtual void update(const UpdateRule& rule,
-                      const void* constants,
-                      const UpdateArrays& arrays) = 0;
-  // As `update`, but of its result only the squares are kept: states move, the parameter does not.
-  virtual void measure(const UpdateRule& rule,
-                       const void* constants,
-                       const UpdateArrays& arrays,
-                       const UpdateMeasure& measure) = 0;
   virtual void multiply(const Product& product) = 0;
 
   // sums += terms, in the precision of the sums: a link of the chain that `reduce` makes. Where

@@ -1,17 +1,15 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 #include "trireme/core/dtype.h"
-#include "trireme/device/square_sum.h"
-
-// Update rules, as a device sees them: a formula for one element, and arrays to go over.
 
 namespace trireme::device {
 
-// The memory of one pass, all of the same length.
+// The memory of one pass of an update rule, all of the same length. The rule is a formula for one
+// element: (parameter, gradient, states) -> (result, states); update_pass-inl.h says how it is
+// written, once for all devices.
 struct UpdateArrays {
   static constexpr int kMostStates = 3;
 
@@ -23,26 +21,6 @@ struct UpdateArrays {
   std::array<void*, kMostStates> states{};
   void* low = nullptr;     // where the result also goes, rounded to `low_dtype`; or nowhere
   void* result = nullptr;  // where the result goes; null: it is the parameter's new value
-
-  // Elements [first, first + count) of all of them.
-  UpdateArrays part(std::int64_t first, std::int64_t count) const;
-};
-
-// A formula for one element: (parameter, gradient, states) -> (result, states). It is written once
-// (update_pass-inl.h says how), and each device compiles it; the host's is a function, others look
-// theirs up by name. `constants` are the rule's own, read before the call returns.
-struct UpdateRule {
-  const char* name;
-  void (*on_host)(const UpdateArrays& arrays, const void* constants);
-  std::size_t constants_bytes;
-};
-
-// What `Stream::measure` adds to.
-struct UpdateMeasure {
-  SquareQuanta parameter_quanta;
-  SquareQuanta result_quanta;
-  SquareSum* parameter;  // sum of squares of the parameter, as it was
-  SquareSum* result;     // and of the rule's result
 };
 
 }  // namespace trireme::device

@@ -42,8 +42,6 @@ HWY_AFTER_NAMESPACE();
 
 #include <gtest/gtest.h>
 
-#include "device/stream.h"
-#include "support/late_device.h"
 #include "support/reference.h"
 
 namespace trireme::by_vectors {
@@ -105,23 +103,8 @@ namespace trireme {
 namespace {
 
 using device::UpdateArrays;
-using device::UpdateRule;
 
 constexpr MadeUpConstants kConstants{0.1, 0.9};
-
-const UpdateRule kRule{"made_up",
-                       [](const UpdateArrays& arrays, const void* constants) {
-                         by_vectors::update_made_up(
-                             arrays, *static_cast<const MadeUpConstants*>(constants));
-                       },
-                       sizeof(MadeUpConstants)};
-
-const UpdateRule kLook{"made_up_look",
-                       [](const UpdateArrays& arrays, const void* constants) {
-                         by_vectors::look_made_up(arrays,
-                                                  *static_cast<const MadeUpConstants*>(constants));
-                       },
-                       sizeof(MadeUpConstants)};
 
 // Everything that an update touches, with a guard element on both sides.
 template <class T>
@@ -178,7 +161,7 @@ void expect_formula(std::int64_t numel, Dtype low_dtype, bool low) {
   UpdateArrays arrays = memory.arrays();
   arrays.low_dtype = low_dtype;
   arrays.low = low ? memory.low.data() + 1 : nullptr;
-  device::host().update(kRule, &kConstants, arrays);
+  by_vectors::update_made_up(arrays, kConstants);
   const auto same = [&](const std::vector<T>& found, const std::vector<T>& wanted) {
     return std::memcmp(found.data(), wanted.data(), found.size() * sizeof(T)) == 0;
   };
@@ -206,7 +189,7 @@ TEST(Update, CanLeaveEverythingAsItIsAndPutItsResultElsewhere) {
     std::vector<float> result(static_cast<std::size_t>(numel) + 1, -1.0F);
     UpdateArrays arrays = memory.arrays();
     arrays.result = result.data();
-    device::host().update(kLook, &kConstants, arrays);
+    by_vectors::look_made_up(arrays, kConstants);
     const by_elements::MadeUpLook<float> look(kConstants);
     for (std::size_t i = 0; i < static_cast<std::size_t>(numel); ++i) {
       float a = before.a[i + 1];
@@ -216,66 +199,6 @@ TEST(Update, CanLeaveEverythingAsItIsAndPutItsResultElsewhere) {
     EXPECT_EQ(memory.parameter, before.parameter);
     EXPECT_EQ(memory.a, before.a);
   }
-}
-
-TEST(Measure, AddsTheSquaresOfTheParameterAndOfTheResult) {
-  constexpr std::int64_t kNumel = 5000;  // more than a block
-  Memory<float> memory(kNumel);
-  Memory<float> moved(kNumel);
-  std::vector<float> result(kNumel);
-  UpdateArrays arrays = moved.arrays();
-  arrays.result = result.data();
-  device::host().update(kRule, &kConstants, arrays);
-  const ConstSpan parameter(memory.parameter.data() + 1, kNumel, Dtype::kFloat32);
-  double most = 0;
-  device::host().largest(parameter, {}, &most);
-  double most_result = 0;
-  device::host().largest(result, {}, &most_result);
-  const SquareQuanta quanta = SquareQuanta::of(most, kNumel);
-  const SquareQuanta result_quanta = SquareQuanta::of(most_result, kNumel);
-  SquareSum expected;
-  SquareSum expected_result;
-  device::host().squares(parameter, quanta, {}, &expected);
-  device::host().squares(result, result_quanta, {}, &expected_result);
-  SquareSum sum;
-  SquareSum result_sum;
-  const std::vector<float> before = memory.parameter;
-  device::host().measure(
-      kRule, &kConstants, memory.arrays(), {quanta, result_quanta, &sum, &result_sum});
-  EXPECT_EQ(sum.coarse, expected.coarse);
-  EXPECT_EQ(sum.fine, expected.fine);
-  EXPECT_EQ(result_sum.coarse, expected_result.coarse);
-  EXPECT_EQ(result_sum.fine, expected_result.fine);
-  EXPECT_EQ(memory.parameter, before);
-  EXPECT_EQ(memory.a, moved.a) << "the rule moves its states";
-  EXPECT_EQ(memory.c, moved.c);
-}
-
-TEST(Update, ReadsItsConstantsBeforeTheCallReturns) {
-  testing::WithLateDevice with;
-  with.stream().pause();
-  Memory<float> late(20);
-  Memory<float> host(20);
-  MadeUpConstants constants = kConstants;
-  with.stream().update(kRule, &constants, late.arrays());
-  constants = {};
-  with.stream().resume();
-  ASSERT_TRUE(with.stream().record().wait(Deadline(std::chrono::minutes(1))));
-  device::host().update(kRule, &kConstants, host.arrays());
-  EXPECT_EQ(late.parameter, host.parameter);
-}
-
-TEST(UpdateArrays, HavePartsOfAllThatIsThere) {
-  Memory<float> memory(10);
-  UpdateArrays arrays = memory.arrays();
-  arrays.low = memory.low.data();
-  const UpdateArrays part = arrays.part(3, 4);
-  EXPECT_EQ(part.numel, 4);
-  EXPECT_EQ(part.parameter, memory.parameter.data() + 4);
-  EXPECT_EQ(part.gradient, memory.gradient.data() + 4);
-  EXPECT_EQ(part.states[2], memory.c.data() + 4);
-  EXPECT_EQ(part.low, memory.low.data() + 3);
-  EXPECT_EQ(part.result, nullptr);
 }
 
 }  // namespace

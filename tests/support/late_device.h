@@ -86,21 +86,6 @@ class LateStream final : public device::Stream {
                SquareSum* sum) override {
     push([=] { device::host().squares(here(data), quanta, scaling, sum); });
   }
-  void update(const device::UpdateRule& rule,
-              const void* constants,
-              const device::UpdateArrays& arrays) override {
-    push([rule, arrays, kept = bytes_of(rule, constants)] {
-      device::host().update(rule, kept.data(), arrays);
-    });
-  }
-  void measure(const device::UpdateRule& rule,
-               const void* constants,
-               const device::UpdateArrays& arrays,
-               const device::UpdateMeasure& measure) override {
-    push([rule, arrays, measure, kept = bytes_of(rule, constants)] {
-      device::host().measure(rule, kept.data(), arrays, measure);
-    });
-  }
   void multiply(const device::Product& product) override {
     push([product] { device::host().multiply(product); });
   }
@@ -141,11 +126,6 @@ class LateStream final : public device::Stream {
   static ConstSpan here(const ConstSpan& span) {
     return {span.bytes(), span.numel(), span.dtype(), span.owner()};
   }
-  static std::vector<std::byte> bytes_of(const device::UpdateRule& rule, const void* constants) {
-    const auto* bytes = static_cast<const std::byte*>(constants);
-    return {bytes, bytes + rule.constants_bytes};
-  }
-
   void push(std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));

@@ -12,8 +12,6 @@
 namespace trireme::device {
 namespace {
 
-constexpr std::int64_t kMeasured = 2048;  // elements whose results stay in the nearest cache
-
 void check_here(const ConstSpan& data) {
   TRIREME_ASSERT(
       data.device().is_host(), "the host cannot work on memory of ", device_name(data.device()));
@@ -140,26 +138,6 @@ void HostStream::squares(const ConstSpan& data,
   check_here(data);
   check_exact(data.dtype());
   sum->add(sum_squares(data.dtype(), data.bytes(), count_of(data), quanta, scaling));
-}
-
-void HostStream::update(const UpdateRule& rule, const void* constants, const UpdateArrays& arrays) {
-  rule.on_host(arrays, constants);
-}
-
-void HostStream::measure(const UpdateRule& rule,
-                         const void* constants,
-                         const UpdateArrays& arrays,
-                         const UpdateMeasure& measure) {
-  alignas(64) std::byte result[kMeasured * sizeof(double)];
-  for (std::int64_t first = 0; first < arrays.numel; first += kMeasured) {
-    UpdateArrays part = arrays.part(first, std::min(kMeasured, arrays.numel - first));
-    part.low = nullptr;
-    part.result = result;
-    rule.on_host(part, constants);
-    const ConstSpan parameter(part.parameter, part.numel, part.dtype);
-    squares(parameter, measure.parameter_quanta, {}, measure.parameter);
-    squares(ConstSpan(result, part.numel, part.dtype), measure.result_quanta, {}, measure.result);
-  }
 }
 
 void HostStream::multiply(const Product& product) {

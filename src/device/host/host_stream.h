@@ -20,11 +20,6 @@ class HostStream final : public Stream {
                const SquareQuanta& quanta,
                const Scaling& scaling,
                SquareSum* sum) override;
-  void update(const UpdateRule& rule, const void* constants, const UpdateArrays& arrays) override;
-  void measure(const UpdateRule& rule,
-               const void* constants,
-               const UpdateArrays& arrays,
-               const UpdateMeasure& measure) override;
   void multiply(const Product& product) override;
 };
 

@@ -132,7 +132,7 @@ Arrays<T> arrays_of(const UpdateArrays& arrays) {
           static_cast<T*>(arrays.result != nullptr ? arrays.result : arrays.parameter)};
 }
 
-// What an UpdateRule's function does: Rule<T>(constants...) over the arrays.
+// Rule<T>(constants...) over the arrays.
 template <template <class> class Rule, int kStates, class... Constants>
 void update_with(const UpdateArrays& arrays, const Constants&... constants) {
   using detail::HWY_NAMESPACE::Brain;
