@@ -111,15 +111,10 @@ void put_at(Dtype dtype, std::byte* to, std::int64_t i, double value) {
   }
 }
 
-bool is_floating(Dtype dtype) {
-  return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64 || dtype == Dtype::kFloat16 ||
-         dtype == Dtype::kBFloat16;
-}
-
 }  // namespace
 
 bool can_convert(Dtype from, Dtype to) {
-  return from == to || (is_floating(from) && is_floating(to));
+  return from == to || (is_float(from) && is_float(to));
 }
 
 void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, std::int64_t numel) {

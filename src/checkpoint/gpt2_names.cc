@@ -106,11 +106,7 @@ bool is_mask(const std::string& name) {
 }
 
 std::string text_of(const Shape& shape) {
-  std::string text = "[";
-  for (const std::int64_t size : shape) {
-    text += concat(text.size() > 1 ? ", " : "", size);
-  }
-  return text + "]";
+  return "[" + detail::listed(shape) + "]";
 }
 
 // A source's tensors by the names that a side calls them.
