@@ -50,11 +50,11 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
                  "Algorithm of collectives between machines: auto, direct, ring, tree, doubling or "
                  "aggregator")
       ->type_name("NAME");
-  add_optional_count(app,
-                     "--sum-group",
-                     launch.sum_group,
-                     "Sum groups of this many ranks first; use the number of ranks per machine for "
-                     "less traffic between machines (default: 1)");
+  add_count(app,
+            "--sum-group",
+            launch.sum_group,
+            "Sum groups of this many ranks first; use the number of ranks per machine for "
+            "less traffic between machines (default: 1)");
 }
 
 }  // namespace trireme::tools

@@ -19,25 +19,21 @@ int count_from(const std::string& name, const std::string& text) {
 
 }  // namespace
 
+template <class Count>
 CLI::Option* add_count(CLI::App& app,
                        const std::string& name,
-                       int& value,
+                       Count& value,
                        const std::string& help) {
   return app
       .add_option_function<std::string>(
           name, [name, &value](const std::string& text) { value = count_from(name, text); }, help)
       ->type_name("N");
 }
-
-CLI::Option* add_optional_count(CLI::App& app,
-                                const std::string& name,
-                                std::optional<int>& value,
-                                const std::string& help) {
-  return app
-      .add_option_function<std::string>(
-          name, [name, &value](const std::string& text) { value = count_from(name, text); }, help)
-      ->type_name("N");
-}
+template CLI::Option* add_count(CLI::App&, const std::string&, int&, const std::string&);
+template CLI::Option* add_count(CLI::App&,
+                                const std::string&,
+                                std::optional<int>&,
+                                const std::string&);
 
 CLI::Option* add_optional_seconds(CLI::App& app,
                                   const std::string& name,

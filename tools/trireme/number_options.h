@@ -9,12 +9,12 @@
 
 namespace trireme::tools {
 
-// A whole number from 1 on.
-CLI::Option* add_count(CLI::App& app, const std::string& name, int& value, const std::string& help);
-CLI::Option* add_optional_count(CLI::App& app,
-                                const std::string& name,
-                                std::optional<int>& value,
-                                const std::string& help);
+// A whole number from 1 on; `value` is an int, or an optional one.
+template <class Count>
+CLI::Option* add_count(CLI::App& app,
+                       const std::string& name,
+                       Count& value,
+                       const std::string& help);
 // Seconds above 0, fractions allowed.
 CLI::Option* add_optional_seconds(CLI::App& app,
                                   const std::string& name,

@@ -56,10 +56,10 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       "each other in time, 128 + N ended by signal N.");
   add_count(
       *run, "-n,--ranks", options->ranks, "Number of ranks to start on this machine (required)");
-  add_optional_count(*run,
-                     "--threads",
-                     options->threads,
-                     "Threads per rank (default: its share of the processors)");
+  add_count(*run,
+            "--threads",
+            options->threads,
+            "Threads per rank (default: its share of the processors)");
   run->add_option("--log-dir", options->log_dir, "Folder for the ranks' logs and flight records")
       ->type_name("FOLDER");
   add_machine_options(*run, *options);
