@@ -15,15 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
 
 std::int64_t bytes_of(TokenType type) {
-  switch (type) {
-    case TokenType::kByte:
-      return 1;
-    case TokenType::kUint16:
-      return 2;
-    case TokenType::kUint32:
-      return 4;
-  }
-  return 1;
+  return type == TokenType::kByte ? 1 : type == TokenType::kUint16 ? 2 : 4;
 }
 
 // Widens `count` tokens (anywhere in memory: a file has no alignment) and returns the largest.

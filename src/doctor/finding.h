@@ -14,7 +14,10 @@ enum class Verdict {
   kProblem,  // does not work
 };
 
-const char* verdict_name(Verdict verdict);
+constexpr const char* verdict_name(Verdict verdict) {
+  constexpr const char* kNames[] = {"ok", "note", "warning", "problem"};
+  return kNames[static_cast<int>(verdict)];
+}
 
 // What one check has found.
 struct Finding {

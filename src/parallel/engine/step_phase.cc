@@ -24,29 +24,17 @@ constexpr std::pair<Phase, Phase> kTransitions[] = {
 }  // namespace
 
 std::string_view phase_name(Phase phase) {
-  switch (phase) {
-    case kBetweenSteps:
-      return "between steps";
-    case kGathered:
-      return "in a gathered() scope";
-    case kBackward:
-      return "in backward()";
-    case kBackwardDone:
-      return "after backward()";
-    case kAccumulating:
-      return "between micro-batches";
-    case kSummed:
-      return "after the sum of the gradients";
-    case kUpdating:
-      return "in an update";
-    case kBackwardFailed:
-      return "after a backward() that failed";
-    case kHalfLoaded:
-      return "half loaded";
-    case kUnwrapped:
-      return "unwrapped";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"between steps",
+                                         "in a gathered() scope",
+                                         "in backward()",
+                                         "after backward()",
+                                         "between micro-batches",
+                                         "after the sum of the gradients",
+                                         "in an update",
+                                         "after a backward() that failed",
+                                         "half loaded",
+                                         "unwrapped"};
+  return kNames[static_cast<int>(phase)];
 }
 
 bool StepPhase::follows(Phase next, Phase now) {
