@@ -99,15 +99,14 @@ TEST(LostNeighbour, FoundWithoutAnOperationIsToldToTheOtherMachines) {
   const auto body = [&](int rank) {
     alarm(90);
     const auto world = init(testing::options_for(job, rank, kRanks));
-    const auto source = detail::make_machine_source(
-        *world,
-        {4096},
-        4096,
-        [&](std::size_t, std::byte*) {
-          board->steps.fetch_add(1);
-          pause();  // for ever
-        },
-        MemoryLedger::create());
+    const auto source = detail::make_machine_source(*world,
+                                                    {{4096},
+                                                     4096,
+                                                     [&](std::size_t, std::byte*) {
+                                                       board->steps.fetch_add(1);
+                                                       pause();  // for ever
+                                                     },
+                                                     MemoryLedger::create()});
     world->barrier().wait();
     try {
       if (rank == kVictim) {

@@ -54,10 +54,10 @@ std::byte byte_of(std::size_t unit) {
 
 std::unique_ptr<detail::UnitSource> make_source(World& world, detail::FetchUnit fetch) {
   return detail::make_machine_source(world,
-                                     std::vector<std::size_t>(kUnits, kUnitBytes),
-                                     4 * kUnitBytes,
-                                     std::move(fetch),
-                                     MemoryLedger::create());
+                                     {std::vector<std::size_t>(kUnits, kUnitBytes),
+                                      4 * kUnitBytes,
+                                      std::move(fetch),
+                                      MemoryLedger::create()});
 }
 
 // Gets a unit, which is whole, and gives it back.

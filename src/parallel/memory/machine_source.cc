@@ -25,30 +25,25 @@ namespace {
 
 class MachineSource final : public UnitSource {
  public:
-  MachineSource(Communicator& world,
-                std::vector<std::size_t> unit_bytes,
-                std::size_t limit,
-                FetchUnit fetch,
-                std::shared_ptr<MemoryLedger> ledger)
-      : bytes_(std::move(unit_bytes)),
-        fetch_(fetch),
+  MachineSource(Communicator& world, const FetchedUnits& units)
+      : fetch_(units.fetch),
         world_(world),
         machine_(world.machine()),
         neighbours_(meet_neighbours(world)),
-        held_(bytes_.size(), kNowhere),
-        own_(make_private_source(bytes_, limit, std::move(fetch), ledger)) {
+        held_(units.bytes.size(), kNowhere),
+        own_(make_private_source(units)) {
     const std::size_t page = SharedBuffer::page_bytes();
     const std::size_t largest =
-        bytes_.empty() ? 0 : *std::max_element(bytes_.begin(), bytes_.end());
+        units.bytes.empty() ? 0 : *std::max_element(units.bytes.begin(), units.bytes.end());
     place_bytes_ = (largest + page - 1) / page * page;
-    places_ = std::clamp<std::size_t>(largest == 0 ? 0 : limit / largest + 2, 2, kMostPlaces);
+    places_ = std::clamp<std::size_t>(largest == 0 ? 0 : units.limit / largest + 2, 2, kMostPlaces);
     table_bytes_ = (sizeof(Table) + page - 1) / page * page;
     const std::size_t total = table_bytes_ + places_ * place_bytes_;
     const auto ranks = static_cast<std::size_t>(machine_.size());
     const std::size_t part = ((total + ranks - 1) / ranks + page - 1) / page * page;
     memory_ = machine_.allocate(part);
     if (machine_.rank() == 0) {
-      charge_ = ledger->charge(MemoryCategory::kGather, part * ranks);
+      charge_ = units.ledger->charge(MemoryCategory::kGather, part * ranks);
       table_ = new (memory_.whole()) Table;
     }
     machine_.barrier().wait();
@@ -211,7 +206,6 @@ class MachineSource final : public UnitSource {
     }
   }
 
-  const std::vector<std::size_t> bytes_;  // of each unit
   const FetchUnit fetch_;
   Communicator& world_;
   Communicator& machine_;
@@ -231,13 +225,8 @@ class MachineSource final : public UnitSource {
 
 }  // namespace
 
-std::unique_ptr<UnitSource> make_machine_source(Communicator& world,
-                                                std::vector<std::size_t> unit_bytes,
-                                                std::size_t limit,
-                                                FetchUnit fetch,
-                                                std::shared_ptr<MemoryLedger> ledger) {
-  return std::make_unique<MachineSource>(
-      world, std::move(unit_bytes), limit, std::move(fetch), std::move(ledger));
+std::unique_ptr<UnitSource> make_machine_source(Communicator& world, const FetchedUnits& units) {
+  return std::make_unique<MachineSource>(world, units);
 }
 
 }  // namespace trireme::detail

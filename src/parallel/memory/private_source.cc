@@ -8,19 +8,12 @@ namespace {
 
 class PrivateSource final : public UnitSource {
  public:
-  PrivateSource(std::vector<std::size_t> unit_bytes,
-                std::size_t limit,
-                FetchUnit fetch,
-                std::shared_ptr<MemoryLedger> ledger)
-      : bytes_(std::move(unit_bytes)),
-        limit_(limit),
-        fetch_(std::move(fetch)),
-        ledger_(std::move(ledger)),
-        blocks_(bytes_.size()) {}
+  explicit PrivateSource(FetchedUnits units)
+      : units_(std::move(units)), blocks_(units_.bytes.size()) {}
 
   const std::byte* acquire(std::size_t unit) override {
-    Block block = take(bytes_[unit]);
-    fetch_(unit, block.memory.data());
+    Block block = take(units_.bytes[unit]);
+    units_.fetch(unit, block.memory.data());
     const std::lock_guard lock(mutex_);
     blocks_[unit] = std::move(block);
     return blocks_[unit].memory.data();
@@ -28,7 +21,7 @@ class PrivateSource final : public UnitSource {
 
   void release(std::size_t unit) override {
     const std::lock_guard lock(mutex_);
-    in_use_ -= bytes_[unit];
+    in_use_ -= units_.bytes[unit];
     spare_.push_back(std::move(blocks_[unit]));
     blocks_[unit] = {};
   }
@@ -59,18 +52,15 @@ class PrivateSource final : public UnitSource {
       }
       return total;
     };
-    while (!spare_.empty() && held() > limit_) {
+    while (!spare_.empty() && held() > units_.limit) {
       spare_.erase(spare_.begin());
     }
-    Block block{device::Buffer(bytes), ledger_->charge(MemoryCategory::kGather, bytes)};
+    Block block{device::Buffer(bytes), units_.ledger->charge(MemoryCategory::kGather, bytes)};
     in_use_ += bytes;
     return block;
   }
 
-  const std::vector<std::size_t> bytes_;  // of each unit
-  const std::size_t limit_;
-  const FetchUnit fetch_;
-  const std::shared_ptr<MemoryLedger> ledger_;
+  const FetchedUnits units_;
 
   std::mutex mutex_;
   // Guarded by mutex_:
@@ -81,12 +71,8 @@ class PrivateSource final : public UnitSource {
 
 }  // namespace
 
-std::unique_ptr<UnitSource> make_private_source(std::vector<std::size_t> unit_bytes,
-                                                std::size_t limit,
-                                                FetchUnit fetch,
-                                                std::shared_ptr<MemoryLedger> ledger) {
-  return std::make_unique<PrivateSource>(
-      std::move(unit_bytes), limit, std::move(fetch), std::move(ledger));
+std::unique_ptr<UnitSource> make_private_source(FetchedUnits units) {
+  return std::make_unique<PrivateSource>(std::move(units));
 }
 
 }  // namespace trireme::detail

@@ -44,11 +44,9 @@ class ScatteredMemory final : public ParameterMemory {
         const Range whole{0, context_.plan.units[unit].layout.total_numel()};
         read(unit, whole, {to, whole.size(), context_.plan.units[unit].dtype});
       };
-      auto ledger = context.ledger.shared_from_this();
-      return machine.size() > 1
-                 ? make_machine_source(
-                       context_.owners, std::move(bytes), limit, fetch, std::move(ledger))
-                 : make_private_source(std::move(bytes), limit, fetch, std::move(ledger));
+      const FetchedUnits units{std::move(bytes), limit, fetch, context.ledger.shared_from_this()};
+      return machine.size() > 1 ? make_machine_source(context_.owners, units)
+                                : make_private_source(units);
     });
   }
   ScatteredMemory(const ScatteredMemory&) = delete;

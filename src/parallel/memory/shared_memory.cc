@@ -109,14 +109,12 @@ class CopiedMemory final : public SharedUnits {
   explicit CopiedMemory(const PartContext& context)
       : SharedUnits(context),
         live_(make_live_units(context, [&](std::vector<std::size_t> bytes, std::size_t limit) {
+          const auto fetch = [this](std::size_t unit, std::byte* to) {
+            const Span& whole = runs_[unit].whole;
+            read(unit, {0, whole.numel()}, {to, whole.numel(), whole.dtype()});
+          };
           return make_private_source(
-              std::move(bytes),
-              limit,
-              [this](std::size_t unit, std::byte* to) {
-                const Span& whole = runs_[unit].whole;
-                read(unit, {0, whole.numel()}, {to, whole.numel(), whole.dtype()});
-              },
-              context.ledger.shared_from_this());
+              {std::move(bytes), limit, fetch, context.ledger.shared_from_this()});
         })) {}
   ~CopiedMemory() override { live_->close(); }
   CopiedMemory(const CopiedMemory&) = delete;

@@ -26,18 +26,18 @@ class UnitSource {
 // Writes a whole unit to `to`.
 using FetchUnit = std::function<void(std::size_t unit, std::byte* to)>;
 
-// In memory of this rank, which goes from unit to unit; about `limit` bytes of it are kept.
-std::unique_ptr<UnitSource> make_private_source(std::vector<std::size_t> unit_bytes,
-                                                std::size_t limit,
-                                                FetchUnit fetch,
-                                                std::shared_ptr<MemoryLedger> ledger);
+struct FetchedUnits {
+  std::vector<std::size_t> bytes;  // of each unit
+  std::size_t limit;               // about so many bytes are kept
+  FetchUnit fetch;
+  std::shared_ptr<MemoryLedger> ledger;
+};
+
+// In memory of this rank, which goes from unit to unit.
+std::unique_ptr<UnitSource> make_private_source(FetchedUnits units);
 
 // In memory that the ranks of a machine share: whoever needs a unit first fetches it, the others
 // find it there. Collective over the ranks of this one's machine; `world` outlives it.
-std::unique_ptr<UnitSource> make_machine_source(Communicator& world,
-                                                std::vector<std::size_t> unit_bytes,
-                                                std::size_t limit,
-                                                FetchUnit fetch,
-                                                std::shared_ptr<MemoryLedger> ledger);
+std::unique_ptr<UnitSource> make_machine_source(Communicator& world, const FetchedUnits& units);
 
 }  // namespace trireme::detail
