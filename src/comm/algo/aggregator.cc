@@ -21,56 +21,45 @@ int aggregator_of(const Operation& op) {
 
 Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
   const Operation& op = call.operation();
-  const std::size_t element = call.element();
-  const std::size_t output_element =
-      op.kind == OpKind::kReduceScatter ? dtype_bytes(op.output.dtype()) : element;
+  const bool scatters = op.kind == OpKind::kReduceScatter;
   const int rank = call.rank();
   const int hub = aggregator_of(op);
   Channel& channel = call.channel();
-  const Pieces pieces({0, op.total}, element);
-  const auto bytes_of = [&](std::size_t piece) {
-    return static_cast<std::size_t>(pieces[piece].size()) * element;
-  };
-  const bool scatters = op.kind == OpKind::kReduceScatter;
+  const Pieces pieces({0, op.total}, call.element());
   if (rank != hub) {
     RequestSet requests(channel);
     for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
-      const auto offset = static_cast<std::size_t>(pieces[piece].begin) * element;
-      requests.add(hub,
-                   channel.send(hub, Stream::kData, op.input.bytes() + offset, bytes_of(piece)));
+      const Range range = pieces[piece];
+      requests.send(hub, Stream::kData, op.input.part(range.begin, range.size()));
       if (op.kind == OpKind::kAllReduce) {
-        requests.add(
-            hub,
-            channel.receive(hub, Stream::kResult, op.output.bytes() + offset, bytes_of(piece)));
+        requests.receive(hub, Stream::kResult, op.output.part(range.begin, range.size()));
       }
     }
     // What the accumulator of a sum holds is only here: it goes along, and the sum comes back.
-    const std::size_t own = static_cast<std::size_t>(op.output.numel()) * output_element;
-    if (scatters) {
-      if (op.terms.accumulate) {
-        requests.add(hub, channel.send(hub, Stream::kData, op.output.bytes(), own));
-      }
-      co_await announced;
-      co_await Completed(requests);
-      RequestSet result(channel);
-      result.add(hub, channel.receive(hub, Stream::kResult, op.output.bytes(), own));
-      co_await Completed(result);
-      co_return;
+    if (scatters && op.terms.accumulate) {
+      requests.send(hub, Stream::kData, op.output);
     }
     co_await announced;
     co_await Completed(requests);
+    if (scatters) {
+      RequestSet result(channel);
+      result.receive(hub, Stream::kResult, op.output);
+      co_await Completed(result);
+    }
     co_return;
   }
 
   co_await announced;
   const auto peers = static_cast<std::size_t>(call.size() - 1);
-  const std::size_t slot = static_cast<std::size_t>(pieces.most_numel()) * element;
+  const std::size_t slot = static_cast<std::size_t>(pieces.most_numel()) * call.element();
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(slot * peers);
   // Sums of a reduce_scatter are made here whole, then handed out.
-  std::vector<std::byte> sums(scatters ? static_cast<std::size_t>(op.total) * output_element : 0);
+  std::vector<std::byte> memory(
+      scatters ? static_cast<std::size_t>(op.total) * dtype_bytes(op.output.dtype()) : 0);
+  const Span sums = scatters ? Span(memory.data(), op.total, op.output.dtype()) : op.output;
+  const auto part = [&](int peer) { return sums.part(call.begin(peer), call.count(peer)); };
   std::vector<const std::byte*> inputs(static_cast<std::size_t>(call.size()));
   RequestSet sends(channel);
-  std::vector<std::vector<std::byte>> held;  // until they are sent
   if (scatters && op.terms.accumulate) {
     // Accumulators follow the data of each rank, so all of it has to be here first.
     std::vector<std::vector<std::byte>> whole(static_cast<std::size_t>(call.size()));
@@ -78,70 +67,55 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
     for (int peer = 0; peer < call.size(); ++peer) {
       if (peer == rank) {
         inputs[static_cast<std::size_t>(peer)] = op.input.bytes();
-        std::memcpy(sums.data() + static_cast<std::size_t>(call.begin(peer)) * output_element,
-                    op.output.bytes(),
-                    op.output.size_bytes());
+        std::memcpy(part(peer).bytes(), op.output.bytes(), op.output.size_bytes());
         continue;
       }
-      auto& memory = whole[static_cast<std::size_t>(peer)];
-      memory.resize(static_cast<std::size_t>(op.total) * element);
-      inputs[static_cast<std::size_t>(peer)] = memory.data();
+      auto& all = whole[static_cast<std::size_t>(peer)];
+      all.resize(static_cast<std::size_t>(op.total) * call.element());
+      inputs[static_cast<std::size_t>(peer)] = all.data();
       for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
-        arriving.add(
-            peer,
-            channel.receive(peer,
-                            Stream::kData,
-                            memory.data() + static_cast<std::size_t>(pieces[piece].begin) * element,
-                            bytes_of(piece)));
+        const Range range = pieces[piece];
+        arriving.receive(peer,
+                         Stream::kData,
+                         Span(all.data(), op.total, op.dtype).part(range.begin, range.size()));
       }
-      arriving.add(
-          peer,
-          channel.receive(peer,
-                          Stream::kData,
-                          sums.data() + static_cast<std::size_t>(call.begin(peer)) * output_element,
-                          static_cast<std::size_t>(call.count(peer)) * output_element));
+      arriving.receive(peer, Stream::kData, part(peer));
     }
     co_await Completed(arriving);
-    std::byte* output = sums.data();
+    std::byte* output = sums.bytes();
     call.reduce({0, op.total}, inputs, std::span(&output, 1));
   } else {
     for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
       RequestSet arriving(channel);
       const Range range = pieces[piece];
-      const auto offset = static_cast<std::size_t>(range.begin) * element;
       std::size_t next = 0;
       for (int peer = 0; peer < call.size(); ++peer) {
         if (peer == rank) {
-          inputs[static_cast<std::size_t>(peer)] = op.input.bytes() + offset;
+          inputs[static_cast<std::size_t>(peer)] = op.input.part(range.begin, range.size()).bytes();
           continue;
         }
         std::byte* place = scratch.get() + next++ * slot;
         inputs[static_cast<std::size_t>(peer)] = place;
-        arriving.add(peer, channel.receive(peer, Stream::kData, place, bytes_of(piece)));
+        arriving.receive(peer, Stream::kData, {place, range.size(), op.dtype});
       }
       co_await Completed(arriving);
-      std::byte* output = scatters
-                              ? sums.data() + static_cast<std::size_t>(range.begin) * output_element
-                              : op.output.bytes() + offset;
+      const Span result = sums.part(range.begin, range.size());
+      std::byte* output = result.bytes();
       call.reduce(range, inputs, std::span(&output, 1));
       if (op.kind == OpKind::kAllReduce) {
         for (int peer = 0; peer < call.size(); ++peer) {
           if (peer != rank) {
-            sends.add(peer, channel.send(peer, Stream::kResult, output, bytes_of(piece)));
+            sends.send(peer, Stream::kResult, result);
           }
         }
       }
     }
   }
-  if (scatters) {
-    for (int peer = 0; peer < call.size(); ++peer) {
-      std::byte* part = sums.data() + static_cast<std::size_t>(call.begin(peer)) * output_element;
-      const std::size_t bytes = static_cast<std::size_t>(call.count(peer)) * output_element;
-      if (peer == rank) {
-        std::memcpy(op.output.bytes(), part, bytes);
-      } else {
-        sends.add(peer, channel.send(peer, Stream::kResult, part, bytes));
-      }
+  for (int peer = 0; scatters && peer < call.size(); ++peer) {
+    if (peer == rank) {
+      std::memcpy(op.output.bytes(), part(peer).bytes(), part(peer).size_bytes());
+    } else {
+      sends.send(peer, Stream::kResult, part(peer));
     }
   }
   co_await Completed(sends);

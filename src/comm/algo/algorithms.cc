@@ -37,7 +37,6 @@ bool keeps_order_of_sums(Algorithm algorithm) {
 
 void finish_from_announcements(NetCall& call) {
   const Operation& op = call.operation();
-  const std::size_t element = call.element();
   std::byte* output = op.output.bytes();
   if (op.output.numel() == 0) {
     return;
@@ -63,9 +62,9 @@ void finish_from_announcements(NetCall& call) {
     case OpKind::kAllGather:
       for (int rank = 0; rank < call.size(); ++rank) {
         if (const std::byte* input = call.eager(rank)) {
-          copy_bytes(output + static_cast<std::size_t>(call.begin(rank)) * element,
-                     rank == call.rank() ? op.input.bytes() : input,
-                     static_cast<std::size_t>(call.count(rank)) * element);
+          const Span part = call.part(rank);
+          copy_bytes(
+              part.bytes(), rank == call.rank() ? op.input.bytes() : input, part.size_bytes());
         }
       }
       break;

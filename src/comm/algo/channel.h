@@ -8,6 +8,7 @@
 
 #include "comm/queue/steps.h"
 #include "comm/transport/transport.h"
+#include "trireme/core/span.h"
 
 namespace trireme::detail {
 
@@ -81,6 +82,12 @@ class RequestSet {
     if (request.pending()) {
       entries_.push_back({std::move(request), peer});
     }
+  }
+  void send(int to, Channel::Stream stream, const ConstSpan& data) {
+    add(to, channel_.send(to, stream, data.bytes(), data.size_bytes()));
+  }
+  void receive(int from, Channel::Stream stream, const Span& data) {
+    add(from, channel_.receive(from, stream, data.bytes(), data.size_bytes()));
   }
   bool completed();
   std::vector<int> missing() const;

@@ -17,28 +17,18 @@ using Stream = Channel::Stream;
 
 Steps direct_all_gather(NetCall& call, AllAnnounced& announced) {
   const Operation& op = call.operation();
-  const std::size_t element = call.element();
-  Channel& channel = call.channel();
-  RequestSet requests(channel);
-  const auto bytes_of = [&](int rank) {
-    return static_cast<std::size_t>(call.count(rank)) * element;
-  };
+  RequestSet requests(call.channel());
   for (int step = 1; step < call.size(); ++step) {
     const int peer = (call.rank() + step) % call.size();
-    if (!call.is_eager(bytes_of(peer))) {
-      std::byte* part = op.output.bytes() + static_cast<std::size_t>(call.begin(peer)) * element;
-      requests.add(peer, channel.receive(peer, Stream::kData, part, bytes_of(peer)));
+    if (const Span part = call.part(peer); !call.is_eager(part.size_bytes())) {
+      requests.receive(peer, Stream::kData, part);
     }
   }
   if (!call.is_eager(op.input.size_bytes())) {
     for (int step = 1; step < call.size(); ++step) {
-      const int peer = (call.rank() + step) % call.size();
-      requests.add(peer,
-                   channel.send(peer, Stream::kData, op.input.bytes(), op.input.size_bytes()));
+      requests.send((call.rank() + step) % call.size(), Stream::kData, op.input);
     }
-    std::byte* own =
-        op.output.bytes() + static_cast<std::size_t>(call.begin(call.rank())) * element;
-    copy_bytes(own, op.input.bytes(), op.input.size_bytes());
+    copy_bytes(call.part(call.rank()).bytes(), op.input.bytes(), op.input.size_bytes());
   }
   co_await announced;
   finish_from_announcements(call);
@@ -67,18 +57,14 @@ Steps direct_reduction(NetCall& call, AllAnnounced& announced) {
   const std::size_t peers = index(call.size()) - 1;
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(slot_bytes * slots * peers);
   const auto place = [&](std::size_t piece, int step) {
-    return scratch.get() + ((piece % slots) * peers + index(step - 1)) * slot_bytes;
+    const std::size_t slot = (piece % slots) * peers + index(step - 1);
+    return Span(scratch.get() + slot * slot_bytes, own[piece].size(), op.dtype);
   };
   std::vector<RequestSet> arriving = request_sets(channel, slots);
   const auto expect = [&](std::size_t piece) {
     for (int step = 1; step < call.size(); ++step) {
       const int peer = (rank + step) % call.size();
-      arriving[piece % slots].add(
-          peer,
-          channel.receive(peer,
-                          Stream::kData,
-                          place(piece, step),
-                          static_cast<std::size_t>(own[piece].size()) * element));
+      arriving[piece % slots].receive(peer, Stream::kData, place(piece, step));
     }
   };
   for (std::size_t piece = 0; piece < slots; ++piece) {
@@ -89,19 +75,10 @@ Steps direct_reduction(NetCall& call, AllAnnounced& announced) {
     const Pieces theirs = pieces_of(peer);
     for (std::size_t piece = 0; piece < theirs.count(); ++piece) {
       const Range range = theirs[piece];
-      sends.add(peer,
-                channel.send(peer,
-                             Stream::kData,
-                             op.input.bytes() + static_cast<std::size_t>(range.begin) * element,
-                             static_cast<std::size_t>(range.size()) * element));
+      sends.send(peer, Stream::kData, op.input.part(range.begin, range.size()));
       if (takes_results) {
         // Into the place of what was sent: the result can only come when that has arrived.
-        results.add(
-            peer,
-            channel.receive(peer,
-                            Stream::kResult,
-                            op.output.bytes() + static_cast<std::size_t>(range.begin) * element,
-                            static_cast<std::size_t>(range.size()) * element));
+        results.receive(peer, Stream::kResult, op.output.part(range.begin, range.size()));
       }
     }
   }
@@ -112,31 +89,25 @@ Steps direct_reduction(NetCall& call, AllAnnounced& announced) {
   if (op.kind == OpKind::kReduce && rank != op.root) {
     result.resize(static_cast<std::size_t>(call.count(rank)) * element);
   }
+  // Where results go: all of them, or this rank's part.
+  const bool in_part = op.kind == OpKind::kReduceScatter || !result.empty();
+  const Span whole = result.empty() ? op.output : Span(result.data(), call.count(rank), op.dtype);
   for (std::size_t piece = 0; piece < own.count(); ++piece) {
     co_await Completed(arriving[piece % slots]);
     const Range range = own[piece];
     for (int step = 1; step < call.size(); ++step) {
-      inputs[index((rank + step) % call.size())] = place(piece, step);
+      inputs[index((rank + step) % call.size())] = place(piece, step).bytes();
     }
-    inputs[index(rank)] = op.input.bytes() + static_cast<std::size_t>(range.begin) * element;
-    const auto offset = static_cast<std::size_t>(range.begin - call.begin(rank));
-    std::byte* output = nullptr;
-    if (op.kind == OpKind::kReduceScatter) {
-      output = op.output.bytes() + offset * dtype_bytes(op.output.dtype());
-    } else if (!result.empty()) {
-      output = result.data() + offset * element;
-    } else {
-      output = op.output.bytes() + static_cast<std::size_t>(range.begin) * element;
-    }
-    call.reduce(range, inputs, std::span(&output, 1));
-    const std::size_t bytes = static_cast<std::size_t>(range.size()) * element;
+    inputs[index(rank)] = op.input.part(range.begin, range.size()).bytes();
+    const Span output = whole.part(range.begin - (in_part ? call.begin(rank) : 0), range.size());
+    std::byte* const sums = output.bytes();
+    call.reduce(range, inputs, std::span(&sums, 1));
     if (to_all) {
       for (int step = 1; step < call.size(); ++step) {
-        const int peer = (rank + step) % call.size();
-        sends.add(peer, channel.send(peer, Stream::kResult, output, bytes));
+        sends.send((rank + step) % call.size(), Stream::kResult, output);
       }
     } else if (!result.empty()) {
-      sends.add(op.root, channel.send(op.root, Stream::kResult, output, bytes));
+      sends.send(op.root, Stream::kResult, output);
     }
     if (piece + slots < own.count()) {
       expect(piece + slots);
@@ -151,7 +122,6 @@ Steps direct_exchange(NetCall& call, AllAnnounced& announced, const NameOf& name
   const Operation& op = call.operation();
   const std::size_t element = call.element();
   const int rank = call.rank();
-  Channel& channel = call.channel();
   {
     std::vector<CallFacts> all;
     all.reserve(index(call.size()));
@@ -163,26 +133,19 @@ Steps direct_exchange(NetCall& call, AllAnnounced& announced, const NameOf& name
   // Elements [source, + count) of the input of `from` go to [target, + count) of the output of
   // `to`.
   const auto counts_of = [&](int peer) { return call.facts(peer).counts; };
-  RequestSet requests(channel);
+  RequestSet requests(call.channel());
   const auto take = [&](int from, std::int64_t source, std::int64_t target, std::int64_t count) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * element;
-    std::byte* to = op.output.bytes() + static_cast<std::size_t>(target) * element;
+    const Span to = op.output.part(target, count);
     const std::byte* input = from == rank ? op.input.bytes() : call.eager(from);
     if (input != nullptr) {
-      input += static_cast<std::size_t>(source) * element;
-      copy_bytes(to, input, bytes);
-    } else if (bytes > 0) {
-      requests.add(from, channel.receive(from, Stream::kData, to, bytes));
+      copy_bytes(to.bytes(), input + static_cast<std::size_t>(source) * element, to.size_bytes());
+    } else if (count > 0) {
+      requests.receive(from, Stream::kData, to);
     }
   };
   const auto give = [&](int to, std::int64_t source, std::int64_t count) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * element;
-    if (to != rank && bytes > 0 && call.eager(rank) == nullptr) {
-      requests.add(to,
-                   channel.send(to,
-                                Stream::kData,
-                                op.input.bytes() + static_cast<std::size_t>(source) * element,
-                                bytes));
+    if (to != rank && count > 0 && call.eager(rank) == nullptr) {
+      requests.send(to, Stream::kData, op.input.part(source, count));
     }
   };
   switch (op.kind) {

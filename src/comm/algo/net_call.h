@@ -86,6 +86,8 @@ class NetCall {
   // A rank's part of the elements (counts).
   std::int64_t count(int rank) const { return operation_.counts[static_cast<std::size_t>(rank)]; }
   std::int64_t begin(int rank) const;
+  // Where it is in the output, which has all parts.
+  Span part(int rank) const { return operation_.output.part(begin(rank), count(rank)); }
   // An input of this many bytes is small enough to travel with the announcement; not of reductions.
   bool is_eager(std::size_t bytes) const { return bytes <= kEagerNetBytes; }
   // All that anybody needs travels with the announcements.

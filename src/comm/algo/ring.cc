@@ -2,10 +2,9 @@
 // sum begins at another rank for every part, so its order is not the one of the others: only for
 // jobs that ask for it.
 
-#include <cstring>
-
 #include "comm/algo/algorithms.h"
 #include "comm/algo/pieces.h"
+#include "comm/order/copy_bytes.h"
 #include "device/stream.h"
 
 namespace trireme::detail {
@@ -18,27 +17,15 @@ using Stream = Channel::Stream;
 Steps ring_all_gather(NetCall& call, AllAnnounced& announced) {
   co_await announced;
   const Operation& op = call.operation();
-  const std::size_t element = call.element();
   const int size = call.size();
-  Channel& channel = call.channel();
   const int right = (call.rank() + 1) % size;
   const int left = (call.rank() + size - 1) % size;
-  const auto part = [&](int rank) {
-    return op.output.bytes() + static_cast<std::size_t>(call.begin(rank)) * element;
-  };
-  const auto bytes_of = [&](int rank) {
-    return static_cast<std::size_t>(call.count(rank)) * element;
-  };
-  if (part(call.rank()) != op.input.bytes() && op.input.size_bytes() > 0) {
-    std::memmove(part(call.rank()), op.input.bytes(), op.input.size_bytes());
-  }
-  RequestSet sends(channel);
+  copy_bytes(call.part(call.rank()).bytes(), op.input.bytes(), op.input.size_bytes());
+  RequestSet sends(call.channel());
   for (int step = 0; step + 1 < size; ++step) {
-    const int going = (call.rank() + size - step) % size;
-    const int coming = (call.rank() + size - step - 1) % size;
-    RequestSet arriving(channel);
-    arriving.add(left, channel.receive(left, Stream::kData, part(coming), bytes_of(coming)));
-    sends.add(right, channel.send(right, Stream::kData, part(going), bytes_of(going)));
+    RequestSet arriving(call.channel());
+    arriving.receive(left, Stream::kData, call.part((call.rank() + size - step - 1) % size));
+    sends.send(right, Stream::kData, call.part((call.rank() + size - step) % size));
     co_await Completed(arriving);
   }
   co_await Completed(sends);
@@ -67,12 +54,9 @@ Steps ring_reduction(NetCall& call, AllAnnounced& announced) {
   }
   const std::size_t slot = static_cast<std::size_t>(longest) * element;
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(2 * slot);
-  const auto input = [&](int c) {
-    return op.input.bytes() + static_cast<std::size_t>(call.begin(c)) * element;
-  };
-  const auto bytes_of = [&](int c) { return static_cast<std::size_t>(call.count(c)) * element; };
+  const auto input = [&](int c) { return op.input.part(call.begin(c), call.count(c)); };
   const auto combine = [&](const std::byte* partial, int c, std::byte* to, bool last) {
-    const device::Term terms[] = {{partial}, {input(c)}};
+    const device::Term terms[] = {{partial}, {input(c).bytes()}};
     const bool average = op.reduce == ReduceOp::kAverage;
     device::host().reduce({.dtype = op.dtype,
                            .output_dtype = op.dtype,
@@ -88,21 +72,18 @@ Steps ring_reduction(NetCall& call, AllAnnounced& announced) {
     co_await direct;
     co_return;
   }
-  std::byte* own =
-      op.kind == OpKind::kReduceScatter
-          ? op.output.bytes()
-          : (op.output.numel() > 0
-                 ? op.output.bytes() + static_cast<std::size_t>(call.begin(rank)) * element
-                 : nullptr);
+  std::byte* own = op.kind == OpKind::kReduceScatter ? op.output.bytes()
+                   : op.output.numel() > 0           ? call.part(rank).bytes()
+                                                     : nullptr;
   for (int step = 0; step + 1 < size; ++step) {
     // Sends the part that has this rank's term by now, receives the one before it in the ring.
     const int going = (rank + size - 1 - step) % size;
     const int coming = (rank + 2 * size - 2 - step) % size;
     RequestSet requests(channel);
-    const std::byte* source = step == 0 ? input(going) : scratch.get() + ((step - 1) % 2) * slot;
+    const ConstSpan sums(scratch.get() + ((step + 1) % 2) * slot, call.count(going), op.dtype);
     std::byte* target = scratch.get() + (step % 2) * slot;
-    requests.add(left, channel.receive(left, Stream::kData, target, bytes_of(coming)));
-    requests.add(right, channel.send(right, Stream::kData, source, bytes_of(going)));
+    requests.receive(left, Stream::kData, {target, call.count(coming), op.dtype});
+    requests.send(right, Stream::kData, step == 0 ? input(going) : sums);
     co_await Completed(requests);
     const bool last = step + 2 == size;
     finished = last && own != nullptr ? own : target;
@@ -116,29 +97,19 @@ Steps ring_reduction(NetCall& call, AllAnnounced& announced) {
     if (rank == op.root) {
       for (int peer = 0; peer < size; ++peer) {
         if (peer != rank) {
-          requests.add(peer,
-                       channel.receive(
-                           peer,
-                           Stream::kResult,
-                           op.output.bytes() + static_cast<std::size_t>(call.begin(peer)) * element,
-                           bytes_of(peer)));
+          requests.receive(peer, Stream::kResult, call.part(peer));
         }
       }
     } else {
-      requests.add(op.root, channel.send(op.root, Stream::kResult, finished, bytes_of(rank)));
+      requests.send(op.root, Stream::kResult, {finished, call.count(rank), op.dtype});
     }
     co_await Completed(requests);
     co_return;
   }
   for (int step = 0; step + 1 < size; ++step) {
-    const int going = (rank + size - step) % size;
-    const int coming = (rank + size - step - 1) % size;
     RequestSet round(channel);
-    const auto part = [&](int c) {
-      return op.output.bytes() + static_cast<std::size_t>(call.begin(c)) * element;
-    };
-    round.add(left, channel.receive(left, Stream::kResult, part(coming), bytes_of(coming)));
-    round.add(right, channel.send(right, Stream::kResult, part(going), bytes_of(going)));
+    round.receive(left, Stream::kResult, call.part((rank + size - step - 1) % size));
+    round.send(right, Stream::kResult, call.part((rank + size - step) % size));
     co_await Completed(round);
   }
 }

@@ -25,32 +25,23 @@ Steps tree_broadcast(NetCall& call, AllAnnounced& announced) {
     }
   }
   Channel& channel = call.channel();
-  const std::byte* source = call.rank() == op.root ? op.input.bytes() : op.output.bytes();
+  const ConstSpan source = call.rank() == op.root ? op.input : op.output;
   const Pieces pieces({0, op.total}, call.element());
   std::vector<RequestSet> arriving = request_sets(channel, pieces.count());
-  const auto bytes_of = [&](std::size_t piece) {
-    return static_cast<std::size_t>(pieces[piece].size()) * call.element();
-  };
-  const auto offset_of = [&](std::size_t piece) {
-    return static_cast<std::size_t>(pieces[piece].begin) * call.element();
-  };
   if (number != 0) {
     const int parent = rank_of(number - (number & -number));
     for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
-      arriving[piece].add(parent,
-                          channel.receive(parent,
-                                          Channel::Stream::kData,
-                                          op.output.bytes() + offset_of(piece),
-                                          bytes_of(piece)));
+      arriving[piece].receive(parent,
+                              Channel::Stream::kData,
+                              op.output.part(pieces[piece].begin, pieces[piece].size()));
     }
   }
   RequestSet sends(channel);
   for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
     co_await Completed(arriving[piece]);
     for (const int child : children) {
-      sends.add(
-          child,
-          channel.send(child, Channel::Stream::kData, source + offset_of(piece), bytes_of(piece)));
+      sends.send(
+          child, Channel::Stream::kData, source.part(pieces[piece].begin, pieces[piece].size()));
     }
   }
   co_await announced;
