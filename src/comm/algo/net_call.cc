@@ -227,13 +227,11 @@ CallFacts NetCall::facts(int rank) const {
 
 CallFacts NetCall::whole_facts(int rank) const {
   const Header& header = header_of(peers_[index(rank)].heard.get());
-  CallFacts facts;
-  facts.kind = header.whole_kind;
-  facts.reduce = header.whole_reduce;
-  facts.dtype = header.whole_dtype;
-  facts.root = header.whole_root;
-  facts.total = header.whole_total;
-  return facts;
+  return {header.whole_kind,
+          header.whole_reduce,
+          header.whole_dtype,
+          header.whole_root,
+          header.whole_total};
 }
 
 std::span<const Range> NetCall::absent(int rank) const {

@@ -36,13 +36,7 @@ struct FactsInside {
 };
 
 CallFacts call_of(const FactsInside& facts) {
-  CallFacts result;
-  result.kind = facts.kind;
-  result.reduce = facts.reduce;
-  result.dtype = facts.dtype;
-  result.root = facts.root;
-  result.total = facts.total;
-  return result;
+  return {facts.kind, facts.reduce, facts.dtype, facts.root, facts.total};
 }
 
 Operation gather_of_bytes(const void* mine, std::size_t bytes, void* all, Counts counts) {
@@ -184,44 +178,29 @@ Steps HierarchicalCollectives::broadcast(const Operation& op, std::uint32_t sequ
   const Span data = grid_.rank() == op.root
                         ? Span(const_cast<std::byte*>(op.input.bytes()), op.total, op.dtype)
                         : op.output;
+  const auto from = [&](int root, int self) {
+    return Operation{.kind = OpKind::kBroadcast,
+                     .dtype = op.dtype,
+                     .root = root,
+                     .input = self == root ? ConstSpan(data) : ConstSpan(),
+                     .output = self == root ? Span() : data,
+                     .total = op.total};
+  };
   // The root's whole column has it first.
   if (grid_.local == root_local) {
-    Operation column;
-    column.kind = OpKind::kBroadcast;
-    column.dtype = op.dtype;
-    column.root = root_node;
-    column.total = op.total;
-    if (grid_.node == root_node) {
-      column.input = data;
-    } else {
-      column.output = data;
-    }
-    co_await between(std::move(column), op);
+    co_await between(from(root_node, grid_.node), op);
   } else {
     co_await between(barrier_of(), op);
   }
-  if (grid_.ranks_per_machine == 1) {
-    co_return;
+  if (grid_.ranks_per_machine > 1) {
+    co_await inside(from(root_local, grid_.local));
   }
-  Operation local;
-  local.kind = OpKind::kBroadcast;
-  local.dtype = op.dtype;
-  local.root = root_local;
-  local.total = op.total;
-  if (grid_.local == root_local) {
-    local.input = data;
-  } else {
-    local.output = data;
-  }
-  co_await inside(std::move(local));
 }
 
 Steps HierarchicalCollectives::all_gather(const Operation& op, std::uint32_t sequence) {
   co_await Part(agree_inside(op, sequence, nullptr));
-  const std::size_t element = dtype_bytes(op.dtype);
-  const auto at = [&](int rank) {
-    return op.output.bytes() +
-           static_cast<std::size_t>(sum_before(op.counts.data(), rank)) * element;
+  const auto parts = [&](int rank, std::int64_t numel) {
+    return op.output.part(sum_before(op.counts.data(), rank), numel);
   };
   // Checks that the machines make the same call; the data does not wait for it.
   PartDone same = between(barrier_of(), op);
@@ -230,20 +209,16 @@ Steps HierarchicalCollectives::all_gather(const Operation& op, std::uint32_t seq
   for (int step = 1; step < grid_.machines; ++step) {
     const int other = (grid_.node + step) % grid_.machines;
     const int from = grid_.counterpart(other);
-    Operation recv;
-    recv.kind = OpKind::kRecv;
-    recv.dtype = op.dtype;
-    recv.peer = other;
-    recv.output = Span(at(from), op.counts[index(from)], op.dtype);
-    recv.total = recv.output.numel();
-    arriving[index(other)] = message(std::move(recv));
-    Operation send;
-    send.kind = OpKind::kSend;
-    send.dtype = op.dtype;
-    send.peer = other;
-    send.input = op.input;
-    send.total = op.input.numel();
-    leaving.push_back(message(std::move(send)));
+    arriving[index(other)] = message({.kind = OpKind::kRecv,
+                                      .dtype = op.dtype,
+                                      .peer = other,
+                                      .output = parts(from, op.counts[index(from)]),
+                                      .total = op.counts[index(from)]});
+    leaving.push_back(message({.kind = OpKind::kSend,
+                               .dtype = op.dtype,
+                               .peer = other,
+                               .input = op.input,
+                               .total = op.input.numel()}));
   }
   for (int step = 0; step < grid_.machines; ++step) {
     const int other = (grid_.node + step) % grid_.machines;
@@ -256,9 +231,8 @@ Steps HierarchicalCollectives::all_gather(const Operation& op, std::uint32_t seq
     local.counts = counts_of(op, other);
     local.total = std::accumulate(local.counts.begin(), local.counts.end(), std::int64_t{0});
     const int mine = grid_.counterpart(other);
-    local.input =
-        other == grid_.node ? op.input : ConstSpan(at(mine), op.counts[index(mine)], op.dtype);
-    local.output = Span(at(grid_.first_rank(other)), local.total, op.dtype);
+    local.input = other == grid_.node ? op.input : parts(mine, op.counts[index(mine)]);
+    local.output = parts(grid_.first_rank(other), local.total);
     co_await inside(std::move(local));
   }
   for (auto& work : leaving) {

@@ -59,13 +59,7 @@ std::string describe(OpKind kind, ReduceOp reduce, Dtype dtype, std::int64_t tot
 }
 
 CallFacts facts_of(const Operation& operation) {
-  CallFacts facts;
-  facts.kind = operation.kind;
-  facts.reduce = operation.reduce;
-  facts.dtype = operation.dtype;
-  facts.root = operation.root;
-  facts.total = operation.total;
-  return facts;
+  return {operation.kind, operation.reduce, operation.dtype, operation.root, operation.total};
 }
 
 }  // namespace detail
