@@ -6,22 +6,15 @@
 
 namespace trireme {
 
-double largest_magnitude(Dtype dtype,
-                         const void* data,
-                         std::int64_t numel,
-                         const Scaling& scaling) {
+double largest_magnitude(const ConstSpan& data, const Scaling& scaling) {
   double largest = 0;
-  device::host().largest(ConstSpan(data, numel, dtype), scaling, &largest);
+  device::host().largest(data, scaling, &largest);
   return largest;
 }
 
-SquareSum sum_squares(Dtype dtype,
-                      const void* data,
-                      std::int64_t numel,
-                      const SquareQuanta& quanta,
-                      const Scaling& scaling) {
+SquareSum sum_squares(const ConstSpan& data, const SquareQuanta& quanta, const Scaling& scaling) {
   SquareSum sum;
-  device::host().squares(ConstSpan(data, numel, dtype), quanta, scaling, &sum);
+  device::host().squares(data, quanta, scaling, &sum);
   return sum;
 }
 

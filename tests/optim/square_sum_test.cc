@@ -30,9 +30,9 @@ void expect_order_free() {
     std::mt19937 random(seed);
     auto data = values<T>(20'011, seed);
     const auto count = static_cast<std::int64_t>(data.size());
-    const double largest = largest_magnitude(kType, data.data(), count);
+    const double largest = largest_magnitude({data.data(), count, kType});
     const SquareQuanta quanta = SquareQuanta::of(largest, count);
-    const SquareSum whole = sum_squares(kType, data.data(), count, quanta);
+    const SquareSum whole = sum_squares({data.data(), count, kType}, quanta);
     long double exact = 0;
     for (const T value : data) {
       exact += static_cast<long double>(value) * static_cast<long double>(value);
@@ -45,7 +45,7 @@ void expect_order_free() {
     for (std::int64_t begin = 0; begin < count;) {
       const std::int64_t end =
           std::min<std::int64_t>(count, begin + 1 + static_cast<std::int64_t>(random() % 700));
-      parts.push_back(sum_squares(kType, data.data() + begin, end - begin, quanta));
+      parts.push_back(sum_squares({data.data() + begin, end - begin, kType}, quanta));
       begin = end;
     }
     std::shuffle(parts.begin(), parts.end(), random);
@@ -66,9 +66,9 @@ TEST(SquareSum, DoesNotDependOnOrderOrSplit) {
 TEST(SquareSum, ScalesBeforeItSquares) {
   const std::vector<float> data = {3, 6, 12};
   const Scaling scaling{.divisor = 3, .unscale = 0.5};
-  EXPECT_EQ(largest_magnitude(Dtype::kFloat32, data.data(), 3, scaling), 2);
+  EXPECT_EQ(largest_magnitude({data.data(), 3, Dtype::kFloat32}, scaling), 2);
   const auto quanta = SquareQuanta::of(2, 3);
-  EXPECT_EQ(sum_squares(Dtype::kFloat32, data.data(), 3, quanta, scaling).total(), 0.25 + 1 + 4);
+  EXPECT_EQ(sum_squares({data.data(), 3, Dtype::kFloat32}, quanta, scaling).total(), 0.25 + 1 + 4);
 }
 
 TEST(LargestMagnitude, IsInfiniteWhereAnElementIsNotFinite) {
@@ -78,15 +78,15 @@ TEST(LargestMagnitude, IsInfiniteWhereAnElementIsNotFinite) {
     for (std::size_t at = 0; at < 37; ++at) {
       std::vector<float> data(37, 1);
       data[at] = bad;
-      EXPECT_TRUE(std::isinf(largest_magnitude(Dtype::kFloat32, data.data(), 37))) << at;
+      EXPECT_TRUE(std::isinf(largest_magnitude({data.data(), 37, Dtype::kFloat32}))) << at;
     }
   }
-  EXPECT_EQ(largest_magnitude(Dtype::kFloat32, nullptr, 0), 0);
+  EXPECT_EQ(largest_magnitude({nullptr, 0, Dtype::kFloat32}), 0);
 }
 
 TEST(SquareSum, OfNothingIsZero) {
   const std::vector<float> zeros(10, 0);
-  EXPECT_EQ(sum_squares(Dtype::kFloat32, zeros.data(), 10, SquareQuanta::of(0, 10)).norm(), 0);
+  EXPECT_EQ(sum_squares({zeros.data(), 10, Dtype::kFloat32}, SquareQuanta::of(0, 10)).norm(), 0);
 }
 
 TEST(ClipFactor, IsTorchsAndNeverAboveOne) {

@@ -528,9 +528,7 @@ Result train_plainly(const Case& item) {
       SquareSum squares;
       for (const Tensor& sum : sums) {
         if (sum.defined()) {
-          squares.add(sum_squares(Dtype::kFloat32,
-                                  sum.const_data_ptr(),
-                                  sum.numel(),
+          squares.add(sum_squares({sum.const_data_ptr(), sum.numel(), Dtype::kFloat32},
                                   quanta,
                                   {.divisor = kMicroBatches}));
         }

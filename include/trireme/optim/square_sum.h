@@ -1,22 +1,14 @@
 #pragma once
 
-#include <cstdint>
-
-#include "trireme/core/dtype.h"
+#include "trireme/core/span.h"
 #include "trireme/device/square_sum.h"
 
 namespace trireme {
 
-// The largest magnitude among `numel` elements of float32 or float64; infinity when one of them is
-// not finite, which is how an overflow of half-precision training is found.
-double largest_magnitude(Dtype dtype,
-                         const void* data,
-                         std::int64_t numel,
-                         const Scaling& scaling = {});
-
-SquareSum sum_squares(Dtype dtype,
-                      const void* data,
-                      std::int64_t numel,
+// The largest magnitude among elements of float32 or float64; infinity when one of them is not
+// finite, which is how an overflow of half-precision training is found.
+double largest_magnitude(const ConstSpan& data, const Scaling& scaling = {});
+SquareSum sum_squares(const ConstSpan& data,
                       const SquareQuanta& quanta,
                       const Scaling& scaling = {});
 

@@ -127,8 +127,7 @@ void HostStream::add_rows(const RowSums& rows) {
 void HostStream::largest(const ConstSpan& data, const Scaling& scaling, double* largest) {
   check_here(data);
   check_exact(data.dtype());
-  *largest =
-      std::max(*largest, largest_magnitude(data.dtype(), data.bytes(), count_of(data), scaling));
+  *largest = std::max(*largest, largest_magnitude(data, scaling));
 }
 
 void HostStream::squares(const ConstSpan& data,
@@ -137,7 +136,7 @@ void HostStream::squares(const ConstSpan& data,
                          SquareSum* sum) {
   check_here(data);
   check_exact(data.dtype());
-  sum->add(sum_squares(data.dtype(), data.bytes(), count_of(data), quanta, scaling));
+  sum->add(sum_squares(data, quanta, scaling));
 }
 
 void HostStream::multiply(const Product& product) {

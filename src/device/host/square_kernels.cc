@@ -22,13 +22,14 @@ using Wide = hn::ScalableTag<double>;
 template <class T>
 class Elements {
  public:
-  Elements(const T* data, std::size_t numel, const Scaling& scaling)
-      : data_(data),
-        numel_(numel),
+  Elements(const ConstSpan& data, const Scaling& scaling)
+      : data_(reinterpret_cast<const T*>(data.bytes())),
+        numel_(static_cast<std::size_t>(data.numel())),
         divisor_(static_cast<T>(scaling.divisor)),
         factor_(static_cast<T>(scaling.unscale)),
         scales_(scaling.divisor != 1 || scaling.unscale != 1) {}
 
+  std::size_t numel() const { return numel_; }
   // A vector of them; there are as many.
   HWY_INLINE hn::Vec<Wide> at(std::size_t i) const { return widened(data_ + i); }
   // Those that are left, padded with zeros, which add nothing.
@@ -67,10 +68,11 @@ HWY_INLINE hn::Vec<Wide> larger(hn::Vec<Wide> largest, hn::Vec<Wide> value) {
 // Two vectors at a time, here and below: each addition has to wait for the one before it, and
 // neither order nor number of the sums matters.
 template <class T>
-double largest_of(const T* data, std::size_t numel, const Scaling& scaling) {
+double largest_of(const ConstSpan& data, const Scaling& scaling) {
   const Wide d;
   const std::size_t lanes = hn::Lanes(d);
-  const Elements<T> elements(data, numel, scaling);
+  const Elements<T> elements(data, scaling);
+  const std::size_t numel = elements.numel();
   auto even = hn::Zero(d);
   auto odd = hn::Zero(d);
   std::size_t i = 0;
@@ -98,13 +100,11 @@ HWY_INLINE void add_square(hn::Vec<Wide> value,
 }
 
 template <class T>
-SquareSum sum_of(const T* data,
-                 std::size_t numel,
-                 const SquareQuanta& quanta,
-                 const Scaling& scaling) {
+SquareSum sum_of(const ConstSpan& data, const SquareQuanta& quanta, const Scaling& scaling) {
   const Wide d;
   const std::size_t lanes = hn::Lanes(d);
-  const Elements<T> elements(data, numel, scaling);
+  const Elements<T> elements(data, scaling);
+  const std::size_t numel = elements.numel();
   auto coarse = hn::Zero(d);
   auto fine = hn::Zero(d);
   auto coarse_odd = hn::Zero(d);
@@ -121,18 +121,14 @@ SquareSum sum_of(const T* data,
           hn::GetLane(hn::SumOfLanes(d, hn::Add(fine, fine_odd)))};
 }
 
-double largest(Dtype dtype, const void* data, std::size_t numel, const Scaling& scaling) {
-  return dtype == Dtype::kFloat64 ? largest_of(static_cast<const double*>(data), numel, scaling)
-                                  : largest_of(static_cast<const float*>(data), numel, scaling);
+double largest(const ConstSpan& data, const Scaling& scaling) {
+  return data.dtype() == Dtype::kFloat64 ? largest_of<double>(data, scaling)
+                                         : largest_of<float>(data, scaling);
 }
 
-SquareSum squares(Dtype dtype,
-                  const void* data,
-                  std::size_t numel,
-                  const SquareQuanta& quanta,
-                  const Scaling& scaling) {
-  return dtype == Dtype::kFloat64 ? sum_of(static_cast<const double*>(data), numel, quanta, scaling)
-                                  : sum_of(static_cast<const float*>(data), numel, quanta, scaling);
+SquareSum squares(const ConstSpan& data, const SquareQuanta& quanta, const Scaling& scaling) {
+  return data.dtype() == Dtype::kFloat64 ? sum_of<double>(data, quanta, scaling)
+                                         : sum_of<float>(data, quanta, scaling);
 }
 
 }  // namespace trireme::device::HWY_NAMESPACE
@@ -145,17 +141,12 @@ HWY_EXPORT(largest);
 HWY_EXPORT(squares);
 }  // namespace
 
-double largest_magnitude(Dtype dtype, const void* data, std::size_t numel, const Scaling& scaling) {
-  return HWY_DYNAMIC_DISPATCH(largest)(dtype, data, numel, scaling);
+double largest_magnitude(const ConstSpan& data, const Scaling& scaling) {
+  return HWY_DYNAMIC_DISPATCH(largest)(data, scaling);
 }
 
-SquareSum sum_squares(Dtype dtype,
-                      const void* data,
-                      std::size_t numel,
-                      const SquareQuanta& quanta,
-                      const Scaling& scaling) {
-  return quanta.coarse == 0 ? SquareSum{}
-                            : HWY_DYNAMIC_DISPATCH(squares)(dtype, data, numel, quanta, scaling);
+SquareSum sum_squares(const ConstSpan& data, const SquareQuanta& quanta, const Scaling& scaling) {
+  return quanta.coarse == 0 ? SquareSum{} : HWY_DYNAMIC_DISPATCH(squares)(data, quanta, scaling);
 }
 
 }  // namespace trireme::device

@@ -110,10 +110,10 @@ void measure_largest(const ParameterSlice& slice,
                      const GradientTransform& transform,
                      double* numbers) {
   numbers[kParameter] =
-      std::max(numbers[kParameter], largest_magnitude(slice.dtype, slice.master, slice.numel));
+      std::max(numbers[kParameter], largest_magnitude({slice.master, slice.numel, slice.dtype}));
   for_blocks<T>(slice, transform, [&](const ParameterSlice& part, const T* gradient) {
     numbers[kGradient] =
-        std::max(numbers[kGradient], largest_magnitude(part.dtype, gradient, part.numel));
+        std::max(numbers[kGradient], largest_magnitude({gradient, part.numel, part.dtype}));
   });
 }
 

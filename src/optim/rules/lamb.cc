@@ -121,7 +121,7 @@ double direction_bound(const LambOptions& options, std::int64_t t) {
 }
 
 void measure_largest(const ParameterSlice& slice, const GradientTransform&, double* numbers) {
-  numbers[0] = std::max(numbers[0], largest_magnitude(slice.dtype, slice.master, slice.numel));
+  numbers[0] = std::max(numbers[0], largest_magnitude({slice.master, slice.numel, slice.dtype}));
 }
 
 // The squares of parameter and direction.
@@ -142,8 +142,8 @@ void measure_norms(const LambOptions& options,
   for (std::int64_t first = 0; first < slice.numel; first += kBlock) {
     const ParameterSlice part = slice.part(first, std::min(kBlock, slice.numel - first));
     HWY_DYNAMIC_DISPATCH(lamb_direction)(step, part, transform, block);
-    parameter.add(sum_squares(slice.dtype, part.master, part.numel, parameter_quanta));
-    direction.add(sum_squares(slice.dtype, block, part.numel, direction_quanta));
+    parameter.add(sum_squares({part.master, part.numel, slice.dtype}, parameter_quanta));
+    direction.add(sum_squares({block, part.numel, slice.dtype}, direction_quanta));
   }
   numbers[0] += parameter.coarse;
   numbers[1] += parameter.fine;
