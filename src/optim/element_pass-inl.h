@@ -27,6 +27,13 @@ inline device::UpdateArrays arrays_of(const ParameterSlice& slice, void* target)
           .result = target};
 }
 
+// The constants of a step, where a rule needs no others.
+template <class Options>
+struct PlainStep {
+  const Options& options;
+  double lr;
+};
+
 // Updates the slice with Rule<T>(transform, step).
 template <template <class> class Rule, int kStates, class Step>
 void update_with(const ParameterSlice& slice,

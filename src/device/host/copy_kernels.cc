@@ -72,10 +72,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace trireme::device {
-namespace {
+
 HWY_EXPORT(copy_any);
 HWY_EXPORT(check_any);
-}  // namespace
 
 bool copy_finite(Dtype dtype, void* to, const void* from, std::int64_t numel) {
   return HWY_DYNAMIC_DISPATCH(copy_any)(dtype, to, from, static_cast<std::size_t>(numel));

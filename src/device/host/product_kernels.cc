@@ -147,9 +147,8 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace trireme::device {
-namespace {
+
 HWY_EXPORT(multiply);
-}  // namespace
 
 void multiply_matrices(const Product& product) {
   HWY_DYNAMIC_DISPATCH(multiply)(product);

@@ -136,10 +136,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace trireme::device {
-namespace {
+
 HWY_EXPORT(largest);
 HWY_EXPORT(squares);
-}  // namespace
 
 double largest_magnitude(const ConstSpan& data, const Scaling& scaling) {
   return HWY_DYNAMIC_DISPATCH(largest)(data, scaling);

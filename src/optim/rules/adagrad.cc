@@ -13,15 +13,10 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::detail::HWY_NAMESPACE {
 namespace {
 
-struct AdagradStep {
-  const AdagradOptions& options;
-  double lr;
-};
-
 template <class T>
 struct AdagradRule {
   static constexpr bool kMovesStates = true;
-  AdagradRule(const GradientTransform& transform, const AdagradStep& s)
+  AdagradRule(const GradientTransform& transform, const PlainStep<AdagradOptions>& s)
       : gradients(transform, s.options.weight_decay, s.options.l1),
         lr(static_cast<T>(s.lr)),
         eps(static_cast<T>(s.options.eps)) {}
@@ -44,7 +39,7 @@ void adagrad(const AdagradOptions& options,
              const GradientTransform& transform,
              double lr) {
   const double decayed = lr / (1 + static_cast<double>(slice.step - 1) * options.lr_decay);
-  update_with<AdagradRule, 1>(slice, transform, AdagradStep{options, decayed});
+  update_with<AdagradRule, 1>(slice, transform, PlainStep<AdagradOptions>{options, decayed});
 }
 
 }  // namespace trireme::detail::HWY_NAMESPACE
@@ -53,11 +48,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace trireme {
 namespace detail {
-namespace {
 
 HWY_EXPORT(adagrad);
-
-}  // namespace
 
 template <>
 const Definition<AdagradOptions>& definition_of<AdagradOptions>() {

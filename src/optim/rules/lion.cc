@@ -13,15 +13,10 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::detail::HWY_NAMESPACE {
 namespace {
 
-struct LionStep {
-  const LionOptions& options;
-  double lr;
-};
-
 template <class T>
 struct LionRule {
   static constexpr bool kMovesStates = true;
-  LionRule(const GradientTransform& transform, const LionStep& s)
+  LionRule(const GradientTransform& transform, const PlainStep<LionOptions>& s)
       : gradients(transform, 0, s.options.l1),
         direction(s.options.beta1),
         momentum(s.options.beta2),
@@ -52,7 +47,7 @@ void lion(const LionOptions& options,
           const ParameterSlice& slice,
           const GradientTransform& transform,
           double lr) {
-  update_with<LionRule, 1>(slice, transform, LionStep{options, lr});
+  update_with<LionRule, 1>(slice, transform, PlainStep<LionOptions>{options, lr});
 }
 
 }  // namespace trireme::detail::HWY_NAMESPACE
@@ -61,11 +56,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace trireme {
 namespace detail {
-namespace {
 
 HWY_EXPORT(lion);
-
-}  // namespace
 
 template <>
 const Definition<LionOptions>& definition_of<LionOptions>() {

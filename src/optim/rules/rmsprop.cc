@@ -13,16 +13,11 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::detail::HWY_NAMESPACE {
 namespace {
 
-struct RmspropStep {
-  const RmspropOptions& options;
-  double lr;
-};
-
 // States: the mean square, then the momentum and the mean, those of them that are used.
 template <class T, bool kMomentum, bool kCentered>
 struct RmspropFormula {
   static constexpr bool kMovesStates = true;
-  RmspropFormula(const GradientTransform& transform, const RmspropStep& s)
+  RmspropFormula(const GradientTransform& transform, const PlainStep<RmspropOptions>& s)
       : gradients(transform, s.options.weight_decay, s.options.l1),
         moving(s.options.alpha),
         lr(static_cast<T>(s.lr)),
@@ -70,7 +65,7 @@ void rmsprop(const RmspropOptions& options,
              const ParameterSlice& slice,
              const GradientTransform& transform,
              double lr) {
-  const RmspropStep step{options, lr};
+  const PlainStep<RmspropOptions> step{options, lr};
   if (options.momentum != 0 && options.centered) {
     update_with<WholeRmsprop, 3>(slice, transform, step);
   } else if (options.momentum != 0) {
@@ -88,11 +83,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace trireme {
 namespace detail {
-namespace {
 
 HWY_EXPORT(rmsprop);
-
-}  // namespace
 
 template <>
 const Definition<RmspropOptions>& definition_of<RmspropOptions>() {

@@ -67,11 +67,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace trireme {
 namespace detail {
-namespace {
 
 HWY_EXPORT(sgd);
-
-}  // namespace
 
 template <>
 const Definition<SgdOptions>& definition_of<SgdOptions>() {
