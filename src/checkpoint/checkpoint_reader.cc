@@ -137,15 +137,14 @@ class CheckpointReader::Impl {
 
   LoadDifferences load(const StateView& into, const LoadSelection& selection) const {
     LoadDifferences differences = compare(into.tensors, selection);
-    if (!differences.empty() && !selection.partial) {
-      throw ConfigError(concat("the checkpoint \"",
-                               path_,
-                               "\" does not match this model and optimizer:\n",
-                               differences.to_string(),
-                               "\n"
-                               "load it into the model and optimizer it was saved from, or load "
-                               "only the weights that fit (partial)"));
-    }
+    TRIREME_CHECK(differences.empty() || selection.partial,
+                  "the checkpoint \"",
+                  path_,
+                  "\" does not match this model and optimizer:\n",
+                  differences.to_string(),
+                  "\n"
+                  "load it into the model and optimizer it was saved from, or load "
+                  "only the weights that fit (partial)");
     Wanted wanted(manifest_.files.size());
     std::vector<std::pair<const StateSlice*, const SavedTensor*>> converted;
     for (const StateSlice& slice : into.slices) {

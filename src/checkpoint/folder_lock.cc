@@ -95,19 +95,15 @@ std::string lock_of(const std::string& folder) {
 FolderLock::FolderLock(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) {
-    throw ConfigError(
-        concat("the folder \"", folder, "\" could not be created: ", error.message()));
-  }
+  TRIREME_CHECK(!error, "the folder \"", folder, "\" could not be created: ", error.message());
   const std::string path = lock_of(folder);
   file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-  if (file_ < 0) {
-    throw ConfigError(concat("\"",
-                             path,
-                             "\" could not be opened: ",
-                             errno_text(errno),
-                             ": checkpoints need a writable folder"));
-  }
+  TRIREME_CHECK(file_ >= 0,
+                "\"",
+                path,
+                "\" could not be opened: ",
+                errno_text(errno),
+                ": checkpoints need a writable folder");
   // The kernel lets go of it when the process ends, however it ends.
   const int reason = try_to_lock(file_, LOCK_EX);
   if (reason != 0) {

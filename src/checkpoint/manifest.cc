@@ -109,10 +109,7 @@ SavedFile file_from(const Json& json) {
   file.size_bytes = json.at("bytes").get<std::uint64_t>();
   for (const Json& text : json.at("checksums")) {
     const auto checksum = detail::parse_checksum(text.get<std::string>());
-    if (!checksum) {
-      throw ConfigError(
-          concat("expected a checksum of 16 hexadecimal digits, found ", text.dump()));
-    }
+    TRIREME_CHECK(checksum, "expected a checksum of 16 hexadecimal digits, found ", text.dump());
     file.checksums.push_back(*checksum);
   }
   return file;
@@ -123,9 +120,7 @@ SavedTensor tensor_from(const Json& json) {
   saved.tensor.kind = json.at("kind").get<std::string>();
   saved.tensor.name = json.at("name").get<std::string>();
   const auto dtype = detail::dtype_called(json.at("dtype").get<std::string>());
-  if (!dtype) {
-    throw ConfigError(concat("unknown dtype ", json.at("dtype").dump()));
-  }
+  TRIREME_CHECK(dtype, "unknown dtype ", json.at("dtype").dump());
   saved.tensor.dtype = *dtype;
   saved.tensor.shape = json.at("shape").get<std::vector<std::int64_t>>();
   if (json.contains("strides")) {
@@ -140,10 +135,11 @@ SavedTensor tensor_from(const Json& json) {
 }
 
 Manifest manifest_from(const Json& json) {
-  if (json.at("checksums") != kMethod) {
-    throw ConfigError(
-        concat("expected checksums by \"", kMethod, "\", found ", json.at("checksums").dump()));
-  }
+  TRIREME_CHECK(json.at("checksums") == kMethod,
+                "expected checksums by \"",
+                kMethod,
+                "\", found ",
+                json.at("checksums").dump());
   Manifest manifest;
   manifest.step = json.at("step").get<std::int64_t>();
   manifest.sequence = json.at("sequence").get<std::int64_t>();

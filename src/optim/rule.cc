@@ -152,13 +152,12 @@ std::vector<const Optimizer*> Optimizer::assign(
 }
 
 std::unique_ptr<Optimizer> Optimizer::with(const std::map<std::string, double>& changes) const {
-  if (!changes.empty()) {
-    throw ConfigError(detail::concat(name(),
-                                     ": its ",
-                                     changes.begin()->first,
-                                     " cannot be changed by name: override Optimizer::with, or "
-                                     "give the group a rule of its own"));
-  }
+  TRIREME_CHECK(changes.empty(),
+                name(),
+                ": its ",
+                changes.begin()->first,
+                " cannot be changed by name: override Optimizer::with, or "
+                "give the group a rule of its own");
   return clone();
 }
 
