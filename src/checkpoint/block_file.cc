@@ -103,9 +103,7 @@ std::string BlockFile::complaint(std::uint64_t block, const std::byte* bytes) co
 }
 
 void BlockFile::fetch(std::vector<Fetch> wanted) const {
-  std::sort(wanted.begin(), wanted.end(), [](const Fetch& a, const Fetch& b) {
-    return a.offset < b.offset;
-  });
+  std::ranges::sort(wanted, [](const Fetch& a, const Fetch& b) { return a.offset < b.offset; });
   device::Buffer scratch(block_bytes_);
   std::uint64_t next_block = 0;  // not read before
   std::uint64_t asked_until = 0;

@@ -26,8 +26,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 bool is_selected(const std::string& kind, const LoadSelection& selection) {
   return selection.kinds.empty()
              ? kind != kRandomKind
-             : std::find(selection.kinds.begin(), selection.kinds.end(), kind) !=
-                   selection.kinds.end();
+             : std::ranges::find(selection.kinds, kind) != selection.kinds.end();
 }
 
 // Before int8, int16 and bool were dtypes, buffers of these were saved as bytes: uint8 with one

@@ -162,9 +162,7 @@ void reorder(const std::vector<std::int64_t>& shape,
       order.push_back(d);
     }
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return target[a] > target[b];
-  });
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) { return target[a] > target[b]; });
   std::vector<std::int64_t> index(order.size());
   std::int64_t rest = range.begin;
   std::int64_t at = 0;  // in the source

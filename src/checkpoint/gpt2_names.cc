@@ -308,10 +308,9 @@ std::unique_ptr<TensorSource> weights_of_gpt2_file(const std::string& file) {
 }
 
 bool has_gpt2_names(const TensorSource& source) {
-  return std::any_of(
-      source.tensors().begin(), source.tensors().end(), [](const StateTensor& tensor) {
-        return without_prefix(tensor.name) == kTheirs.tokens;
-      });
+  return std::ranges::any_of(source.tensors(), [](const StateTensor& tensor) {
+    return without_prefix(tensor.name) == kTheirs.tokens;
+  });
 }
 
 std::string gpt2_config(const GptSizes& sizes, std::int64_t heads) {

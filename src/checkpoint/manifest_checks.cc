@@ -110,14 +110,12 @@ bool are_dense(const std::vector<std::int64_t>& shape, const std::vector<std::in
   if (shape.size() != strides.size()) {
     return false;
   }
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) {
+  if (std::ranges::find(shape, 0) != shape.end()) {
     return true;
   }
   std::vector<std::size_t> order(shape.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return strides[a] < strides[b];
-  });
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) { return strides[a] < strides[b]; });
   std::int64_t next = 1;
   for (const std::size_t d : order) {
     if (shape[d] != 1) {

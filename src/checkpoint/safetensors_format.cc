@@ -71,12 +71,10 @@ std::string safetensors_header(const std::string& path,
     for (const TensorEntry& entry : entries) {
       TRIREME_CHECK(names.insert(entry.name).second, "two tensors are called ", entry.name);
       TRIREME_CHECK(entry.name != kMetadata, "a tensor cannot be called ", kMetadata);
-      TRIREME_CHECK(
-          std::all_of(
-              entry.shape.begin(), entry.shape.end(), [](std::int64_t size) { return size >= 0; }),
-          "tensor ",
-          entry.name,
-          " has a negative size");
+      TRIREME_CHECK(std::ranges::all_of(entry.shape, [](std::int64_t size) { return size >= 0; }),
+                    "tensor ",
+                    entry.name,
+                    " has a negative size");
       const std::size_t end = offset + entry.size_bytes();
       const OrderedJson about = {{"dtype", file_name_of(entry.dtype)},
                                  {"shape", entry.shape},

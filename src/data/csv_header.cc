@@ -16,7 +16,7 @@ bool is_csv_word(const std::string& cell) {
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));
   });
-  if (cell.empty() || std::find(kMissing.begin(), kMissing.end(), lower) != kMissing.end()) {
+  if (cell.empty() || std::ranges::find(kMissing, lower) != kMissing.end()) {
     return false;
   }
   const auto first = static_cast<unsigned char>(cell[0]);
@@ -28,9 +28,8 @@ bool looks_like_names(const std::vector<std::string>& first_line,
                       bool regression,
                       const MissingValues& missing,
                       const std::vector<std::int64_t>& categorical) {
-  const bool words_only = std::none_of(first_line.begin(), first_line.end(), [](const auto& cell) {
-    return parse_number(cell).has_value();
-  });
+  const bool words_only = std::ranges::none_of(
+      first_line, [](const auto& cell) { return parse_number(cell).has_value(); });
   bool some_there = false;  // a row that misses all its values has no number in it, either
   bool word_for_value = false;
   for (std::size_t i = 0; i < first_line.size(); ++i) {
@@ -39,8 +38,7 @@ bool looks_like_names(const std::vector<std::string>& first_line,
       continue;
     }
     some_there = true;
-    const bool word_or_number =
-        std::find(categorical.begin(), categorical.end(), column) != categorical.end();
+    const bool word_or_number = std::ranges::find(categorical, column) != categorical.end();
     word_for_value = word_for_value || (!word_or_number && is_csv_word(first_line[i]));
   }
   return target < 0 || word_for_value || (words_only && some_there && categorical.empty());
@@ -50,8 +48,8 @@ bool may_be_names(const std::vector<std::int32_t>& labels) {
   if (labels.empty()) {
     return false;
   }
-  std::vector<std::int64_t> counts(
-      static_cast<std::size_t>(*std::max_element(labels.begin(), labels.end())) + 1, 0);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(*std::ranges::max_element(labels)) + 1,
+                                   0);
   for (const std::int32_t label : labels) {
     ++counts[static_cast<std::size_t>(label)];
   }
@@ -60,7 +58,7 @@ bool may_be_names(const std::vector<std::int32_t>& labels) {
     return false;
   }
   own = 2;
-  return std::all_of(counts.begin(), counts.end(), [](std::int64_t count) { return count >= 2; });
+  return std::ranges::all_of(counts, [](std::int64_t count) { return count >= 2; });
 }
 
 }  // namespace trireme::detail

@@ -74,7 +74,7 @@ std::int64_t find_column(const MappedFile& file,
                          const CsvLayout& layout,
                          const std::string& wanted,
                          const char* setting) {
-  const auto named = std::find(layout.names.begin(), layout.names.end(), wanted);
+  const auto named = std::ranges::find(layout.names, wanted);
   if (named != layout.names.end()) {
     const auto times = std::count(named, layout.names.end(), wanted);
     TRIREME_CHECK(times == 1,
@@ -205,16 +205,15 @@ std::vector<std::string> names_of(const Preprocessing& training, bool with_targe
 }
 
 bool has_names(const Preprocessing& training) {
-  return std::any_of(training.columns.begin(), training.columns.end(), [](const TableColumn& each) {
-    return !each.name.empty();
-  });
+  return std::ranges::any_of(training.columns,
+                             [](const TableColumn& each) { return !each.name.empty(); });
 }
 
 // Whether words are names of columns, each at most as often as there, in any order: names may be
 // numbers, which look like values.
 bool are_known_names(std::vector<std::string> words, std::vector<std::string> names) {
-  std::sort(words.begin(), words.end());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(words);
+  std::ranges::sort(names);
   return std::includes(names.begin(), names.end(), words.begin(), words.end());
 }
 
@@ -274,10 +273,9 @@ void compare_names(const MappedFile& file,
     if (found[i] == wanted[i]) {
       continue;
     }
-    const bool elsewhere = std::find(found.begin(), found.end(), wanted[i]) != found.end();
-    const bool may_be_sample = std::any_of(found.begin(), found.end(), [](const auto& word) {
-      return parse_number(word).has_value();
-    });
+    const bool elsewhere = std::ranges::find(found, wanted[i]) != found.end();
+    const bool may_be_sample =
+        std::ranges::any_of(found, [](const auto& word) { return parse_number(word).has_value(); });
     throw_text_error(
         file,
         text_begin(file),

@@ -15,8 +15,7 @@ std::string advice_of(const std::vector<DataFault>& faults, const char* before) 
   std::vector<std::string> known;
   std::string text;
   for (const DataFault& fault : faults) {
-    if (!fault.advice.empty() &&
-        std::find(known.begin(), known.end(), fault.advice) == known.end()) {
+    if (!fault.advice.empty() && std::ranges::find(known, fault.advice) == known.end()) {
       known.push_back(fault.advice);
       text += before + fault.advice;
     }

@@ -21,8 +21,7 @@ struct ClassDraw {
   std::vector<double> chance_up_to;
 
   std::int64_t at(double uniform) const {
-    const auto found =
-        std::upper_bound(chance_up_to.begin(), chance_up_to.end(), uniform * chance_up_to.back());
+    const auto found = std::ranges::upper_bound(chance_up_to, uniform * chance_up_to.back());
     // The product can be rounded up to the last sum.
     const auto place = std::min(found - chance_up_to.begin(), std::ssize(chance_up_to) - 1);
     return classes[static_cast<std::size_t>(place)];

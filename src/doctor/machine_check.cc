@@ -261,10 +261,7 @@ Finding check_interfaces(const MachineFacts& facts, const Purpose& purpose) {
   std::vector<std::string> missing;
   std::vector<std::string> down;
   for (const std::string& name : purpose.interfaces) {
-    const auto found = std::find_if(
-        facts.interfaces.begin(), facts.interfaces.end(), [&](const NetworkInterface& interface) {
-          return interface.name == name;
-        });
+    const auto found = std::ranges::find(facts.interfaces, name, &NetworkInterface::name);
     if (found == facts.interfaces.end()) {
       missing.push_back(name);
       continue;
@@ -275,7 +272,7 @@ Finding check_interfaces(const MachineFacts& facts, const Purpose& purpose) {
     }
   }
   if (purpose.interfaces.empty()) {
-    std::for_each(facts.interfaces.begin(), facts.interfaces.end(), add);
+    std::ranges::for_each(facts.interfaces, add);
   }
   if (!missing.empty()) {
     const std::string names = listed(facts.interfaces, &NetworkInterface::name);

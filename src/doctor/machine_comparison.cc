@@ -65,9 +65,8 @@ std::vector<Finding> compare_machines(const std::vector<MachineReport>& machines
       answers.push_back(answer_of(machine, comparison));
     }
     // The first that differs from machine 0 is enough to act on; the JSON has them all.
-    const auto other = std::find_if(answers.begin(), answers.end(), [&](const std::string& answer) {
-      return answer != answers.front();
-    });
+    const auto other = std::ranges::find_if(
+        answers, [&](const std::string& answer) { return answer != answers.front(); });
     if (other == answers.end()) {
       continue;
     }

@@ -45,7 +45,7 @@ struct Measured {
 
 // `values` is not empty.
 double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
@@ -96,10 +96,8 @@ Finding judge(const PairMatrix& pairs,
     return {};
   }
   const double usual = median_of(measured);
-  const Measured worst =
-      *std::max_element(measured.begin(), measured.end(), [&](const auto& a, const auto& b) {
-        return quantity.worse(b.value, a.value);
-      });
+  const Measured worst = *std::ranges::max_element(
+      measured, [&](const auto& a, const auto& b) { return quantity.worse(b.value, a.value); });
   Finding finding{quantity.name,
                   concat(quantity.text(usual), between ? " between machines" : " inside a machine"),
                   {{"median", usual}, {"worst", worst.value}}};
@@ -172,8 +170,7 @@ std::string machines_text(const PairMatrix& pairs,
   Table table;
   table.add({"machines", "best", "median", "worst"});
   for (auto& [key, values] : groups) {
-    std::sort(
-        values.begin(), values.end(), [&](double a, double b) { return quantity.worse(b, a); });
+    std::ranges::sort(values, [&](double a, double b) { return quantity.worse(b, a); });
     table.add({concat(key.first, "-", key.second),
                number_text(values.front() * quantity.scale),
                number_text(median_of(values) * quantity.scale),

@@ -41,9 +41,8 @@ std::vector<Row> rows_of(const Report& report) {
       }
     }
   }
-  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    return a.finding->verdict > b.finding->verdict;
-  });
+  std::ranges::stable_sort(
+      rows, [](const Row& a, const Row& b) { return a.finding->verdict > b.finding->verdict; });
   return rows;
 }
 

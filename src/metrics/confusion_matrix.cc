@@ -33,9 +33,8 @@ constexpr std::size_t kWidestCounts = 90;
 
 // Characters of UTF-8, as a terminal counts them (but for those that are two wide).
 std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-  }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
 std::size_t widest(const std::vector<std::string>& texts) {
@@ -188,7 +187,7 @@ std::string ConfusionMatrix::to_string(const std::vector<std::string>& names) co
                 " classes, found ",
                 names.size());
   const bool with_counts = classes_ <= kLargestTable;
-  const std::int64_t largest = *std::max_element(counts_.begin(), counts_.end());
+  const std::int64_t largest = *std::ranges::max_element(counts_);
   const std::size_t count_width = std::to_string(largest).size();
   std::vector<std::string> across = cut_names(names, kLongestAcross);
   const bool by_name = with_counts && !names.empty() && all_differ(across) &&

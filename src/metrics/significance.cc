@@ -196,12 +196,11 @@ Difference paired_bootstrap(
     result.interval95 = {nothing, nothing};
     return result;
   }
-  std::sort(differences.begin(), differences.end());
+  std::ranges::sort(differences);
   result.interval95 = {percentile(differences, 0.025), percentile(differences, 0.975)};
-  const auto other_side =
-      std::count_if(differences.begin(), differences.end(), [&](double difference) {
-        return result.mean > 0 ? difference <= 0 : difference >= 0;
-      });
+  const auto other_side = std::ranges::count_if(differences, [&](double difference) {
+    return result.mean > 0 ? difference <= 0 : difference >= 0;
+  });
   if (result.mean != 0) {
     // The set itself counts as one of the resamples: no number of rounds shows that chance never
     // does it.
@@ -246,9 +245,7 @@ std::vector<double> holm_adjusted(std::span<const double> p_values) {
       order.push_back(i);
     }
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return p_values[a] < p_values[b];
-  });
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) { return p_values[a] < p_values[b]; });
   std::vector<double> adjusted(p_values.begin(), p_values.end());
   double largest = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {

@@ -61,9 +61,8 @@ struct Saved : torch::CustomClassHolder {
 std::vector<Tensor> trainable_parameters(const torch::nn::Module& module) {
   std::vector<Tensor> result;
   for (const Tensor& parameter : module.parameters()) {
-    const bool known = std::any_of(result.begin(), result.end(), [&](const Tensor& other) {
-      return other.is_same(parameter);
-    });
+    const bool known =
+        std::ranges::any_of(result, [&](const Tensor& other) { return other.is_same(parameter); });
     if (parameter.requires_grad() && !known) {
       result.push_back(parameter);
     }

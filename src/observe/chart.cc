@@ -147,8 +147,7 @@ struct Series {
 std::vector<Series> series_of(const Chart& chart) {
   std::vector<Series> all;
   for (const ChartLine& line : chart.lines) {
-    if (std::none_of(
-            all.begin(), all.end(), [&](const Series& s) { return s.name == line.name; })) {
+    if (std::ranges::none_of(all, [&](const Series& s) { return s.name == line.name; })) {
       all.push_back({line.name, std::to_string(all.size() % kColours.size()), {}});
     }
   }
@@ -198,8 +197,7 @@ void add_names(std::string& svg, std::vector<Series> all, double right) {
   std::erase_if(all, [](const Series& series) { return !series.drawn || series.name.empty(); });
   const std::size_t left_out = all.size() > kMostNames ? all.size() - kMostNames + 1 : 0;
   all.resize(all.size() - left_out);
-  std::stable_sort(
-      all.begin(), all.end(), [](const Series& a, const Series& b) { return a.end.y < b.end.y; });
+  std::ranges::stable_sort(all, [](const Series& a, const Series& b) { return a.end.y < b.end.y; });
   std::vector<double> heights;
   heights.reserve(all.size());
   for (const Series& series : all) {
@@ -281,8 +279,8 @@ std::string to_svg(const Chart& chart) {
   // Faint lines first: they belong behind all others.
   for (const bool faint : {true, false}) {
     for (const ChartLine& line : chart.lines) {
-      const auto series = std::find_if(
-          all.begin(), all.end(), [&](const Series& s) { return s.name == line.name; });
+      const auto series =
+          std::ranges::find_if(all, [&](const Series& s) { return s.name == line.name; });
       const auto stretches = detail::stretches_of(line.x, line.y, across, up);
       if (line.faint == faint && !stretches.empty()) {
         add_line(lines, stretches, *series, faint);

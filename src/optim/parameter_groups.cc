@@ -32,7 +32,7 @@ Selection biases_and_norms() {
 Selection named(std::vector<std::string> patterns) {
   return {detail::listed(patterns),
           [patterns = std::move(patterns)](const ParameterInfo& parameter) {
-            return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+            return std::ranges::any_of(patterns, [&](const std::string& pattern) {
               return fnmatch(pattern.c_str(), parameter.name.c_str(), FNM_NOESCAPE) == 0;
             });
           },
@@ -75,7 +75,7 @@ std::string ParameterGroups::name() const {
   std::vector<std::string> seen = {all};
   for (const Group& group : groups_) {
     const std::string name = group.rule->name();
-    if (std::find(seen.begin(), seen.end(), name) == seen.end()) {
+    if (std::ranges::find(seen, name) == seen.end()) {
       seen.push_back(name);
       all += "+" + name;
     }
@@ -97,8 +97,7 @@ std::vector<OptimizerState> ParameterGroups::states(const ParameterInfo& paramet
 }
 
 bool ParameterGroups::takes_whole_parameters() const {
-  return rule_->takes_whole_parameters() ||
-         std::any_of(groups_.begin(), groups_.end(), [](const Group& group) {
+  return rule_->takes_whole_parameters() || std::ranges::any_of(groups_, [](const Group& group) {
            return group.rule->takes_whole_parameters();
          });
 }
@@ -106,17 +105,16 @@ bool ParameterGroups::takes_whole_parameters() const {
 std::vector<const Optimizer*> ParameterGroups::assign(
     const std::vector<ParameterInfo>& parameters) const {
   for (const Group& group : groups_) {
-    TRIREME_CHECK(
-        !group.parameters.required() || std::any_of(parameters.begin(),
-                                                    parameters.end(),
-                                                    [&](const ParameterInfo& parameter) {
-                                                      return group.parameters.contains(parameter);
-                                                    }),
-        "parameter group (",
-        group.parameters.text(),
-        "): the model has no parameter of that name; its first is ",
-        parameters.empty() ? "none" : parameters.front().name,
-        " (* stands for anything)");
+    TRIREME_CHECK(!group.parameters.required() ||
+                      std::ranges::any_of(parameters,
+                                          [&](const ParameterInfo& parameter) {
+                                            return group.parameters.contains(parameter);
+                                          }),
+                  "parameter group (",
+                  group.parameters.text(),
+                  "): the model has no parameter of that name; its first is ",
+                  parameters.empty() ? "none" : parameters.front().name,
+                  " (* stands for anything)");
   }
   // Where a rule has groups itself, what it says in turn.
   std::vector<const Optimizer*> rules = rule_->assign(parameters);

@@ -98,9 +98,8 @@ std::unique_ptr<Optimizer> OptimizerOf<Options>::with(
   const auto& definition = detail::definition_of<Options>();
   Options changed = options_;
   for (const auto& [name, value] : changes) {
-    const auto field = std::find_if(definition.fields.begin(),
-                                    definition.fields.end(),
-                                    [&its = name](const auto& each) { return its == each.name; });
+    const auto field = std::ranges::find_if(
+        definition.fields, [&its = name](const auto& each) { return its == each.name; });
     if (field == definition.fields.end()) {
       detail::refuse_setting(*this, name);
     }

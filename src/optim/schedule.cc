@@ -39,11 +39,9 @@ Schedule Schedule::step(std::int64_t every, double gamma) {
 }
 
 Schedule Schedule::multi_step(std::vector<std::int64_t> milestones, double gamma) {
-  TRIREME_CHECK(std::is_sorted(milestones.begin(), milestones.end()),
-                "multi_step: milestones must increase");
+  TRIREME_CHECK(std::ranges::is_sorted(milestones), "multi_step: milestones must increase");
   return Schedule([milestones = std::move(milestones), gamma](std::int64_t at) {
-    const auto passed =
-        std::upper_bound(milestones.begin(), milestones.end(), at) - milestones.begin();
+    const auto passed = std::ranges::upper_bound(milestones, at) - milestones.begin();
     return std::pow(gamma, static_cast<double>(passed));
   });
 }

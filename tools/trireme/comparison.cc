@@ -77,7 +77,7 @@ std::vector<std::string> common_names(
   std::vector<std::string> names;
   for (const auto& entry : *all.front()) {
     const std::string& name = entry.first;
-    if (std::all_of(all.begin(), all.end(), [&](const auto* one) { return one->contains(name); })) {
+    if (std::ranges::all_of(all, [&](const auto* one) { return one->contains(name); })) {
       names.push_back(name);
     }
   }
@@ -88,12 +88,9 @@ std::vector<std::string> common_names(
 bool same_cut(const Comparison& comparison) {
   constexpr std::array<std::string_view, 9> kWhatCuts = {
       "data", "format", "folds", "seed", "sequence", "stride", "target", "header", "separator"};
-  return std::none_of(comparison.settings.begin(),
-                      comparison.settings.end(),
-                      [&](const ComparedSetting& differing) {
-                        return std::find(kWhatCuts.begin(), kWhatCuts.end(), differing.name) !=
-                               kWhatCuts.end();
-                      });
+  return std::ranges::none_of(comparison.settings, [&](const ComparedSetting& differing) {
+    return std::ranges::find(kWhatCuts, differing.name) != kWhatCuts.end();
+  });
 }
 
 // Whether fold k is of the same samples in both: runs with other seeds cut the data elsewhere, and

@@ -89,7 +89,7 @@ std::optional<Evaluation> read_evaluation(const std::string& folder) {
     double target = 0;
     double prediction = 0;
     double loss = 0;
-    const bool whole = std::count(line.begin(), line.end(), ',') == 3;
+    const bool whole = std::ranges::count(line, ',') == 3;
     const bool good = whole && parse(next_field(rest), sample) && parse(next_field(rest), target) &&
                       parse(next_field(rest), prediction);
     // A loss may be anything that a program prints for a number, or nothing.
@@ -112,9 +112,8 @@ std::optional<Evaluation> read_evaluation(const std::string& folder) {
   }
   std::vector<std::size_t> order(read.samples.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return read.samples[a] < read.samples[b];
-  });
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return read.samples[a] < read.samples[b]; });
   return Evaluation{read.text,
                     in_order(read.samples, order),
                     in_order(read.targets, order),

@@ -125,9 +125,8 @@ bool NetCall::fits_announcements() const {
     return static_cast<std::size_t>(std::max<std::int64_t>(0, numel)) * element();
   };
   const auto most_part = [&] {
-    return operation_.counts.empty()
-               ? std::int64_t{0}
-               : *std::max_element(operation_.counts.begin(), operation_.counts.end());
+    return operation_.counts.empty() ? std::int64_t{0}
+                                     : *std::ranges::max_element(operation_.counts);
   };
   switch (operation_.kind) {
     case OpKind::kBarrier:

@@ -140,8 +140,7 @@ class HierarchicalBackend final : public Backend {
     return watch_.loss(missing);
   }
   Milliseconds grace(const std::vector<int>& missing) override {
-    const bool all_here =
-        std::all_of(missing.begin(), missing.end(), [&](int rank) { return is_here(rank); });
+    const bool all_here = std::ranges::all_of(missing, [&](int rank) { return is_here(rank); });
     return all_here ? kGrace : Milliseconds(0);
   }
   std::string last_operations() const override { return watch_.last_operations(); }
@@ -166,10 +165,9 @@ class HierarchicalBackend final : public Backend {
 
   // Where the ranks of each machine follow each other, as many on each.
   std::optional<MachineGrid> grid_of_machines() const {
-    const int per_machine = static_cast<int>(
-        std::count_if(hierarchy_.ranks.begin(), hierarchy_.ranks.end(), [&](int rank) {
-          return network_.machines()[index(rank)] == network_.self().node;
-        }));
+    const int per_machine = static_cast<int>(std::ranges::count_if(hierarchy_.ranks, [&](int rank) {
+      return network_.machines()[index(rank)] == network_.self().node;
+    }));
     if (size() % per_machine != 0) {
       return std::nullopt;
     }
@@ -182,7 +180,7 @@ class HierarchicalBackend final : public Backend {
       }
     }
     const int blocks = static_cast<int>(machines.size());
-    std::sort(machines.begin(), machines.end());
+    std::ranges::sort(machines);
     if (std::adjacent_find(machines.begin(), machines.end()) != machines.end()) {
       return std::nullopt;
     }

@@ -79,8 +79,7 @@ Steps Collectives::reduction(const Call& call) {
   const std::size_t element = dtype_bytes(op.dtype);
   const std::size_t piece =
       control.stage_bytes() / element / index(size) / kWindowAlignment * kWindowAlignment;
-  const auto longest =
-      static_cast<std::size_t>(*std::max_element(op.counts.begin(), op.counts.end()));
+  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(op.counts));
   const std::size_t windows = (longest + piece - 1) / piece;
   const auto* input = op.input.bytes();
   // What some could read through the kernel takes the way of all where others have it elsewhere.

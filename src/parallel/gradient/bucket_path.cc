@@ -76,7 +76,7 @@ BucketPath::~BucketPath() {
 
 void BucketPath::begin_round(const Round& round) {
   round_ = round;
-  std::fill(present_.begin(), present_.end(), 0);
+  std::ranges::fill(present_, 0);
   next_ = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     filling_[b] = {};
@@ -257,16 +257,15 @@ void BucketPath::finish() {
 }
 
 void BucketPath::forget_local() {
-  std::fill(local_.begin(), local_.end(), 0);
+  std::ranges::fill(local_, 0);
 }
 
 void BucketPath::end_step(StepOutcome outcome) {
   if (outcome != StepOutcome::kGivenUp && order_.learn(context_.ranks)) {
     const std::vector<std::size_t> position = order_.positions();
     for (auto& of : buckets_of_) {
-      std::sort(of.begin(), of.end(), [&](std::size_t a, std::size_t b) {
-        return position[a] < position[b];
-      });
+      std::ranges::sort(of,
+                        [&](std::size_t a, std::size_t b) { return position[a] < position[b]; });
     }
   }
   memory_.ring().shrink();

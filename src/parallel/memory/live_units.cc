@@ -201,8 +201,7 @@ void LiveUnits::drop_all() {
   std::unique_lock lock(mutex_);
   wanted_ = -1;
   changed_.wait(lock, [&] {
-    return std::none_of(
-        units_.begin(), units_.end(), [](const Unit& unit) { return unit.fetching; });
+    return std::ranges::none_of(units_, [](const Unit& unit) { return unit.fetching; });
   });
   for (Unit& unit : units_) {
     if (unit.live || unit.fetched) {

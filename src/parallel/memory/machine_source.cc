@@ -33,8 +33,7 @@ class MachineSource final : public UnitSource {
         held_(units.bytes.size(), kNowhere),
         own_(make_private_source(units)) {
     const std::size_t page = SharedBuffer::page_bytes();
-    const std::size_t largest =
-        units.bytes.empty() ? 0 : *std::max_element(units.bytes.begin(), units.bytes.end());
+    const std::size_t largest = units.bytes.empty() ? 0 : *std::ranges::max_element(units.bytes);
     place_bytes_ = (largest + page - 1) / page * page;
     places_ = std::clamp<std::size_t>(largest == 0 ? 0 : units.limit / largest + 2, 2, kMostPlaces);
     table_bytes_ = (sizeof(Table) + page - 1) / page * page;

@@ -35,9 +35,8 @@ class PrivateSource final : public UnitSource {
 
   Block take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    const auto fits = std::find_if(spare_.begin(), spare_.end(), [&](const Block& block) {
-      return block.memory.size_bytes() == bytes;
-    });
+    const auto fits = std::ranges::find_if(
+        spare_, [&](const Block& block) { return block.memory.size_bytes() == bytes; });
     if (fits != spare_.end()) {
       Block block = std::move(*fits);
       spare_.erase(fits);

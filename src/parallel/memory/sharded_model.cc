@@ -217,8 +217,7 @@ class Construction::Impl final : public OperatorObserver {
       return nullptr;
     }
     const auto* address = tensor.storage().unsafeGetStorageImpl();
-    const auto entry = std::find_if(
-        entries_.begin(), entries_.end(), [&](const Entry& e) { return e.address == address; });
+    const auto entry = std::ranges::find(entries_, address, &Entry::address);
     return entry == entries_.end() ? nullptr : &*entry;
   }
 

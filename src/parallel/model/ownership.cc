@@ -77,10 +77,9 @@ SumsReach Ownership::reach() const {
 }
 
 int Ownership::owner_of(std::size_t unit, std::int64_t element) const {
-  const auto owner =
-      std::find_if(ranges(unit).begin(), ranges(unit).end(), [&](const Range& range) {
-        return element >= range.begin && element < range.end;
-      });
+  const auto owner = std::ranges::find_if(ranges(unit), [&](const Range& range) {
+    return element >= range.begin && element < range.end;
+  });
   return static_cast<int>(owner - ranges(unit).begin());
 }
 

@@ -73,9 +73,8 @@ RunningStatistics::RunningStatistics(torch::nn::Module& model, std::shared_ptr<C
     }
   }
   for (const at::Tensor& buffer : model.buffers()) {
-    covers_all_ &=
-        !buffer.defined() ||
-        std::find(covered.begin(), covered.end(), buffer.unsafeGetTensorImpl()) != covered.end();
+    covers_all_ &= !buffer.defined() ||
+                   std::ranges::find(covered, buffer.unsafeGetTensorImpl()) != covered.end();
   }
 }
 

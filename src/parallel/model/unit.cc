@@ -33,7 +33,7 @@ class Grouping {
   std::vector<Group> of(torch::nn::Module& model) {
     visit(model, "");
     for (const std::string& unit : options_.units) {
-      TRIREME_CHECK(std::find(found_.begin(), found_.end(), unit) != found_.end(),
+      TRIREME_CHECK(std::ranges::find(found_, unit) != found_.end(),
                     "EngineOptions::units names ",
                     unit,
                     ", which is not a module of ",
@@ -60,8 +60,7 @@ class Grouping {
     for (const at::Tensor& tensor : module.parameters(recurse)) {
       const auto entry = index_.find(tensor.unsafeGetTensorImpl());
       if (entry != index_.end() && !taken_[entry->second] &&
-          std::find(group.parameters.begin(), group.parameters.end(), entry->second) ==
-              group.parameters.end()) {
+          std::ranges::find(group.parameters, entry->second) == group.parameters.end()) {
         group.add(entry->second, table_);
       }
     }
@@ -78,15 +77,14 @@ class Grouping {
   }
 
   bool contains_named_unit(const std::string& name) const {
-    return std::any_of(options_.units.begin(), options_.units.end(), [&](const std::string& unit) {
+    return std::ranges::any_of(options_.units, [&](const std::string& unit) {
       return name.empty() || unit.rfind(name + ".", 0) == 0;
     });
   }
 
   void visit(torch::nn::Module& module, const std::string& name) {
     Group whole = all_of(module, true);
-    const bool named =
-        std::find(options_.units.begin(), options_.units.end(), name) != options_.units.end();
+    const bool named = std::ranges::find(options_.units, name) != options_.units.end();
     if (named) {
       whole.fixed = true;
       if (!whole.parameters.empty()) {
@@ -132,7 +130,7 @@ std::vector<Unit> plan_units(torch::nn::Module& model,
         return unit.dtype == parameter.dtype && unit.trainable == parameter.trainable &&
                !unit.sparse && !parameter.sparse;
       };
-      auto part = std::find_if(parts.begin(), parts.end(), same);
+      auto part = std::ranges::find_if(parts, same);
       if (part == parts.end()) {
         Unit unit;
         unit.name = parameter.name;
