@@ -4,8 +4,7 @@
 #include <cerrno>
 #include <thread>
 
-#include <poll.h>
-
+#include "comm/rendezvous/link.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
 
@@ -38,16 +37,8 @@ int connect_within(const SocketAddress& address, Milliseconds limit) {
   if (!socket.valid()) {
     return errno;
   }
-  const Deadline deadline(limit);
-  pollfd entry{socket.get(), POLLOUT, 0};
-  int ready = 0;
-  do {
-    ready = poll(&entry, 1, static_cast<int>(deadline.left().count()));
-  } while (ready < 0 && errno == EINTR);
-  if (ready <= 0) {
-    return ready == 0 ? ETIMEDOUT : errno;
-  }
-  return connecting_result(socket);
+  const bool decided = wait_for(socket.get(), POLLOUT, Deadline(limit));
+  return decided ? connecting_result(socket) : ETIMEDOUT;
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ Fleet::Fleet(Roster roster, Milliseconds timeout, Milliseconds patience)
       peers_(roster_.ranks.size()) {}
 
 void Fleet::add_to(std::vector<pollfd>& entries) const {
-  for (const LauncherLink& link : roster_.links) {
-    if (link.open()) {
-      entries.push_back({link.fd(), link.events(), 0});
+  for (const auto& link : roster_.links) {
+    if (link->open()) {
+      entries.push_back({link->fd(), link->events(), 0});
     }
   }
 }
@@ -50,7 +50,7 @@ void Fleet::turn() {
   }
   const auto machines = static_cast<int>(peers_.size());
   for (int machine = 0; machine < machines; ++machine) {
-    roster_.links[index(machine)].flush();
+    roster_.links[index(machine)]->flush();
     read_from(machine);  // before silence is judged: this launcher itself may have been stopped
     watch_silence(machine);
   }
@@ -58,11 +58,11 @@ void Fleet::turn() {
 }
 
 void Fleet::read_from(int machine) {
-  LauncherLink& link = roster_.links[index(machine)];
+  Link& link = *roster_.links[index(machine)];
   if (!link.open()) {
     return;
   }
-  while (const auto message = link.next()) {
+  while (const auto message = read_word(link.next())) {
     heard_of(machine);
     take(machine, *message);
   }
@@ -131,8 +131,8 @@ void Fleet::record(const JobEvent& event) {
 }
 
 void Fleet::broadcast(LauncherWord kind, const std::string& body) {
-  for (LauncherLink& link : roster_.links) {
-    link.send(kind, body);
+  for (const auto& link : roster_.links) {
+    say(*link, kind, body);
   }
 }
 
@@ -146,7 +146,7 @@ void Fleet::tell(JobEvent event) {
     return;
   }
   unseen_.push_back(event);
-  roster_.links[0].send(LauncherWord::kEvent, pack_event(event));
+  say(*roster_.links[0], LauncherWord::kEvent, pack_event(event));
 }
 
 void Fleet::done() {
@@ -164,7 +164,7 @@ void Fleet::heard_of(int machine) {
 
 void Fleet::watch_silence(int machine) {
   Peer& peer = peers_[index(machine)];
-  if (!roster_.links[index(machine)].open() || finished_) {
+  if (!roster_.links[index(machine)]->open() || finished_) {
     return;
   }
   const auto quiet = Clock::now() - peer.heard;
@@ -186,7 +186,7 @@ void Fleet::watch_silence(int machine) {
       event.text =
           concat("has not heard from machine 0 for ", event.number, " s and ended its ranks");
       event.machine = roster_.machine;
-      roster_.links[0].send(LauncherWord::kEvent, pack_event(event));
+      say(*roster_.links[0], LauncherWord::kEvent, pack_event(event));
     }
   }
 }
@@ -224,7 +224,7 @@ void Fleet::decide_whether_over() {
   if (is_ending() && !waiting_) {
     waiting_.emplace(patience_);
   }
-  const bool can_hear = is_host() || roster_.links[0].open();
+  const bool can_hear = is_host() || roster_.links[0]->open();
   over_ = finished_ || !can_hear || impatient_ || (is_host() && everyone_is_done()) ||
           (waiting_ && (waiting_->passed() || (!is_host() && peers_[0].silent)));
   if (over_ && is_host() && !finished_) {
@@ -278,27 +278,27 @@ void Fleet::farewell() {
   // A connection closed over something unread is reset, and our last message might be lost: machine
   // 0 waits for the others to close theirs.
   const Deadline patience(kFarewell);
-  const auto is_awaited = [&](const LauncherLink& link) {
+  const auto is_awaited = [&](const std::unique_ptr<Link>& link) {
     const auto machine = static_cast<std::size_t>(&link - roster_.links.data());
-    return link.open() && !peers_[machine].silent && (is_host() || !link.all_sent());
+    return link->open() && !peers_[machine].silent && (is_host() || !link->all_sent());
   };
-  for (LauncherLink& link : roster_.links) {
+  const auto finish = [](Link& link) {
     link.flush();
-    if (link.all_sent()) {
+    if (link.open() && link.all_sent()) {
       link.finish_sending();
     }
+  };
+  for (const auto& link : roster_.links) {
+    finish(*link);
   }
   while (std::any_of(roster_.links.begin(), roster_.links.end(), is_awaited) &&
          !patience.passed()) {
     std::vector<pollfd> entries;
     add_to(entries);
     poll(entries.data(), entries.size(), static_cast<int>(patience.left().count()) + 1);
-    for (LauncherLink& link : roster_.links) {
-      link.flush();
-      if (link.open() && link.all_sent()) {
-        link.finish_sending();
-      }
-      while (link.next()) {
+    for (const auto& link : roster_.links) {
+      finish(*link);
+      while (link->next()) {
       }
     }
   }

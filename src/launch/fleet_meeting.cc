@@ -1,18 +1,55 @@
 #include "launch/fleet_meeting.h"
 
 #include <cstring>
-#include <limits>
 #include <numeric>
 
 #include <signal.h>
+#include <unistd.h>
 
 #include "comm/rendezvous/packing.h"
 #include "trireme/core/index.h"
 #include "trireme/core/printable.h"
+#include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::detail {
-namespace {}  // namespace
+namespace {
+
+constexpr std::size_t kLongestText = 256;
+
+}  // namespace
+
+std::string MachineHello::name() const {
+  return concat("machine ", machine, " (", host, "), pid ", pid);
+}
+
+MachineHello make_machine_hello(const MeetingOptions& options) {
+  char host[kLongestText] = {};
+  gethostname(host, sizeof(host) - 1);
+  return {TRIREME_VERSION, options.machine, options.machines, options.ranks, getpid(), host};
+}
+
+std::string pack_hello(const MachineHello& hello) {
+  return Packer()
+      .text(hello.library)
+      .number(hello.machine)
+      .number(hello.machines)
+      .number(hello.ranks)
+      .number(hello.pid)
+      .text(hello.host)
+      .take();
+}
+
+bool unpack_hello(const std::string& bytes, MachineHello* hello) {
+  Unpacker fields(bytes);
+  hello->library = printable(fields.text(), kLongestText);
+  hello->machine = fields.number_in(-kAny, kAny);
+  hello->machines = fields.number_in(-kAny, kAny);
+  hello->ranks = fields.number_in(1, 1 << 20);
+  hello->pid = fields.number_in(0, kAny);
+  hello->host = printable(fields.text(), kLongestText);
+  return fields.complete();
+}
 
 int Roster::first_rank() const {
   return std::accumulate(ranks.begin(), ranks.begin() + machine, 0);
@@ -40,7 +77,7 @@ std::string Roster::name_of(int number) const {
 }
 
 Roster meet_launchers(const MeetingOptions& options) {
-  return options.machine == 0 ? host_meeting(options) : join_meeting(options);
+  return options.machine == 0 ? host_launchers(options) : join_launchers(options);
 }
 
 std::string pack_start(const Roster& roster, int rank0_port, bool with_token) {

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/rendezvous/handshake.h"
 #include "comm/rendezvous/net_socket.h"
 #include "launch/launcher_link.h"
 #include "launch/signal_watch.h"
@@ -17,7 +20,8 @@ namespace trireme::detail {
 struct MeetingOptions {
   int machine = 0;
   int machines = 2;
-  int ranks = 1;  // on this machine
+  int ranks = 1;           // on this machine
+  std::int64_t epoch = 0;  // the attempt at the job
   MeetingPlace place;
   std::vector<SocketAddress> addresses;  // of `place`
   std::string secret;                    // empty: none
@@ -26,18 +30,20 @@ struct MeetingOptions {
   std::function<void(const std::string&)> say;  // to whoever started this launcher
 
   double timeout_seconds() const { return std::chrono::duration<double>(timeout).count(); }
+  Pass pass() const { return {"launcher", "", epoch, secret}; }
 };
 
 // Who belongs to the job, and what all of them agree on.
 struct Roster {
   std::string job;
-  std::string token;                // of the ranks; random or made from the secret
-  std::vector<int> ranks;           // of each machine
-  std::vector<std::string> hosts;   // their names
-  int machine = 0;                  // this one
-  std::string rendezvous;           // "HOST:PORT" where rank 0 will listen
-  FileDescriptor rank0_listener;    // machine 0 only
-  std::vector<LauncherLink> links;  // by machine: machine 0 has one to each, the others one to it
+  std::string token;               // of the ranks; random or made from the secret
+  std::vector<int> ranks;          // of each machine
+  std::vector<std::string> hosts;  // their names
+  int machine = 0;                 // this one
+  std::string rendezvous;          // "HOST:PORT" where rank 0 will listen
+  FileDescriptor rank0_listener;   // machine 0 only
+  // By machine: machine 0 has one to each, the others one to it; the rest is closed.
+  std::vector<std::unique_ptr<Link>> links;
 
   int first_rank() const;
   int world_size() const;
@@ -60,8 +66,25 @@ class MeetingFailed : public Error {
 Roster meet_launchers(const MeetingOptions& options);
 
 // The two sides of it.
-Roster host_meeting(const MeetingOptions& options);
-Roster join_meeting(const MeetingOptions& options);
+Roster host_launchers(const MeetingOptions& options);
+Roster join_launchers(const MeetingOptions& options);
+
+// What a launcher says about itself.
+struct MachineHello {
+  std::string library;  // the version of Trireme
+  int machine = 0;
+  int machines = 1;
+  int ranks = 1;
+  int pid = -1;
+  std::string host;  // its name, for messages
+
+  // "machine 1 (host), pid 4711".
+  std::string name() const;
+};
+
+MachineHello make_machine_hello(const MeetingOptions& options);
+std::string pack_hello(const MachineHello& hello);
+bool unpack_hello(const std::string& bytes, MachineHello* hello);
 
 // What machine 0 tells everyone when all are here (kStart). Of the roster only what all share; the
 // token only where it cannot be made from a secret.
@@ -75,9 +98,5 @@ MeetingFailed unpack_cancellation(const std::string& bytes);
 // A signal that asks to end, 0 when there was none. Takes the others off, and stops where asked.
 int take_ending_signal(const SignalWatch& signals);
 MeetingFailed stopped_by_signal(int number);
-
-// Messages before and after a launcher is admitted.
-inline constexpr std::size_t kLongestFromStranger = 4096;
-inline constexpr std::size_t kLongestMessage = 4 << 20;
 
 }  // namespace trireme::detail

@@ -6,11 +6,11 @@
 #include <iterator>
 
 #include <fcntl.h>
-#include <sodium.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/rendezvous/secrets.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -26,43 +26,18 @@ constexpr std::size_t kLongestSecret = 4096;
 constexpr const char* kPlaceVariables[] = {
     kEnvNodeRank, kEnvNodes, kEnvRendezvous, kEnvRendezvousFd};
 
-std::string hex_of(const std::vector<unsigned char>& bytes) {
-  std::string hex(2 * bytes.size() + 1, '\0');
-  sodium_bin2hex(hex.data(), hex.size(), bytes.data(), bytes.size());
-  hex.pop_back();
-  return hex;
-}
-
-std::string random_hex(std::size_t count) {
-  if (sodium_init() < 0) {
-    throw InternalError("libsodium cannot find a source of random numbers");
-  }
-  std::vector<unsigned char> raw(count);
-  randombytes_buf(raw.data(), raw.size());
-  return hex_of(raw);
-}
-
 }  // namespace
 
 std::string random_job_name() {
-  return random_hex(8);
+  return hex_of(random_bytes(8));
 }
 
 std::string random_token() {
-  return random_hex(32);
+  return hex_of(random_bytes(32));
 }
 
 std::string token_from_secret(const std::string& secret, const std::string& job) {
-  const std::string text = "ranks of " + job;
-  const auto bytes = [](const std::string& from) {
-    return reinterpret_cast<const unsigned char*>(from.data());
-  };
-  crypto_auth_hmacsha256_state state;
-  crypto_auth_hmacsha256_init(&state, bytes(secret), secret.size());
-  crypto_auth_hmacsha256_update(&state, bytes(text), text.size());
-  std::vector<unsigned char> token(crypto_auth_hmacsha256_BYTES);
-  crypto_auth_hmacsha256_final(&state, token.data());
-  return hex_of(token);
+  return hex_of(hmac_sha256(secret, "ranks of " + job));
 }
 
 std::string read_secret(const std::string& token_file) {

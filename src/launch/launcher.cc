@@ -345,6 +345,7 @@ std::optional<detail::MeetingOptions> meeting_of(const LaunchOptions& options) {
   meeting.machine = options.node_rank;
   meeting.machines = options.nodes;
   meeting.ranks = options.ranks;
+  meeting.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
   meeting.place = detail::parse_meeting_place(options.rendezvous);
   meeting.secret = detail::read_secret(options.token_file);
   const auto seconds = options.timeout_seconds ? options.timeout_seconds : env_seconds(kEnvTimeout);

@@ -1,20 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
-#include "trireme/core/file_descriptor.h"
+#include "comm/rendezvous/link.h"
 
 namespace trireme::detail {
 
-// What launchers say to each other. The first four are the admission, see fleet_admission.h.
-enum class LauncherWord : std::uint32_t {
-  kHello = 1,
-  kChallenge,
-  kProof,
-  kVerdict,
+// What launchers that have met say to each other: the first byte of a message.
+enum class LauncherWord : std::uint8_t {
   kStart,      // machine 0: everyone is here, this is the job
   kCancelled,  // machine 0: there will be no job
   kHeartbeat,  // I am alive
@@ -26,44 +22,19 @@ enum class LauncherWord : std::uint32_t {
 };
 
 struct LauncherMessage {
-  LauncherWord kind = LauncherWord::kHello;
+  LauncherWord kind = LauncherWord::kHeartbeat;
   std::string body;
 };
 
-// A connection to another launcher that carries messages. Never blocks: what cannot be sent yet
-// waits here.
-class LauncherLink {
- public:
-  LauncherLink() = default;
-  LauncherLink(FileDescriptor fd, std::size_t longest_body);
+inline void say(Link& link, LauncherWord kind, const std::string& body = {}) {
+  link.send(static_cast<char>(kind) + body);
+}
 
-  int fd() const { return fd_.get(); }
-  bool open() const { return fd_.valid(); }
-  // Why it is no longer open, for people; empty where the other end simply closed it.
-  const std::string& why_closed() const { return why_closed_; }
-  void set_longest_body(std::size_t bytes) { longest_body_ = bytes; }
-
-  void send(LauncherWord kind, std::string_view body = {});
-  // Sends what can be sent now.
-  void flush();
-  bool all_sent() const { return outgoing_.empty(); }
-  // The events to poll for.
-  short events() const;
-
-  // The next message that has come whole.
-  std::optional<LauncherMessage> next();
-  // Whatever is sent after this is lost; the other end sees the end of the stream.
-  void finish_sending();
-  void close(const std::string& why = {});
-
- private:
-  void read_some();
-
-  FileDescriptor fd_;
-  std::size_t longest_body_ = 0;
-  std::string incoming_;
-  std::string outgoing_;
-  std::string why_closed_;
-};
+inline std::optional<LauncherMessage> read_word(const std::optional<Message>& message) {
+  if (!message || message->bytes.empty()) {
+    return std::nullopt;
+  }
+  return LauncherMessage{static_cast<LauncherWord>(message->bytes[0]), message->bytes.substr(1)};
+}
 
 }  // namespace trireme::detail

@@ -269,7 +269,7 @@ TEST_F(FaultsTest, AWrongTokenIsRefused) {
   expect_parts(refused.err, {"its token is not that of", "TRIREME_TOKEN"});
   const Finished result = job.wait(0);
   EXPECT_EQ(result.code, 4);
-  expect_parts(result.err, {"machine 1"});
+  expect_parts(result.err, {"missing: 1", "its token is not that of"});
   EXPECT_EQ((refused.err + result.err).find("another secret"), std::string::npos);
   job.expect_nothing_left();
 }

@@ -24,9 +24,9 @@ TEST(LostInMeeting, IsNamedByEveryone) {
     options.identity.rank = rank;
     options.identity.size = kSize;
     options.identity.token = "the token of this test";
-    options.local_rank = rank;
-    options.local_size = kSize;
-    options.job = "a job of this test";
+    options.identity.local_rank = rank;
+    options.identity.local_size = kSize;
+    options.identity.job = "a job of this test";
     options.place = detail::MeetingPlace{"127.0.0.1", detail::port_of(listener)}.text();
     options.where = "this test";
     options.listener = rank == 0 ? listener.get() : -1;

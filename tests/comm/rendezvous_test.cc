@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/unix_link.h"
 #include "support/processes.h"
 #include "support/ranks.h"
@@ -62,7 +61,7 @@ void expect_refused(const std::function<void(InitOptions&)>& disguise,
 
 TEST(Rendezvous, RefusesAWrongToken) {
   expect_refused([](InitOptions& options) { options.token = "a guess"; },
-                 {"rank 0 of 2", "refused rank 1 of 2", "does not know the token"});
+                 {"rank 1 of 2", "was refused by what listens at", "does not know the token"});
 }
 
 TEST(Rendezvous, RefusesNoToken) {
@@ -124,7 +123,7 @@ TEST(Rendezvous, RefusesAnAttemptThatIsNoNumber) {
 }
 
 // A process that lives on after its world has failed, and one that is started in the place of the
-// lost: they have built different numbers of worlds, and meet in the next attempt.
+// lost: however many worlds each has been in, they meet in the next attempt.
 TEST(Rendezvous, SurvivorsAndNewcomersMeetInTheNextAttempt) {
   const std::string job = unique_job();
   const auto join = [&](int rank, std::int64_t epoch) {
@@ -145,6 +144,47 @@ TEST(Rendezvous, SurvivorsAndNewcomersMeetInTheNextAttempt) {
   EXPECT_EQ(wait_for(lost), 0);
   EXPECT_EQ(wait_for(fork_rank(1, [&](int rank) { join(rank, 1); })), 0);
   EXPECT_EQ(wait_for(survivor), 0);
+}
+
+// Nobody counts worlds: an init() that failed on some ranks does not keep them apart afterwards.
+TEST(Rendezvous, RanksMeetAgainAfterAnInitThatFailed) {
+  const std::string job = unique_job();
+  const auto join = [&](int rank) { init(options_for(job, rank, 2))->barrier().wait(); };
+  int failed[2] = {};
+  ASSERT_EQ(pipe(failed), 0);
+  const pid_t host = fork_rank(0, [&](int rank) {
+    InitOptions hasty = options_for(job, rank, 2);
+    hasty.timeout = Milliseconds(50);
+    EXPECT_NE(message_of<CommError>([&] { init(hasty); }).find("missing: 1"), std::string::npos);
+    EXPECT_EQ(write(failed[1], "x", 1), 1);
+    join(rank);
+    join(rank);
+  });
+  char byte = 0;
+  EXPECT_EQ(read(failed[0], &byte, 1), 1);
+  const pid_t other = fork_rank(1, [&](int rank) {
+    join(rank);
+    join(rank);
+  });
+  EXPECT_EQ(wait_for(other), 0);
+  EXPECT_EQ(wait_for(host), 0);
+  close(failed[0]);
+  close(failed[1]);
+}
+
+// Two worlds of one job side by side, each with its groups.
+TEST(Rendezvous, WorldsOfOneJobAndTheirGroupsDoNotMeetEachOther) {
+  const std::string job = unique_job();
+  testing::fork_ranks(2, [&](int rank) {
+    const auto first = init(options_for(job, rank, 2));
+    const auto second = init(options_for(job, rank, 2));
+    const auto of_second = second->split(0, rank);
+    const auto of_first = first->split(0, 1 - rank);
+    EXPECT_EQ(of_second->rank(), rank);
+    EXPECT_EQ(of_first->rank(), 1 - rank);
+    of_first->barrier().wait();
+    of_second->barrier().wait();
+  });
 }
 
 TEST(Rendezvous, RefusesADuplicateRank) {
@@ -294,14 +334,14 @@ TEST(Rendezvous, IsNotHeldUpByStrangers) {
   const auto join = [&](int rank) { init(options_for(job, rank, 2)); };
   const pid_t host = fork_rank(0, join);
   const std::string door = door_of(host);
-  std::vector<detail::UnixLink> strangers;
+  std::vector<std::unique_ptr<detail::Link>> strangers;
   for (int i = 0; i < 3; ++i) {
     auto link = detail::connect_to(door);
     ASSERT_TRUE(link);
     if (i == 1) {
-      link->send("nonsense", 8, {}, Deadline(Milliseconds(0)));
+      link->send("nonsense");
     }
-    strangers.push_back(std::move(*link));
+    strangers.push_back(std::move(link));
   }
   EXPECT_EQ(wait_for(fork_rank(1, join)), 0);
   EXPECT_EQ(wait_for(host), 0);
@@ -321,12 +361,10 @@ TEST(Rendezvous, TellsOtherUsersNothing) {
     ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
     const auto link = detail::connect_to(door);
     ASSERT_TRUE(link);
-    const detail::Greeting greeting = detail::make_greeting(0, "");
     // Rank 0 may have hung up already.
-    link->send(&greeting, sizeof(greeting), {}, Deadline(Milliseconds(0)));
-    detail::Challenge challenge{};
-    EXPECT_FALSE(
-        link->receive(&challenge, sizeof(challenge), nullptr, Deadline(std::chrono::seconds(30))));
+    link->send(detail::JoiningSide({"rank", "", 0, ""}).greeting());
+    EXPECT_FALSE(link->receive(Deadline(std::chrono::seconds(30))));
+    EXPECT_FALSE(link->open());
   });
   EXPECT_EQ(wait_for(other), 0);
   EXPECT_EQ(wait_for(fork_rank(1, join)), 0);

@@ -13,10 +13,10 @@
 #include <sys/stat.h>
 
 #include "comm/rendezvous/net_socket.h"
-#include "launch/fleet_admission.h"
-#include "launch/launcher_link.h"
 #include "launch/launchers.h"
+#include "support/handshake_peer.h"
 #include "support/processes.h"
+#include "trireme/core/version.h"
 
 namespace trireme {
 namespace {
@@ -79,12 +79,12 @@ TEST(FleetMeeting, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
     const auto first = machines.start({0, 1, "echo ran"});
     const Finished refused = machines.start(item.wrong)->wait(milliseconds(30'000));
     EXPECT_EQ(refused.code, 2) << refused.err;
-    expect_parts(refused.err, {"machine 0 (", ") refused machine ", item.why});
+    expect_parts(refused.err, {"refused", item.why});
     EXPECT_EQ(refused.out, "");
     const auto right = machines.start({1, 1, "echo ran"});
     const Finished result = first->wait(milliseconds(30'000));
     EXPECT_EQ(result.code, 0) << result.err;
-    expect_parts(result.err, {") refused machine ", item.why});
+    expect_parts(result.err, {"machine 0 (", ") refused ", item.why});
     EXPECT_EQ(right->wait(milliseconds(30'000)).code, 0);
   }
 }
@@ -110,8 +110,22 @@ TEST(FleetMeeting, RefusesAMachineWhosePlaceIsTaken) {
   EXPECT_EQ(result.out + admitted.out + refused.out, "");
 }
 
-// Says what a launcher says, but with `hello`; the answer of machine 0.
-std::string answer_to(const Launchers& machines, detail::MachineHello hello) {
+// What a launcher says of itself, written by hand.
+struct HelloByHand {
+  int machine = 1;
+  std::string library = TRIREME_VERSION;
+  std::string host = "by-hand";
+  std::int64_t epoch = 0;
+
+  std::string bytes() const {
+    using testing::number;
+    using testing::text;
+    return text(library) + number(machine) + number(2) + number(1) + number(getpid()) + text(host);
+  }
+};
+
+// Machine 0's answer to one that knows the token and says this.
+std::string answer_to(const Launchers& machines, const HelloByHand& hello) {
   const auto addresses = detail::resolve(detail::parse_meeting_place(machines.place()));
   FileDescriptor socket;
   for (int i = 0; i < 200 && !socket.valid(); ++i) {
@@ -121,24 +135,11 @@ std::string answer_to(const Launchers& machines, detail::MachineHello hello) {
       socket.reset();
     }
   }
-  detail::LauncherLink link(std::move(socket), 1 << 16);
-  const std::string bytes = detail::pack_hello(hello);
-  link.send(detail::LauncherWord::kHello, bytes);
-  for (int i = 0; i < 500; ++i) {
-    if (const auto message = link.next()) {
-      if (const auto verdict = detail::unpack_verdict(message->body);
-          verdict && message->kind == detail::LauncherWord::kVerdict) {
-        return verdict->admitted ? "admitted" : verdict->message;
-      }
-      const auto challenge = detail::unpack_challenge(message->body);
-      link.send(
-          detail::LauncherWord::kProof,
-          detail::make_machine_proof(
-              detail::ProofOf::kJoiner, bytes, challenge.value().number, "a secret of the tests"));
-    }
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return "no answer";
+  testing::JoinerByHand joiner(socket.get(), "a secret of the tests");
+  EXPECT_TRUE(joiner.greet({.purpose = "launcher", .epoch = hello.epoch}));
+  const auto verdict = joiner.introduce(hello.bytes());
+  EXPECT_TRUE(verdict.genuine);
+  return verdict.admitted ? "admitted" : verdict.message;
 }
 
 // Many at once that never say a word: they are not waited for one after another.
@@ -164,37 +165,23 @@ TEST(FleetMeeting, ACrowdOfSilentStrangersDoesNotKeepAMachineOut) {
   EXPECT_EQ(second->wait(milliseconds(60'000)).code, 0);
 }
 
-TEST(FleetMeeting, RefusesAnotherVersionAndAPlaceOutside) {
+TEST(FleetMeeting, RefusesAnotherVersionAnotherAttemptAndAPlaceOutside) {
   const Launchers machines(2);
   const auto first = machines.start({0, 1, "echo never", {"--timeout", "10"}});
-  detail::MachineHello hello = detail::make_machine_hello(1, 2, 1, true);
-  hello.library = "9.8.7";
-  expect_parts(answer_to(machines, hello),
+  expect_parts(answer_to(machines, {.library = "9.8.7"}),
                {"it uses Trireme 9.8.7 and machine 0 uses ", "install the same version"});
-  hello = detail::make_machine_hello(1, 2, 1, true);
-  hello.protocol += 1;
-  expect_parts(answer_to(machines, hello), {"another version of Trireme"});
+  expect_parts(answer_to(machines, {.epoch = 3}),
+               {"refused machine 1 (by-hand), pid ",
+                "it belongs to attempt 3",
+                "machine 0 to attempt 0",
+                "machine 0 is left over"});
   for (const int outside : {-1, 0, 2}) {
-    expect_parts(answer_to(machines, detail::make_machine_hello(outside, 2, 1, true)),
+    expect_parts(answer_to(machines, {.machine = outside}),
                  {"--node-rank " + std::to_string(outside) + " is outside the job"});
   }
   const Finished result = first->wait(milliseconds(30'000));
   EXPECT_EQ(result.code, 4);
   expect_parts(result.err, {"missing: 1", "it uses Trireme 9.8.7", "is outside the job"});
-}
-
-TEST(FleetMeeting, AProofOfOneConversationIsWorthNothingInAnother) {
-  const std::string hello = detail::pack_hello(detail::make_machine_hello(1, 2, 1, true));
-  const auto proof = [&](const std::string& host, const std::string& secret) {
-    return detail::make_machine_proof(detail::ProofOf::kJoiner, hello, host, secret);
-  };
-  const std::string host = detail::fresh_number();
-  const std::string later = detail::fresh_number();
-  EXPECT_TRUE(detail::machine_proof_is_genuine(proof(host, "x"), proof(host, "x")));
-  EXPECT_FALSE(detail::machine_proof_is_genuine(proof(host, "x"), proof(later, "x")));
-  EXPECT_FALSE(detail::machine_proof_is_genuine(proof(host, "x"), proof(host, "y")));
-  EXPECT_FALSE(detail::machine_proof_is_genuine(
-      detail::make_machine_proof(detail::ProofOf::kMachine0, hello, host, "x"), proof(host, "x")));
 }
 
 TEST(FleetMeeting, StrangersDoNotDisturbTheMeeting) {
@@ -250,10 +237,7 @@ TEST(FleetMeeting, NoneIsNoToken) {
 TEST(FleetMeeting, AStrangersWordsAreShownHarmless) {
   const Launchers machines(2);
   const auto first = machines.start({0, 1, "echo never", {"--timeout", "10"}});
-  detail::MachineHello hello = detail::make_machine_hello(1, 2, 1, true);
-  hello.host = "\x1b]0;owned\x07\nforged: a line";
-  hello.library = "9.8.7";
-  answer_to(machines, hello);
+  answer_to(machines, {.library = "9.8.7", .host = "\x1b]0;owned\x07\nforged: a line"});
   const Finished result = first->wait(milliseconds(30'000));
   expect_parts(result.err, {"\\x1b]0;owned\\x07\\x0aforged: a line"});
   EXPECT_EQ(result.err.find('\x1b'), std::string::npos) << result.err;

@@ -24,7 +24,7 @@ struct InitOptions {
   std::string job;
   std::string token;
   // Which attempt at the job this is, from 0. Ranks of different attempts refuse each other, so
-  // that one left over cannot join those started in its place; worlds are counted afresh in each.
+  // that one left over cannot join those started in its place.
   // Not set: TRIREME_EPOCH, else what the launcher says (torchrun and Slurm count restarts).
   std::optional<std::int64_t> epoch;
   // The limit of every wait, the rendezvous included. Zero: TRIREME_TIMEOUT, else kDefaultTimeout.

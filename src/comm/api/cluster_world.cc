@@ -1,14 +1,9 @@
 #include "comm/api/cluster_world.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <functional>
-#include <numeric>
 
 #include "comm/api/ordinary_memory.h"
 #include "comm/rendezvous/net_meeting.h"
-#include "comm/rendezvous/transport_meeting.h"
 #include "comm/transport/transport_module.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
@@ -77,10 +72,6 @@ NetMeetingOptions meeting_of(const ClusterOptions& options,
                              Milliseconds timeout) {
   NetMeetingOptions meeting;
   meeting.identity = identity;
-  meeting.local_rank = options.place.local_rank;
-  meeting.local_size = options.place.local_size;
-  meeting.job = options.job;
-  meeting.world = options.world;
   meeting.place = options.place.rendezvous;
   meeting.where = options.place.rendezvous_source;
   meeting.timeout = timeout;
@@ -92,7 +83,7 @@ NetMeetingOptions meeting_of(const ClusterOptions& options,
                 options.place.launcher,
                 " job can meet: set TRIREME_RENDEZVOUS=HOST:PORT, an address of rank 0's machine "
                 "and a free port on it, or use trireme run --rendezvous HOST:PORT");
-  TRIREME_CHECK(!options.place.job_is_local || options.job != options.place.job ||
+  TRIREME_CHECK(!options.place.job_is_local || identity.job != options.place.job ||
                     options.place.local_size == options.place.size,
                 "nothing names this job of ",
                 options.place.launcher,
@@ -107,24 +98,9 @@ NetMeetingOptions meeting_of(const ClusterOptions& options,
 // More ranks under this kernel than processors that they may run on, all together: waiting must
 // give the processor away at once. (Machines that are network namespaces of one host share its
 // processors.)
-bool more_than_processors(const std::vector<Member>& members, const std::string& kernel) {
-  int ranks = 0;
-  std::array<std::uint64_t, 16> cpus{};
-  for (const Member& member : members) {
-    if (member.kernel == kernel) {
-      ++ranks;
-      std::transform(cpus.begin(),
-                     cpus.end(),
-                     member.cpus.begin(),
-                     cpus.begin(),
-                     std::bit_or<std::uint64_t>());
-    }
-  }
-  const int processors =
-      std::accumulate(cpus.begin(), cpus.end(), 0, [](int sum, std::uint64_t word) {
-        return sum + std::popcount(word);
-      });
-  return ranks > std::max(1, processors);
+bool more_than_processors(std::vector<Member> members, const std::string& kernel) {
+  std::erase_if(members, [&](const Member& member) { return member.kernel != kernel; });
+  return static_cast<int>(members.size()) > std::max(1, processors_of(members));
 }
 
 // Some machines are network namespaces of one host: it would be wrong to go around the network.
@@ -200,6 +176,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   }
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
+  std::string world;
   if (uses_mpi(options)) {
     transport = load_mpi_transport(options.place.launcher);
     TRIREME_CHECK(
@@ -213,12 +190,13 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
         " of ",
         options.place.size,
         ": the program must be started by the mpirun of the same MPI");
-    TransportMeetingOptions meeting;
-    meeting.identity = identity;
-    meeting.local_rank = options.place.local_rank;
-    meeting.local_size = options.place.local_size;
-    meeting.timeout = timeout;
-    members = meet_through(*transport, meeting);
+    NetMeetingOptions through;
+    through.identity = identity;
+    through.timeout = timeout;
+    through.transport = transport.get();
+    const NetMeeting meeting(through);
+    members = meeting.members();
+    world = meeting.world();
     greet_everyone(*transport, members, timeout);
     if (!options.interfaces.empty() && options.place.rank == 0) {
       log(LogLevel::kWarning,
@@ -228,6 +206,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   } else {
     NetMeeting meeting(meeting_of(options, identity, timeout));
     members = meeting.members();
+    world = meeting.world();
     UcxOptions ucx;
     ucx.rank = options.place.rank;
     ucx.size = options.place.size;
@@ -241,6 +220,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   const bool oversubscribed =
       more_than_processors(members, members[index(options.place.rank)].kernel);
   builder->machine.oversubscribed = oversubscribed;
+  builder->machine.meeting.name = meeting_name(world);
   if (oversubscribed) {
     builder->queue.spins = 0;
   }

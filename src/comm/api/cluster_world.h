@@ -11,8 +11,6 @@ namespace trireme::detail {
 
 struct ClusterOptions {
   JobEnvironment place;
-  std::string job;
-  int world = 0;
   std::string backend;  // auto, ucx or mpi
   std::vector<std::string> interfaces;
 };

@@ -6,15 +6,21 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/api/digest.h"
+#include <unistd.h>
+
 #include "comm/api/ordinary_memory.h"
 #include "comm/hierarchy/hierarchical_backend.h"
 #include "comm/net/net_backend.h"
+#include "comm/rendezvous/secrets.h"
 #include "comm/shm/shm_backend.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 
 namespace trireme::detail {
+
+std::string meeting_name(const std::string& what) {
+  return concat("trireme/", geteuid(), "/", what);
+}
 
 class CommunicatorBuilder::Groups final : public GroupMaker {
  public:
@@ -206,6 +212,9 @@ std::shared_ptr<OperationQueue> CommunicatorBuilder::make_on_machine(const Bluep
   Membership membership = become_members(options);
   if (blueprint.facts != nullptr) {
     options_.machine.oversubscribed |= membership.oversubscribed;
+    if (!options_.network) {
+      options_.machine.meeting.name = meeting_name(membership.world);
+    }
     blueprint.facts->ordinary_memory = note_ordinary_memory(membership);
   }
   return make_shm_queue(std::move(membership), std::move(queue));

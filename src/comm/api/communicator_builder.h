@@ -14,6 +14,10 @@
 
 namespace trireme::detail {
 
+// Where ranks of this user and machine meet: a world at its job's name, then its groups, and the
+// ranks of a machine where there are several, at one that no other world has.
+std::string meeting_name(const std::string& what);
+
 // What the communicators of a world have in common.
 struct BuilderOptions {
   // Of meetings on this machine; the identity is that of the world.

@@ -1,20 +1,18 @@
 #include "trireme/comm/world.h"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <sstream>
-#include <tuple>
 
 #include <unistd.h>
 
 #include "comm/api/cluster_world.h"
 #include "comm/api/communicator_builder.h"
-#include "comm/api/digest.h"
 #include "comm/api/job_environment.h"
 #include "comm/api/ordinary_memory.h"
 #include "comm/queue/failure_report.h"
 #include "comm/queue/flight_folder.h"
+#include "comm/rendezvous/build_id.h"
+#include "comm/rendezvous/secrets.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -25,17 +23,6 @@ namespace {
 
 using detail::concat;
 using detail::JobEnvironment;
-
-// Which of a process's worlds of one job this is. The ranks build them in the same order, so equal
-// numbers meet; ranks that are threads of one process count each for itself.
-// Each attempt at a job begins anew, so that processes which it starts and those which have lived
-// through an earlier one count alike.
-int number_of_world(const std::string& job, std::int64_t epoch, int rank) {
-  static std::mutex mutex;
-  static std::map<std::tuple<std::string, std::int64_t, int>, int> counts;
-  const std::lock_guard lock(mutex);
-  return counts[{job, epoch, rank}]++;
-}
 
 JobEnvironment place_of_this_process(const InitOptions& options) {
   TRIREME_CHECK(options.rank.has_value() == options.size.has_value(),
@@ -167,18 +154,19 @@ std::shared_ptr<World> init(const InitOptions& options) {
                 epoch);
   detail::BuilderOptions builder;
   detail::Identity& identity = builder.machine.meeting.identity;
+  identity.job = job;
   identity.epoch = epoch;
   identity.rank = place.rank;
   identity.size = place.size;
+  identity.local_rank = place.local_rank;
+  identity.local_size = place.local_size;
   // Without a token the ranks of a machine check the user ID alone, those of several machines
   // refuse to meet at a port (docs/mechanisms.md).
   identity.token = options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
   identity.program_version = program_version_of(options);
   identity.sum_group = builder.machine.sum_group = sum_group_of(options);
   identity.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
-  const int number = number_of_world(job, epoch, place.rank);
-  builder.machine.meeting.name =
-      concat("trireme/", geteuid(), "/", detail::hex_digest(job), "/", number);
+  builder.machine.meeting.name = detail::meeting_name(detail::hex_digest(job));
   builder.machine.meeting.timeout = builder.queue.timeout = timeout_of(options);
   // Windows of the stage must hold a vector of each rank.
   constexpr std::size_t kLeastPerRank = 1024;
@@ -202,8 +190,6 @@ std::shared_ptr<World> init(const InitOptions& options) {
     if (over_network) {
       detail::ClusterOptions cluster;
       cluster.place = place;
-      cluster.job = job;
-      cluster.world = number;
       cluster.backend = backend;
       cluster.interfaces = interfaces_of(options);
       if (!options.rendezvous.empty()) {

@@ -1,111 +1,133 @@
+#include "comm/rendezvous/joiner.h"
+
+#include <algorithm>
 #include <thread>
 
-#include <unistd.h>
-
-#include "comm/rendezvous/admission.h"
-#include "comm/rendezvous/machine_meeting.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
 namespace {
 
-constexpr Milliseconds kRetryPause{5};
-
 class Joiner {
  public:
-  explicit Joiner(const MachineMeetingOptions& options)
-      : options_(options), deadline_(options.timeout), hello_(make_hello(options.identity)) {}
+  Joiner(JoinerPolicy& policy, const Pass& pass, const Deadline& deadline)
+      : policy_(policy), pass_(pass), deadline_(deadline) {}
 
-  MachineMeeting run() {
-    MachineMeeting meeting;
-    meeting.self = hello_;
-    meeting.deadline = deadline_;
-    meeting.links.push_back(find_rank_0());
-    be_admitted(meeting.links.front());
-    return meeting;
+  // Null where it is to be tried again.
+  std::unique_ptr<Link> try_once() {
+    auto link = policy_.knock(&trouble_);
+    if (!link) {
+      return nullptr;
+    }
+    if (const auto why = link->objection()) {
+      policy_.refused(concat(policy_.self(),
+                             " found ",
+                             link->peer(),
+                             " in place of ",
+                             policy_.host(),
+                             ": ",
+                             *why,
+                             ": give the job another name (TRIREME_JOB)"),
+                      true);
+    }
+    JoiningSide side(pass_);
+    link->send(side.greeting());
+    const auto challenge = answer(*link, side);
+    if (!challenge) {
+      return nullptr;
+    }
+    if (!side.take_challenge(challenge->bytes)) {
+      policy_.refused(not_the_host(), false);
+    }
+    // A host that has not proven itself still gets an answer, with nothing in it: the real one of
+    // another token says then that it refuses this process, and both sides know.
+    Message mine = policy_.introduction();
+    std::vector<int> fds;
+    for (const FileDescriptor& fd : mine.fds) {
+      fds.push_back(fd.get());
+    }
+    link->send(side.introduce(mine.bytes), side.host_is_genuine() ? fds : std::vector<int>{});
+    const auto message = answer(*link, side);
+    if (!message) {
+      return nullptr;
+    }
+    const auto verdict = side.read_verdict(message->bytes);
+    if (!verdict) {
+      policy_.refused(not_the_host(), false);
+    }
+    if (!verdict->genuine) {
+      policy_.refused(concat(policy_.self(),
+                             " does not trust what listens at ",
+                             policy_.place(),
+                             " as ",
+                             policy_.host(),
+                             ": it does not know the token of this job (TRIREME_TOKEN)"),
+                      true);
+    }
+    link->trust(side.keys());
+    return link;
   }
+
+  const std::string& trouble() const { return trouble_; }
 
  private:
-  [[noreturn]] void give_up(const std::string& what) const {
-    options_.look(kTimeToFindTheCause);
-    if (deadline_.passed()) {
-      throw CommError(CommError::Reason::kRendezvousTimeout,
-                      0,
-                      concat("rendezvous timed out after ",
-                             deadline_.elapsed_seconds(),
-                             " s: ",
-                             name_of(hello_),
-                             " ",
-                             what));
+  // The host's next word; nothing where there is none. A refusal is the end, whenever it comes.
+  std::optional<Message> answer(Link& link, const JoiningSide& side) {
+    trouble_ = "it accepts connections but says nothing";
+    auto message = link.receive(deadline_, [&] { policy_.look(trouble_); });
+    if (!message) {
+      trouble_ = link.open() ? trouble_
+                 : link.why_closed().empty()
+                     ? "it closed the connection before this process was admitted"
+                     : link.why_closed();
+      return std::nullopt;
     }
-    throw CommError(CommError::Reason::kPeerDied, 0, concat(name_of(hello_), " ", what));
+    const auto verdict = side.read_verdict(message->bytes);
+    if (verdict && !verdict->admitted && !verdict->genuine) {
+      policy_.refused(concat(policy_.self(),
+                             " was refused by what listens at ",
+                             policy_.place(),
+                             ": ",
+                             verdict->message),
+                      false);
+    }
+    if (verdict && !verdict->admitted) {
+      policy_.refused(verdict->message, true);
+    }
+    return message;
   }
 
-  UnixLink find_rank_0() const {
-    while (!deadline_.passed()) {
-      if (auto link = connect_to(options_.name)) {
-        return std::move(*link);
-      }
-      options_.look(Milliseconds(0));
-      std::this_thread::sleep_for(kRetryPause);
-    }
-    give_up(
-        "found no rank 0 at the job's meeting point; check that rank 0 is running on this machine "
-        "with the same job (TRIREME_JOB)");
+  std::string not_the_host() const {
+    return concat("what listens at ",
+                  policy_.place(),
+                  " is not ",
+                  policy_.host(),
+                  ", or is one of another version of Trireme");
   }
 
-  void be_admitted(const UnixLink& link) const {
-    if (link.peer().uid != geteuid()) {
-      throw CommError(CommError::Reason::kRefused,
-                      0,
-                      concat(name_of(hello_),
-                             " found pid ",
-                             link.peer().pid,
-                             " of user ",
-                             link.peer().uid,
-                             " in place of rank 0, but belongs to user ",
-                             geteuid(),
-                             ": give the job another name (TRIREME_JOB)"));
-    }
-    const Greeting greeting = make_greeting(0, options_.name);
-    Challenge challenge{};
-    if (!link.send(&greeting, sizeof(greeting), {}, deadline_) ||
-        !link.receive(&challenge, sizeof(challenge), nullptr, deadline_)) {
-      give_up(concat("got no answer from rank 0 (pid ",
-                     link.peer().pid,
-                     "), which may speak another version of the rendezvous protocol"));
-    }
-    // Go on, even with a host that has not proven itself: it is of this user, and the refusal that
-    // it sends back names both sides.
-    const auto introduction = introduce(greeting, challenge, hello_, options_.identity.token);
-    const FileDescriptor life = open_own_life();
-    Verdict verdict{};
-    if (!link.send(&introduction, sizeof(introduction), {life.get()}, deadline_) ||
-        !link.receive(&verdict, sizeof(verdict), nullptr, deadline_)) {
-      give_up(concat("lost rank 0 (pid ", link.peer().pid, ") while it was being admitted"));
-    }
-    if (verdict.admitted == 0) {
-      throw CommError(CommError::Reason::kRefused, 0, refusal_text(verdict));
-    }
-    if (!challenge_is_genuine(challenge, greeting, options_.identity.token)) {
-      throw CommError(CommError::Reason::kRefused,
-                      0,
-                      concat(name_of(hello_),
-                             " does not trust pid ",
-                             link.peer().pid,
-                             " as rank 0: it does not know the token of this job (TRIREME_TOKEN)"));
-    }
-  }
-
-  const MachineMeetingOptions& options_;
-  Deadline deadline_;
-  Hello hello_;
+  JoinerPolicy& policy_;
+  const Pass& pass_;
+  const Deadline& deadline_;
+  std::string trouble_ = "nothing listens there";
 };
 
 }  // namespace
 
-MachineMeeting join_machine(const MachineMeetingOptions& options) {
-  return Joiner(options).run();
+std::unique_ptr<Link> join_meeting(JoinerPolicy& policy,
+                                   const Pass& pass,
+                                   Milliseconds pause,
+                                   const Deadline& deadline) {
+  Joiner joiner(policy, pass, deadline);
+  for (;;) {
+    if (auto link = joiner.try_once()) {
+      return link;
+    }
+    if (deadline.passed()) {
+      policy.timed_out(joiner.trouble());
+    }
+    policy.look(joiner.trouble());
+    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+  }
 }
 
 }  // namespace trireme::detail

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/admission.h"
-#include "comm/rendezvous/unix_link.h"
+#include "comm/rendezvous/link.h"
+#include "comm/rendezvous/member.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/file_descriptor.h"
 
@@ -22,12 +23,12 @@ struct MachineMeetingOptions {
 // The ranks of one machine that have found and admitted each other: rank 0 knows all of them, the
 // others know rank 0.
 struct MachineMeeting {
-  Hello self{};
+  Member self;
   Deadline deadline{Milliseconds(0)};  // of the meeting; what follows it has as much
-  // To every rank on rank 0 (its own is not valid), to rank 0 elsewhere.
-  std::vector<UnixLink> links;
+  // To every rank on rank 0 (its own is null), to rank 0 elsewhere.
+  std::vector<std::unique_ptr<Link>> links;
   // On rank 0, by rank:
-  std::vector<Hello> hellos;
+  std::vector<Member> members;
   std::vector<FileDescriptor> lives;  // a pidfd: readable when its process has ended
 };
 
@@ -38,13 +39,5 @@ MachineMeeting meet(const MachineMeetingOptions& options);
 
 // How long a rank that has lost another looks for what was behind it.
 inline constexpr Milliseconds kTimeToFindTheCause{1000};
-
-// The two sides of it.
-MachineMeeting host_machine(const MachineMeetingOptions& options);
-MachineMeeting join_machine(const MachineMeetingOptions& options);
-
-// A handle of this process that tells its holder when the process has ended. Throws ConfigError
-// where the kernel knows no such thing.
-FileDescriptor open_own_life();
 
 }  // namespace trireme::detail

@@ -1,21 +1,22 @@
 #include "comm/rendezvous/member.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <fstream>
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/rendezvous/fixed_text.h"
 #include "comm/rendezvous/packing.h"
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
 #include "trireme/core/printable.h"
+#include "trireme/core/version.h"
 
 namespace trireme::detail {
 namespace {
 
-constexpr std::size_t kLongestHost = sizeof(NetHello{}.host) - 1;
+constexpr int kMostRanks = 1 << 20;
 
 std::string host_name() {
   char name[64] = {};
@@ -36,69 +37,147 @@ std::string network_id() {
   return stat("/proc/self/ns/net", &status) == 0 ? std::to_string(status.st_ino) : "";
 }
 
-}  // namespace
-
-NetHello make_net_hello(const Identity& identity, int local_rank, int local_size) {
-  NetHello said{};
-  said.hello = make_hello(identity);
-  said.local_rank = local_rank;
-  said.local_size = local_size;
-  copy_text(said.host, host_name());
-  copy_text(said.kernel, kernel_id());
-  copy_text(said.network, network_id());
-  return said;
+std::string path_of_program() {
+  char path[256] = {};
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  return length > 0 ? std::string(path, static_cast<std::size_t>(length)) : "?";
 }
 
-Member member_of(const NetHello& said) {
+}  // namespace
+
+std::string Member::full_name() const {
+  return concat("rank ", rank, " of ", size, " (pid ", pid, ", ", path, ")");
+}
+
+Member make_member(const Identity& identity) {
   Member member;
-  member.rank = said.hello.rank;
-  member.pid = said.hello.pid;
-  member.local_rank = said.local_rank;
-  member.local_size = said.local_size;
-  member.host = printable(text_of(said.host), kLongestHost);
-  member.kernel = text_of(said.kernel);
-  member.network = text_of(said.network);
-  std::copy(std::begin(said.hello.cpus), std::end(said.hello.cpus), member.cpus.begin());
+  member.rank = identity.rank;
+  member.size = identity.size;
+  member.pid = getpid();
+  member.local_rank = identity.local_rank;
+  member.local_size = identity.local_size;
+  member.host = host_name();
+  member.kernel = kernel_id();
+  member.network = network_id();
+  for (const int cpu : allowed_cpus()) {
+    if (cpu < 1024) {
+      member.cpus[static_cast<std::size_t>(cpu) / 64] |= std::uint64_t{1} << (cpu % 64);
+    }
+  }
+  member.sum_group = identity.sum_group;
+  member.algorithm = identity.algorithm;
+  member.library = TRIREME_VERSION;
+  member.program = printable(identity.program_version);
+  member.path = printable(path_of_program());
   return member;
 }
 
-std::string pack_members(const std::vector<Member>& members) {
+std::string pack_member(const Member& member) {
   Packer fields;
-  fields.number(static_cast<std::int64_t>(members.size()));
-  for (const Member& member : members) {
-    fields.number(member.rank)
-        .number(member.pid)
-        .number(member.local_rank)
-        .number(member.local_size)
-        .text(member.host)
-        .text(member.kernel)
-        .text(member.network);
-    for (const std::uint64_t word : member.cpus) {
-      fields.number(static_cast<std::int64_t>(word));
-    }
+  fields.number(member.rank)
+      .number(member.size)
+      .number(member.pid)
+      .number(member.local_rank)
+      .number(member.local_size)
+      .text(member.host)
+      .text(member.kernel)
+      .text(member.network)
+      .number(member.sum_group)
+      .text(member.algorithm)
+      .text(member.library)
+      .text(member.program)
+      .text(member.path);
+  for (const std::uint64_t word : member.cpus) {
+    fields.number(static_cast<std::int64_t>(word));
   }
   return fields.take();
 }
 
-std::optional<std::vector<Member>> unpack_members(const std::string& bytes) {
-  constexpr int kMostRanks = 1 << 20;
+std::optional<Member> unpack_member(const std::string& bytes) {
   Unpacker fields(bytes);
-  std::vector<Member> members;
-  for (int left = fields.number_in(0, kMostRanks); left > 0 && !fields.failed(); --left) {
-    Member member;
-    member.rank = fields.number_in(0, kMostRanks);
-    member.pid = fields.number_in(0, kAny);
-    member.local_rank = fields.number_in(0, kMostRanks);
-    member.local_size = fields.number_in(1, kMostRanks);
-    member.host = printable(fields.text(), kLongestHost);
-    member.kernel = fields.text();
-    member.network = fields.text();
-    for (std::uint64_t& word : member.cpus) {
-      word = static_cast<std::uint64_t>(fields.number());
-    }
-    members.push_back(std::move(member));
+  Member member;
+  member.rank = fields.number_in(-kMostRanks, kMostRanks);
+  member.size = fields.number_in(0, kMostRanks);
+  member.pid = fields.number_in(0, kAny);
+  member.local_rank = fields.number_in(0, kMostRanks);
+  member.local_size = fields.number_in(1, kMostRanks);
+  member.host = printable(fields.text());
+  member.kernel = fields.text();
+  member.network = fields.text();
+  member.sum_group = fields.number_in(0, kAny);
+  member.algorithm = printable(fields.text());
+  member.library = printable(fields.text());
+  member.program = printable(fields.text());
+  member.path = printable(fields.text());
+  for (std::uint64_t& word : member.cpus) {
+    word = static_cast<std::uint64_t>(fields.number());
   }
-  return fields.complete() ? std::optional(std::move(members)) : std::nullopt;
+  return fields.complete() ? std::optional(std::move(member)) : std::nullopt;
+}
+
+std::optional<std::string> objection(const Member& host, const Member& member) {
+  if (member.library != host.library) {
+    return concat("it uses Trireme ",
+                  member.library,
+                  " and rank 0 uses ",
+                  host.library,
+                  ": build both with the same version");
+  }
+  if (member.program != host.program) {
+    return concat("it runs program version \"",
+                  member.program,
+                  "\" (",
+                  member.path,
+                  ") and rank 0 runs \"",
+                  host.program,
+                  "\" (",
+                  host.path,
+                  "): start the same build everywhere, or set TRIREME_PROGRAM_VERSION to the same "
+                  "value if different builds may work together");
+  }
+  if (member.size != host.size) {
+    return concat("it was started for a world of ",
+                  member.size,
+                  " ranks and rank 0 for one of ",
+                  host.size,
+                  ": give every process the same world size");
+  }
+  if (member.sum_group != host.sum_group) {
+    return concat("it was told to sum groups of ",
+                  member.sum_group,
+                  " ranks first and rank 0 groups of ",
+                  host.sum_group,
+                  ": give the same --sum-group (TRIREME_SUM_GROUP) on every machine");
+  }
+  if (member.algorithm != host.algorithm) {
+    return concat("it was told the algorithm \"",
+                  member.algorithm,
+                  "\" and rank 0 \"",
+                  host.algorithm,
+                  "\": give the same --algorithm (TRIREME_ALGORITHM) on every machine");
+  }
+  if (member.rank <= 0 || member.rank >= host.size) {
+    return concat("rank ",
+                  member.rank,
+                  " is outside the world of ",
+                  host.size,
+                  " ranks of rank 0 (pid ",
+                  host.pid,
+                  ")");
+  }
+  return std::nullopt;
+}
+
+int processors_of(const std::vector<Member>& members) {
+  int processors = 0;
+  for (std::size_t word = 0; word < Member{}.cpus.size(); ++word) {
+    std::uint64_t bits = 0;
+    for (const Member& member : members) {
+      bits |= member.cpus[word];
+    }
+    processors += std::popcount(bits);
+  }
+  return processors;
 }
 
 void number_machines(std::vector<Member>& members) {

@@ -1,35 +1,30 @@
 #pragma once
 
-#include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/admission.h"
+#include "comm/rendezvous/host.h"
 #include "comm/rendezvous/member.h"
-#include "comm/rendezvous/tcp_link.h"
+#include "comm/transport/transport.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {
 
 struct NetMeetingOptions {
   Identity identity;
-  int local_rank = 0;
-  int local_size = 1;
-  std::string job;
-  int world = 0;      // which of the job's worlds
+  Milliseconds timeout{0};
+  // Ranks that can already send each other messages, mpirun's for one, meet through that.
+  Transport* transport = nullptr;
+  // Others where rank 0 listens:
   std::string place;  // HOST:PORT of rank 0
   std::string where;  // what said so; for messages
   int listener = -1;  // rank 0: a descriptor that listens there already
-  Milliseconds timeout{0};
 };
 
-// That rank 0 talks to at once before it knows whether they belong to the job; more wait in the
-// kernel's queue.
-inline constexpr std::size_t kMostStrangers = 64;
-
-// Where the ranks of several machines find and admit each other: rank 0 listens at a TCP port, the
-// others come to it (the conversation of admission.h). Then small things can be exchanged through
-// rank 0, until everyone knows enough to talk directly.
+// Where the ranks of several machines find and admit each other (Note [handshake]): the others come
+// to rank 0. Then small things can be exchanged through rank 0, until everyone knows enough to talk
+// directly.
 class NetMeeting {
  public:
   // Blocking, collective. Throws CommError (kRendezvousTimeout with the missing ranks, kRefused
@@ -37,6 +32,8 @@ class NetMeeting {
   explicit NetMeeting(const NetMeetingOptions& options);
 
   const std::vector<Member>& members() const { return members_; }
+  // What no other world is called.
+  const std::string& world() const { return world_; }
   std::vector<std::string> exchange(const std::string& mine);
 
  private:
@@ -51,8 +48,9 @@ class NetMeeting {
   int rank_;
   int size_;
   Deadline deadline_;
-  std::vector<TcpLink> links_;   // rank 0: by rank; elsewhere one, to rank 0
-  std::vector<Member> members_;  // by rank
+  std::vector<std::unique_ptr<Link>> links_;  // rank 0: by rank; elsewhere one, to rank 0
+  std::vector<Member> members_;               // by rank
+  std::string world_;
 };
 
 }  // namespace trireme::detail

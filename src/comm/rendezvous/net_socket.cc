@@ -258,10 +258,10 @@ void prepare_connection(const FileDescriptor& socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 6);
 }
 
-std::string peer_address(const FileDescriptor& socket) {
+std::string peer_address(int socket) {
   SocketAddress peer;
   peer.length = sizeof(peer.storage);
-  if (getpeername(socket.get(), as_address(peer.storage), &peer.length) != 0) {
+  if (getpeername(socket, as_address(peer.storage), &peer.length) != 0) {
     return "an unknown address";
   }
   return peer.text();

@@ -57,6 +57,6 @@ int connecting_result(const FileDescriptor& socket);
 // Small messages leave at once; a peer that vanished is noticed while nothing is sent.
 void prepare_connection(const FileDescriptor& socket);
 
-std::string peer_address(const FileDescriptor& socket);
+std::string peer_address(int socket);
 
 }  // namespace trireme::detail

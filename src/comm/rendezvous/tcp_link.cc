@@ -2,112 +2,112 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
-#include <cstring>
 
-#include <poll.h>
 #include <sys/socket.h>
 
-#include "comm/rendezvous/unix_link.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
 namespace {
 
-constexpr Milliseconds kConnectPatience{3000};
+constexpr Milliseconds kConnectPatience{3000};  // for one address: a firewall may swallow it all
+constexpr Milliseconds kBetweenLooks{100};
+constexpr std::size_t kLengthBytes = 4;
+
+std::size_t length_in(const std::string& bytes) {
+  std::size_t length = 0;
+  for (std::size_t byte = 0; byte < kLengthBytes; ++byte) {
+    length |= static_cast<std::size_t>(static_cast<unsigned char>(bytes[byte])) << (8 * byte);
+  }
+  return length;
+}
 
 }  // namespace
 
-TcpLink::TcpLink(FileDescriptor fd) : fd_(std::move(fd)) {
-  prepare_connection(fd_);
+TcpLink::TcpLink(FileDescriptor fd) : Link(std::move(fd)), peer_(peer_address(this->fd())) {}
+
+void TcpLink::push(std::string bytes, const std::vector<int>& /*fds*/) {
+  for (std::size_t byte = 0; byte < kLengthBytes; ++byte) {
+    outgoing_ += static_cast<char>(bytes.size() >> (8 * byte) & 0xff);
+  }
+  outgoing_ += bytes;
 }
 
-std::string TcpLink::peer() const {
-  return peer_address(fd_);
-}
-
-bool TcpLink::send(const std::string& message, const Deadline& deadline) {
-  const auto length = static_cast<std::uint32_t>(message.size());
-  const std::string framed = bytes_of(length) + message;
-  std::size_t sent = 0;
-  while (sent < framed.size()) {
-    const ssize_t more =
-        ::send(fd_.get(), framed.data() + sent, framed.size() - sent, MSG_NOSIGNAL);
-    if (more > 0) {
-      sent += static_cast<std::size_t>(more);
+void TcpLink::flush() {
+  while (open() && !outgoing_.empty()) {
+    const ssize_t sent = ::send(fd(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      outgoing_.erase(0, static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for(fd_.get(), POLLOUT, deadline)) {
-        return false;
-      }
+      return;
     } else if (errno != EINTR) {
-      return false;
+      note_unreachable();
+      outgoing_.clear();
     }
   }
-  return true;
 }
 
-TcpLink::State TcpLink::try_receive(std::string* message) {
-  for (;;) {
-    std::uint32_t length = 0;
-    std::size_t whole = sizeof(length);
-    if (received_.size() >= sizeof(length)) {
-      std::memcpy(&length, received_.data(), sizeof(length));
-      if (length > longest_) {
-        received_ = {};
-        return State::kClosed;  // not one of ours
+std::optional<Message> TcpLink::pull() {
+  while (open()) {
+    std::size_t whole = kLengthBytes;
+    if (incoming_.size() >= kLengthBytes) {
+      const std::size_t length = length_in(incoming_);
+      if (length > longest()) {
+        close("it sent something that Trireme does not send");
+        break;
       }
       whole += length;
-      if (received_.size() == whole) {
-        *message = received_.substr(sizeof(length));
-        received_.clear();
-        return State::kMessage;
+      if (incoming_.size() == whole) {
+        Message message{incoming_.substr(kLengthBytes), {}};
+        incoming_.clear();
+        return message;
       }
     }
     // No more than this message: what else is sent stays with the kernel, which knows when to stop.
     char buffer[16 << 10];
-    const ssize_t got =
-        recv(fd_.get(), buffer, std::min(sizeof(buffer), whole - received_.size()), 0);
+    const ssize_t got = recv(fd(), buffer, std::min(sizeof(buffer), whole - incoming_.size()), 0);
     if (got > 0) {
-      received_.append(buffer, static_cast<std::size_t>(got));
-    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return State::kNotYet;
-    } else if (got == 0 || errno != EINTR) {
-      return State::kClosed;
+      incoming_.append(buffer, static_cast<std::size_t>(got));
+    } else if (got == 0 || errno == ECONNRESET) {
+      close();  // also where the other end closed it without reading what we had sent
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      break;
+    } else if (errno != EINTR) {
+      close(errno_text(errno));
     }
   }
+  return std::nullopt;
 }
 
-bool TcpLink::receive(std::string* message, const Deadline& deadline) {
-  for (;;) {
-    switch (try_receive(message)) {
-      case State::kMessage:
-        return true;
-      case State::kClosed:
-        return false;
-      case State::kNotYet:
-        if (!wait_for(fd_.get(), POLLIN, deadline)) {
-          return false;
-        }
-    }
-  }
+std::unique_ptr<Link> TcpDoor::accept() {
+  FileDescriptor fd = accept_from(listener_);
+  return fd.valid() ? std::make_unique<TcpLink>(std::move(fd)) : nullptr;
 }
 
-std::optional<TcpLink> try_connect(const MeetingPlace& place,
-                                   const Deadline& deadline,
-                                   std::string* why) {
-  for (const SocketAddress& address : resolve(place)) {
+std::unique_ptr<Link> try_connect(const std::vector<SocketAddress>& addresses,
+                                  const Deadline& deadline,
+                                  const Look& look,
+                                  std::string* why) {
+  for (const SocketAddress& address : addresses) {
     FileDescriptor fd = begin_connecting(address);
     int error = fd.valid() ? ETIMEDOUT : errno;
     const Deadline patience(std::min(kConnectPatience, deadline.left()));
-    if (fd.valid() && wait_for(fd.get(), POLLOUT, patience)) {
+    const auto is_decided = [&] {
+      return wait_for(fd.get(), POLLOUT, Deadline(std::min(kBetweenLooks, patience.left())));
+    };
+    bool decided = false;
+    while (fd.valid() && !(decided = is_decided()) && !patience.passed()) {
+      look();
+    }
+    if (decided) {
       error = connecting_result(fd);
     }
     if (error == 0) {
-      return TcpLink(std::move(fd));
+      return std::make_unique<TcpLink>(std::move(fd));
     }
     *why = concat(address.text(), ": ", errno_text(error));
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 }  // namespace trireme::detail

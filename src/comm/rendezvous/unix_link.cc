@@ -1,13 +1,13 @@
 #include "comm/rendezvous/unix_link.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <thread>
 
-#include <poll.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "trireme/core/error.h"
 
@@ -34,37 +34,53 @@ FileDescriptor new_socket() {
   return fd;
 }
 
+ucred credentials_of(int fd) {
+  ucred credentials{-1, 0, 0};
+  socklen_t length = sizeof(credentials);
+  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+  return credentials;
+}
+
 }  // namespace
 
-bool wait_for(int fd, short events, const Deadline& deadline) {
-  pollfd entry{fd, events, 0};
-  for (;;) {
-    // A millisecond more than is left, which is rounded down: the last look comes after the end.
-    const auto left = std::min<std::int64_t>(deadline.left().count() + 1, 1000);
-    const int ready = poll(&entry, 1, deadline.passed() ? 0 : static_cast<int>(left));
-    if (ready > 0) {
-      return true;
+std::string UnixLink::peer() const {
+  return concat("pid ", credentials_of(fd()).pid);
+}
+
+std::optional<std::string> UnixLink::objection() const {
+  const uid_t user = credentials_of(fd()).uid;
+  return user == geteuid()
+             ? std::nullopt
+             : std::optional(
+                   concat("it belongs to user ", user, " and this process to user ", geteuid()));
+}
+
+void UnixLink::push(std::string bytes, const std::vector<int>& fds) {
+  if (outgoing_.empty() && try_to_send(bytes, fds)) {
+    return;
+  }
+  Message later{std::move(bytes), {}};
+  for (const int fd : fds) {  // the caller may close its own
+    later.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  }
+  outgoing_.push_back(std::move(later));
+}
+
+void UnixLink::flush() {
+  while (open() && !outgoing_.empty()) {
+    std::vector<int> fds;
+    for (const FileDescriptor& fd : outgoing_.front().fds) {
+      fds.push_back(fd.get());
     }
-    if ((ready < 0 && errno != EINTR) || deadline.passed()) {
-      return false;
+    if (!try_to_send(outgoing_.front().bytes, fds)) {
+      return;
     }
+    outgoing_.pop_front();
   }
 }
 
-PeerCredentials UnixLink::peer() const {
-  ucred credentials{};
-  socklen_t length = sizeof(credentials);
-  if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return {};
-  }
-  return {credentials.pid, credentials.uid};
-}
-
-bool UnixLink::send(const void* data,
-                    std::size_t bytes,
-                    const std::vector<int>& fds,
-                    const Deadline& deadline) const {
-  iovec piece{const_cast<void*>(data), bytes};
+bool UnixLink::try_to_send(const std::string& bytes, const std::vector<int>& fds) {
+  iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
   msghdr message{};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
@@ -80,110 +96,96 @@ bool UnixLink::send(const void* data,
     header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
   }
-  for (;;) {
-    const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-    if (sent == static_cast<ssize_t>(bytes)) {
-      return true;
-    }
-    if (sent < 0 && errno == EINTR) {
-      continue;
-    }
-    if (sent < 0 && errno == EAGAIN && wait_for(fd_.get(), POLLOUT, deadline)) {
-      continue;
-    }
-    // Too many descriptors of this user are on their way: the receivers take them off one by one.
-    if (sent < 0 && errno == ETOOMANYREFS && !deadline.passed()) {
-      std::this_thread::sleep_for(Milliseconds(1));
-      continue;
-    }
-    return false;
-  }
-}
-
-bool UnixLink::receive(void* data,
-                       std::size_t bytes,
-                       std::vector<FileDescriptor>* fds,
-                       const Deadline& deadline) const {
-  alignas(cmsghdr) std::byte ancillary[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-  for (;;) {
-    iovec piece{data, bytes};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = ancillary;
-    message.msg_controllen = sizeof(ancillary);
-    const ssize_t received = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
-    if (received < 0 && errno == EINTR) {
-      continue;
-    }
-    if (received < 0 && errno == EAGAIN && wait_for(fd_.get(), POLLIN, deadline)) {
-      continue;
-    }
-    if (received < 0) {
-      return false;
-    }
-    // Take every descriptor that came, also from a message that is then refused: an open one that
-    // nobody owns would stay open.
-    std::vector<FileDescriptor> arrived;
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-         header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-        continue;
-      }
-      const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < count; ++i) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-        arrived.emplace_back(fd);
-      }
-    }
-    // Descriptors that did not fit under the limit on open files are missing from `arrived`: the
-    // caller counts them.
-    if (received != static_cast<ssize_t>(bytes) || (message.msg_flags & MSG_TRUNC) != 0) {
-      return false;
-    }
-    if (fds != nullptr) {
-      *fds = std::move(arrived);
-    }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(fd(), &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(bytes.size())) {
     return true;
   }
+  if (errno == ETOOMANYREFS) {
+    // Too many descriptors of this user are on their way: the receivers take them off one by one.
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+  if (errno == EAGAIN || errno == ETOOMANYREFS) {
+    return false;
+  }
+  note_unreachable();
+  return true;
 }
 
-std::optional<Listener> Listener::listen(const std::string& name) {
+std::optional<Message> UnixLink::pull() {
+  if (!open()) {
+    return std::nullopt;
+  }
+  ssize_t length = 0;
+  do {
+    length = recv(fd(), nullptr, 0, MSG_PEEK | MSG_TRUNC);
+  } while (length < 0 && errno == EINTR);
+  if (length < 0 && errno == EAGAIN) {
+    return std::nullopt;
+  }
+  if (length <= 0 || static_cast<std::size_t>(length) > longest()) {
+    close(length > 0 ? "it sent something that Trireme does not send" : "");
+    return std::nullopt;
+  }
+  Message result{std::string(static_cast<std::size_t>(length), '\0'), {}};
+  alignas(cmsghdr) std::byte ancillary[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  iovec piece{result.bytes.data(), result.bytes.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = ancillary;
+  message.msg_controllen = sizeof(ancillary);
+  if (recvmsg(fd(), &message, MSG_CMSG_CLOEXEC) != length) {
+    close();
+    return std::nullopt;
+  }
+  // Descriptors that did not fit under the limit on open files are missing: the caller counts them.
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      result.fds.emplace_back(fd);
+    }
+  }
+  return result;
+}
+
+std::unique_ptr<UnixDoor> UnixDoor::open(const std::string& name) {
   FileDescriptor fd = new_socket();
   socklen_t length = 0;
   const sockaddr_un address = abstract_address(name, &length);
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    if (errno == EADDRINUSE) {
-      return std::nullopt;
-    }
-    throw ConfigError(
-        concat("rank 0 cannot listen on the Unix socket @", name, ": ", errno_text(errno)));
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 &&
+      errno == EADDRINUSE) {
+    return nullptr;
   }
   TRIREME_CHECK(::listen(fd.get(), 4096) == 0,
                 "rank 0 cannot listen on the Unix socket @",
                 name,
                 ": ",
                 errno_text(errno));
-  return Listener(std::move(fd));
+  return std::unique_ptr<UnixDoor>(new UnixDoor(std::move(fd)));
 }
 
-std::optional<UnixLink> Listener::accept() const {
+std::unique_ptr<Link> UnixDoor::accept() {
   FileDescriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd.valid()) {
-    return std::nullopt;
-  }
-  return UnixLink(std::move(fd));
+  return fd.valid() ? std::make_unique<UnixLink>(std::move(fd)) : nullptr;
 }
 
-std::optional<UnixLink> connect_to(const std::string& name) {
+std::unique_ptr<UnixLink> connect_to(const std::string& name) {
   FileDescriptor fd = new_socket();
   socklen_t length = 0;
   const sockaddr_un address = abstract_address(name, &length);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return std::nullopt;
+    return nullptr;
   }
-  return UnixLink(std::move(fd));
+  return std::make_unique<UnixLink>(std::move(fd));
 }
 
 }  // namespace trireme::detail

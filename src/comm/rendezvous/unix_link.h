@@ -1,67 +1,53 @@
 #pragma once
 
-#include <cstddef>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "trireme/core/deadline.h"
-#include "trireme/core/file_descriptor.h"
+#include "comm/rendezvous/link.h"
 
 namespace trireme::detail {
 
-// Who is at the other end of a link, as the kernel knows it.
-struct PeerCredentials {
-  int pid = -1;
-  unsigned uid = 0;
-};
-
-// Until poll() has one of `events` for `fd`; false when `deadline` comes first.
-bool wait_for(int fd, short events, const Deadline& deadline);
-
-// A connected Unix socket that keeps message boundaries and can carry file descriptors.
-class UnixLink {
+// A connected Unix socket, which keeps message boundaries and can carry file descriptors. The
+// kernel says who is at the other end, and nobody else is in between.
+class UnixLink final : public Link {
  public:
-  UnixLink() = default;
-  explicit UnixLink(FileDescriptor fd) : fd_(std::move(fd)) {}
+  explicit UnixLink(FileDescriptor fd) : Link(std::move(fd)) {}
 
-  bool valid() const { return fd_.valid(); }
-  int fd() const { return fd_.get(); }
-  PeerCredentials peer() const;
+  std::string peer() const override;
+  std::optional<std::string> objection() const override;  // to other users
+  bool is_exposed() const override { return false; }
+  void flush() override;
+  bool all_sent() const override { return outgoing_.empty(); }
 
-  // Sends one message; false when the other end is gone. Blocks only while the other end's queue
-  // is full, at most until `deadline`.
-  bool send(const void* data,
-            std::size_t bytes,
-            const std::vector<int>& fds,
-            const Deadline& deadline) const;
-
-  // Receives one message of exactly `bytes`, and the descriptors with it. False when the other end
-  // is gone, sends something of another size, or nothing came before `deadline`.
-  bool receive(void* data,
-               std::size_t bytes,
-               std::vector<FileDescriptor>* fds,
-               const Deadline& deadline) const;
+ protected:
+  void push(std::string bytes, const std::vector<int>& fds) override;
+  std::optional<Message> pull() override;
 
  private:
-  FileDescriptor fd_;
+  // False where it cannot go yet.
+  bool try_to_send(const std::string& bytes, const std::vector<int>& fds);
+
+  std::deque<Message> outgoing_;
 };
 
 // A listening socket in the abstract namespace: it has no file, so nothing is left behind by a
 // process that is killed.
-class Listener {
+class UnixDoor final : public Door {
  public:
-  // False when the name is taken.
-  static std::optional<Listener> listen(const std::string& name);
-  int fd() const { return fd_.get(); }
-  std::optional<UnixLink> accept() const;
+  // Null when the name is taken.
+  static std::unique_ptr<UnixDoor> open(const std::string& name);
+  int fd() const override { return fd_.get(); }
+  std::unique_ptr<Link> accept() override;
 
  private:
-  explicit Listener(FileDescriptor fd) : fd_(std::move(fd)) {}
+  explicit UnixDoor(FileDescriptor fd) : fd_(std::move(fd)) {}
   FileDescriptor fd_;
 };
 
-// Connects to a listener; nothing when nobody listens there.
-std::optional<UnixLink> connect_to(const std::string& name);
+// Connects to a door; null when nobody listens there.
+std::unique_ptr<UnixLink> connect_to(const std::string& name);
 
 }  // namespace trireme::detail

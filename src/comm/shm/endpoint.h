@@ -68,7 +68,7 @@ class Endpoint {
   // "rank 2 (pid 4711)"; and with what the kernel says of it: "rank 2 (pid 4711, has ended)".
   std::string plain_name(int peer) const;
   std::string name(int peer) const;
-  const std::vector<UnixLink>& links() const { return membership_.links; }
+  const std::vector<std::unique_ptr<Link>>& links() const { return membership_.links; }
   // True as long as nothing has happened to these ranks, nor to the world, that would have let them
   // give up or change what they had lent. Whoever asks after a copy knows that it was good.
   bool are_undisturbed(const std::vector<int>& peers) const;

@@ -1,15 +1,13 @@
 #include "comm/shm/membership.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <string>
 
 #include "comm/rendezvous/fixed_text.h"
+#include "comm/rendezvous/secrets.h"
 #include "comm/shm/control.h"
 #include "device/host/segment.h"
 #include "trireme/core/environment.h"
@@ -33,6 +31,7 @@ struct Welcome {
   std::uint64_t stage_bytes;
   std::uint32_t oversubscribed;
   std::uint32_t ready;  // 0: something failed after admission, `message` says what
+  char world[40];
   char message[1024];
 };
 
@@ -50,20 +49,6 @@ FileDescriptor make_control(int size, std::size_t stage_bytes) {
   return memory;
 }
 
-// That these processes may run on, all together.
-int processors_of(const std::vector<Hello>& hellos) {
-  std::array<std::uint64_t, std::size(Hello{}.cpus)> cpus{};
-  for (const Hello& hello : hellos) {
-    std::transform(cpus.begin(), cpus.end(), std::begin(hello.cpus), cpus.begin(), std::bit_or<>());
-  }
-  int processors = 0;
-  for (const std::uint64_t word : cpus) {
-    processors += std::popcount(word);
-  }
-  const int quota = cpu_quota();
-  return quota > 0 ? std::min(processors, quota) : processors;
-}
-
 // Rank 0's side. A rank that is lost here is found by the first operation: its pidfd is with
 // everyone else.
 class Greeter {
@@ -74,8 +59,13 @@ class Greeter {
   void run(Membership& membership) {
     Welcome welcome{};
     welcome.stage_bytes = membership.stage_bytes = options_.stage_bytes;
+    const int quota = cpu_quota();
+    const int processors = processors_of(meeting_.members);
     membership.oversubscribed =
-        options_.oversubscribed || membership.size > processors_of(meeting_.hellos);
+        options_.oversubscribed ||
+        membership.size > (quota > 0 ? std::min(processors, quota) : processors);
+    membership.world = fresh_name();
+    copy_text(welcome.world, membership.world);
     welcome.oversubscribed = membership.oversubscribed ? 1 : 0;
     welcome.ready = 1;
     std::vector<int> control;
@@ -94,15 +84,15 @@ class Greeter {
     std::vector<MemoryProbe> probes{offer.probe()};
     for (std::size_t rank = 1; rank < meeting_.links.size(); ++rank) {
       MemoryProbe probe{};
-      meeting_.links[rank].receive(&probe, sizeof(probe), nullptr, meeting_.deadline);
-      probe.pid = meeting_.hellos[rank].pid;
+      meeting_.links[rank]->receive(&probe, sizeof(probe), nullptr, meeting_.deadline);
+      probe.pid = meeting_.members[rank].pid;
       probes.push_back(probe);
     }
     tell_all(probes.data(), probes.size() * sizeof(MemoryProbe), {});
     send_lives();
     membership.kernel_copy = agree_on_kernel_copy(probes);
-    for (const Hello& hello : meeting_.hellos) {
-      membership.pids.push_back(hello.pid);
+    for (const Member& member : meeting_.members) {
+      membership.pids.push_back(member.pid);
     }
     membership.lives = std::move(meeting_.lives);
   }
@@ -110,7 +100,7 @@ class Greeter {
  private:
   void tell_all(const void* data, std::size_t bytes, const std::vector<int>& fds) const {
     for (std::size_t rank = 1; rank < meeting_.links.size(); ++rank) {
-      meeting_.links[rank].send(data, bytes, fds, meeting_.deadline);
+      meeting_.links[rank]->send(data, bytes, fds, meeting_.deadline);
     }
   }
 
@@ -133,7 +123,7 @@ class Greeter {
     KernelCopyReport agreed = try_kernel_copy(probes, 0, options_.world_ranks);
     for (std::size_t rank = 1; rank < meeting_.links.size(); ++rank) {
       KernelCopyReport report{};
-      if (!meeting_.links[rank].receive(&report, sizeof(report), nullptr, meeting_.deadline)) {
+      if (!meeting_.links[rank]->receive(&report, sizeof(report), nullptr, meeting_.deadline)) {
         copy_text(report.why_not, concat("rank ", options_.world_ranks[rank], " was lost"));
       }
       if (agreed.why_not[0] == '\0') {
@@ -152,7 +142,7 @@ class Greeter {
 class Guest {
  public:
   Guest(const MembershipOptions& options, const MachineMeeting& meeting)
-      : options_(options), meeting_(meeting), link_(meeting.links.front()) {}
+      : options_(options), meeting_(meeting), link_(*meeting.links.front()) {}
 
   void run(Membership& membership) const {
     Welcome welcome{};
@@ -186,6 +176,7 @@ class Guest {
     }
     membership.oversubscribed = welcome.oversubscribed != 0;
     membership.stage_bytes = welcome.stage_bytes;
+    membership.world = text_of(welcome.world);
     membership.control = std::move(control.front());
   }
 
@@ -202,11 +193,8 @@ class Guest {
   }
   [[noreturn]] void lost() const {
     options_.meeting.look(kTimeToFindTheCause);
-    const std::string what =
-        concat(name_of(meeting_.self),
-               " was admitted, but the world was not completed by rank 0 (pid ",
-               link_.peer().pid,
-               ")");
+    const std::string what = concat(meeting_.self.full_name(),
+                                    " was admitted, but the world was not completed by rank 0");
     if (meeting_.deadline.passed()) {
       throw CommError(
           CommError::Reason::kRendezvousTimeout,
@@ -218,7 +206,7 @@ class Guest {
   [[noreturn]] void blame_own_limit(const std::string& what) const {
     throw CommError(CommError::Reason::kAborted,
                     meeting_.self.rank,
-                    concat(name_of(meeting_.self),
+                    concat(meeting_.self.full_name(),
                            " has too few open files left for ",
                            what,
                            ": raise the limit (ulimit -n)"));
@@ -226,7 +214,7 @@ class Guest {
 
   const MembershipOptions& options_;
   const MachineMeeting& meeting_;
-  const UnixLink& link_;
+  Link& link_;
 };
 
 }  // namespace

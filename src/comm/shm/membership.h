@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/rendezvous/machine_meeting.h"
@@ -24,7 +26,8 @@ struct Membership {
   bool oversubscribed = false;
   KernelCopy kernel_copy;
   // To every rank on rank 0, to rank 0 elsewhere: for descriptors of memory allocated later.
-  std::vector<UnixLink> links;
+  std::vector<std::unique_ptr<Link>> links;
+  std::string world;  // what no other is called
 };
 
 struct MembershipOptions {

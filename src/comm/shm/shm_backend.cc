@@ -137,10 +137,10 @@ class ShmBackend final : public Backend {
     const BufferNotice notice{last_buffer_, memory_.valid() ? 1U : 0U};
     const std::vector<int> fds =
         memory_.valid() ? std::vector<int>{memory_.get()} : std::vector<int>{};
-    for (const UnixLink& link : endpoint_->links()) {
-      if (link.valid()) {
+    for (const auto& link : endpoint_->links()) {
+      if (link) {
         // A rank that does not take it is dead or stuck, which the operation that follows finds.
-        link.send(&notice, sizeof(notice), fds, Deadline(timeout_));
+        link->send(&notice, sizeof(notice), fds, Deadline(timeout_));
       }
     }
   }
@@ -271,7 +271,7 @@ class ShmBackend final : public Backend {
     BufferNotice notice{};
     std::vector<FileDescriptor> fds;
     const bool came =
-        endpoint_->links().front().receive(&notice, sizeof(notice), &fds, Deadline(timeout_));
+        endpoint_->links().front()->receive(&notice, sizeof(notice), &fds, Deadline(timeout_));
     TRIREME_ASSERT(came && notice.id == last_buffer_,
                    "the descriptor of shared buffer #",
                    last_buffer_,

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/link.h"
+
+namespace trireme::detail {
+
+// That a host talks to at once before it knows whether they belong to the job; more wait in the
+// kernel's queue.
+inline constexpr std::size_t kMostStrangers = 64;
+
+// Somebody who has been admitted.
+struct Guest {
+  std::unique_ptr<Link> link;  // null: not here
+  std::string name;            // for messages
+  Message said;
+};
+
+// A meeting, as far as it has come.
+struct Gathering {
+  Deadline deadline;
+  std::vector<Guest> guests;  // by place; [0] is the host's own and stays empty
+  // What the host has seen while it waited (who was refused, who was lost), for the message at the
+  // deadline. Not without end, since anyone can be refused.
+  std::vector<std::string> remarks;
+
+  int count() const;                 // of those who are here, the host among them
+  int first_missing() const;         // -1: nobody
+  std::string missing() const;       // "1, 3"
+  std::string remarks_text() const;  // "; first; second"
+};
+
+// What the host of a meeting decides for itself.
+class HostPolicy {
+ public:
+  HostPolicy() = default;
+  HostPolicy(const HostPolicy&) = delete;
+  HostPolicy& operator=(const HostPolicy&) = delete;
+  virtual ~HostPolicy() = default;
+
+  virtual std::string self() const = 0;      // "rank 0 of 4 (pid 4711)"
+  virtual std::string role() const = 0;      // "rank 0"
+  virtual std::string stranger() const = 0;  // "a process"
+
+  struct Judgement {
+    int place = 0;
+    std::string name;
+    std::optional<std::string> objection;  // why it is not let in
+  };
+  // Of what somebody who knows the token says of itself.
+  virtual Judgement judge(const Message& said, const Gathering& gathering) const = 0;
+  // Of one that does not know it, and has one or has none.
+  virtual std::string why_no_proof(bool has_token) const = 0;
+
+  // Something that the user should see at once.
+  virtual void warn(const std::string& text) const = 0;
+  // Now and then; throws where there is a reason not to wait any longer.
+  virtual void look(Gathering& gathering) = 0;
+  // The deadline has passed, or nobody else can come.
+  [[noreturn]] virtual void give_up(Gathering& gathering) = 0;
+};
+
+// Waits at the door until `places` - 1 guests are here. Talks to several at once, so that nobody
+// can hold up the others by not talking (Note [handshake]).
+Gathering host_meeting(
+    Door& door, HostPolicy& policy, const Pass& pass, int places, const Deadline& deadline);
+
+}  // namespace trireme::detail

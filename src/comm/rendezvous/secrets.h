@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+// What libsodium does for meetings; keys, proofs and random numbers are strings of bytes.
+
+namespace trireme::detail {
+
+inline constexpr std::size_t kKeyBytes = 32;
+
+// Not to be guessed.
+std::string random_bytes(std::size_t count);
+std::string sha256(const std::string& text);
+std::string hmac_sha256(const std::string& key, const std::string& text);
+std::string hex_of(const std::string& bytes);
+// Takes as long whatever the answer is.
+bool same_secret(const std::string& a, const std::string& b);
+
+// The first half of the SHA-256 of a text, in hexadecimal digits.
+inline std::string hex_digest(const std::string& text) {
+  return hex_of(sha256(text)).substr(0, 32);
+}
+
+// What nothing else is called.
+inline std::string fresh_name() {
+  return hex_of(random_bytes(16));
+}
+
+// A pair of keys for one conversation (X25519): from its own private and the other's public one,
+// each side gets a secret that nobody who only listens can.
+struct KeyPair {
+  std::string open;
+  std::string secret;
+};
+KeyPair make_key_pair();
+// Empty for a public key that nobody honest has.
+std::string shared_secret(const KeyPair& own, const std::string& theirs);
+
+// Messages under a key that two have: nobody else can read or change one, send one, leave one out
+// or send one again. One for each direction.
+class Seal {
+ public:
+  explicit Seal(std::string key) : key_(std::move(key)) {}
+
+  std::string close(const std::string& message);
+  // False where it is not the next message that the other end has sealed.
+  bool open(const std::string& sealed, std::string* message);
+
+ private:
+  std::string key_;
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace trireme::detail
