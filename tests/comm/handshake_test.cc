@@ -124,13 +124,14 @@ TEST(Handshake, AdmitsAJoinerByHandAndSpeaksUnderItsKeys) {
   ASSERT_TRUE(joiner.greet(host.spoken()));
   const auto verdict = joiner.introduce(rank_1());
   EXPECT_TRUE(verdict.admitted && verdict.genuine) << verdict.message;
-  // Rank 0's first word: nobody is lost; the name of the world and its members.
+  // Rank 0's first word: nobody is lost; the world's name, its key and its members.
   const std::string first = testing::read_frame(fd.get());
   EXPECT_EQ(first.find("by-hand"), std::string::npos) << "it can be read on the way";
   Reading word(testing::opened_by_hand(joiner.receive_key(), 0, first));
   EXPECT_EQ(word.number(), -1);
   Reading all(word.text());
-  EXPECT_EQ(all.text().size(), 32U);
+  EXPECT_EQ(all.text().size(), 32U);  // its name, in hexadecimal digits
+  EXPECT_EQ(all.text().size(), 32U);  // its key
   EXPECT_NE(all.text(), "");
   EXPECT_NE(all.text().find("by-hand"), std::string::npos);
   EXPECT_TRUE(all.at_end());
@@ -255,6 +256,7 @@ TEST(Handshake, JoinsAHostByHandAndNoticesWhatIsAltered) {
       const auto meet = [&] {
         detail::NetMeeting meeting(door.options_of(1, 7));
         EXPECT_EQ(meeting.world(), "a world");
+        EXPECT_EQ(meeting.key(), std::string(32, 'k'));
         EXPECT_EQ(meeting.exchange("of rank 1").at(0), "of rank 0");
       };
       if (trick == Trick::kNone) {
@@ -288,7 +290,7 @@ TEST(Handshake, JoinsAHostByHandAndNoticesWhatIsAltered) {
     ASSERT_TRUE(testing::send_frame(fd.get(), number(2) + number(1) + text("") + text(verdict)));
     const std::string key = testing::derived(root, "host sends", said);
     const std::string members =
-        text("a world") +
+        text("a world") + text(std::string(32, 'k')) +
         text(MemberByHand{.rank = 0, .size = 2, .library = TRIREME_VERSION}.bytes()) + text(said);
     std::string first = testing::sealed_by_hand(key, 0, number(-1) + text(members));
     if (trick == Trick::kAltered) {

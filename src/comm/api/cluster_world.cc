@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/api/ordinary_memory.h"
+#include "comm/net/sealed_transport.h"
 #include "comm/rendezvous/net_meeting.h"
 #include "comm/transport/transport_module.h"
 #include "trireme/comm/launch_protocol.h"
@@ -177,6 +178,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
   std::string world;
+  SealOptions seals;
   if (uses_mpi(options)) {
     transport = load_mpi_transport(options.place.launcher);
     TRIREME_CHECK(
@@ -197,6 +199,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
     const NetMeeting meeting(through);
     members = meeting.members();
     world = meeting.world();
+    seals.key = meeting.key();
     greet_everyone(*transport, members, timeout);
     if (!options.interfaces.empty() && options.place.rank == 0) {
       log(LogLevel::kWarning,
@@ -207,6 +210,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
     NetMeeting meeting(meeting_of(options, identity, timeout));
     members = meeting.members();
     world = meeting.world();
+    seals.key = meeting.key();
     UcxOptions ucx;
     ucx.rank = options.place.rank;
     ucx.size = options.place.size;
@@ -224,7 +228,8 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   if (oversubscribed) {
     builder->queue.spins = 0;
   }
-  builder->network = std::make_shared<Network>(std::move(transport), std::move(members));
+  builder->network =
+      std::make_shared<Network>(seal_transport(std::move(transport), seals), std::move(members));
 }
 
 std::string description_of(const Network* network, const World::Facts& facts) {

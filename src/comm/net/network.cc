@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "comm/net/sealed_transport.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 
@@ -178,13 +179,15 @@ std::optional<CommError> NetWatch::loss(const std::vector<int>& missing) {
       if (time_since(lost_since_[index(peer)]) < kTimeForGoodbyes) {
         continue;
       }
-      return CommError(CommError::Reason::kPeerDied,
-                       peer,
-                       concat("the connection to ",
-                              name(peer),
-                              " is lost (",
-                              *why,
-                              "): it crashed or was killed, or its machine is gone"));
+      return CommError(
+          CommError::Reason::kPeerDied,
+          peer,
+          concat("the connection to ",
+                 name(peer),
+                 " is lost (",
+                 *why,
+                 *why == kTampered ? "): somebody changes what the network carries"
+                                   : "): it crashed or was killed, or its machine is gone"));
     }
   }
   const std::uint64_t group = group_number(group_);

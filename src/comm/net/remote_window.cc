@@ -14,8 +14,9 @@
 namespace trireme::detail {
 namespace {
 
-constexpr std::uint32_t kAsk = 1;
-constexpr std::uint32_t kAnswer = 2;
+// Streams, as those of a channel: a question steers, an answer is data (Note [sealed messages]).
+constexpr auto kAsk = static_cast<std::uint32_t>(Channel::Stream::kControl);
+constexpr auto kAnswer = static_cast<std::uint32_t>(Channel::Stream::kData);
 constexpr Milliseconds kRest{100};
 
 struct Question {

@@ -108,6 +108,7 @@ void NetMeeting::host(const NetMeetingOptions& options) {
   members_.push_back(make_member(options.identity));
   links_.emplace_back();
   world_ = fresh_name();
+  key_ = random_bytes(kKeyBytes);
   if (size_ == 1) {
     return;
   }
@@ -128,7 +129,7 @@ void NetMeeting::host(const NetMeetingOptions& options) {
     members_.push_back(*unpack_member(gathering.guests[rank].said.bytes));
   }
   Packer all;
-  all.text(world_);
+  all.text(world_).text(key_);
   for (Member member : members_) {
     member.algorithm = member.library = member.program = member.path = "";
     all.text(pack_member(member));
@@ -143,6 +144,7 @@ void NetMeeting::join(const NetMeetingOptions& options) {
   const std::string all = hear();
   Unpacker fields(all);
   world_ = fields.text();
+  key_ = fields.text();
   for (int rank = 0; rank < size_; ++rank) {
     auto member = unpack_member(fields.text());
     if (!member) {

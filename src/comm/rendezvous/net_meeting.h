@@ -32,8 +32,9 @@ class NetMeeting {
   explicit NetMeeting(const NetMeetingOptions& options);
 
   const std::vector<Member>& members() const { return members_; }
-  // What no other world is called.
+  // What no other world is called, and a key that its ranks alone have.
   const std::string& world() const { return world_; }
+  const std::string& key() const { return key_; }
   std::vector<std::string> exchange(const std::string& mine);
 
  private:
@@ -51,6 +52,7 @@ class NetMeeting {
   std::vector<std::unique_ptr<Link>> links_;  // rank 0: by rank; elsewhere one, to rank 0
   std::vector<Member> members_;               // by rank
   std::string world_;
+  std::string key_;
 };
 
 }  // namespace trireme::detail
