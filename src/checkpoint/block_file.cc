@@ -28,29 +28,21 @@ BlockFile::BlockFile(const std::string& folder, const SavedFile& file, std::size
   if (!file_.valid()) {
     throw CheckpointError(path_,
                           -1,
-                          concat("\"",
-                                 path_,
-                                 "\": expected a file of the checkpoint, found: ",
-                                 errno_text(errno),
-                                 "; put it back, or use another checkpoint"));
+                          concat("\"{}\": expected a file of the checkpoint, found: {}; put it "
+                                 "back, or use another checkpoint",
+                                 {path_, errno_text(errno)}));
   }
   struct stat status {};
   fstat(file_.get(), &status);
   const auto size = S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_size) : 0;
   if (size != file.size_bytes || !S_ISREG(status.st_mode)) {
     const std::uint64_t at = std::min(size, file.size_bytes);
-    throw CheckpointError(path_,
-                          static_cast<std::int64_t>(at),
-                          concat("\"",
-                                 path_,
-                                 "\", byte ",
-                                 at,
-                                 ": expected a file of ",
-                                 file.size_bytes,
-                                 " bytes, found ",
-                                 size,
-                                 size < file.size_bytes ? ": it is truncated" : "",
-                                 "; use another checkpoint"));
+    throw CheckpointError(
+        path_,
+        static_cast<std::int64_t>(at),
+        concat(
+            "\"{}\", byte {}: expected a file of {} bytes, found {}{}; use another checkpoint",
+            {path_, at, file.size_bytes, size, size < file.size_bytes ? ": it is truncated" : ""}));
   }
 }
 
@@ -65,17 +57,11 @@ void BlockFile::read(std::uint64_t offset, std::uint64_t bytes, std::byte* to) c
       continue;
     }
     if (got <= 0) {
-      throw CheckpointError(path_,
-                            static_cast<std::int64_t>(offset),
-                            concat("\"",
-                                   path_,
-                                   "\", byte ",
-                                   offset,
-                                   ": expected ",
-                                   bytes,
-                                   " more bytes, found ",
-                                   got == 0 ? "the end of the file" : errno_text(errno),
-                                   "; use another checkpoint"));
+      throw CheckpointError(
+          path_,
+          static_cast<std::int64_t>(offset),
+          concat("\"{}\", byte {}: expected {} more bytes, found {}; use another checkpoint",
+                 {path_, offset, bytes, got == 0 ? "the end of the file" : errno_text(errno)}));
     }
     to += got;
     offset += static_cast<std::uint64_t>(got);
@@ -89,17 +75,14 @@ std::string BlockFile::complaint(std::uint64_t block, const std::byte* bytes) co
   if (found == saved_.checksums[block]) {
     return {};
   }
-  return concat("\"",
-                path_,
-                "\", bytes ",
-                begin,
-                " to ",
-                block_end(block),
-                ": expected the checksum ",
-                checksum_text(saved_.checksums[block]),
-                ", found ",
-                checksum_text(found),
-                ": the file is damaged; use another checkpoint");
+  return concat(
+      "\"{}\", bytes {} to {}: expected the checksum {}, found {}: the file is damaged; use "
+      "another checkpoint",
+      {path_,
+       begin,
+       block_end(block),
+       checksum_text(saved_.checksums[block]),
+       checksum_text(found)});
 }
 
 void BlockFile::fetch(std::vector<Fetch> wanted) const {

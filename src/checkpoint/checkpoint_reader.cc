@@ -46,18 +46,12 @@ std::string difference(const StateTensor& wanted, const StateTensor& saved) {
     return {};
   }
   if (wanted.shape != saved.shape) {
-    return concat(wanted.title(),
-                  ": expected ",
-                  shape_text(wanted.shape),
-                  ", found ",
-                  shape_text(saved.shape));
+    return concat("{}: expected {}, found {}",
+                  {wanted.title(), shape_text(wanted.shape), shape_text(saved.shape)});
   }
   if (!detail::can_convert(saved.dtype, wanted.dtype)) {
-    return concat(wanted.title(),
-                  ": expected ",
-                  dtype_name(wanted.dtype),
-                  ", found ",
-                  dtype_name(saved.dtype));
+    return concat("{}: expected {}, found {}",
+                  {wanted.title(), dtype_name(wanted.dtype), dtype_name(saved.dtype)});
   }
   return {};
 }
@@ -136,14 +130,11 @@ class CheckpointReader::Impl {
 
   LoadDifferences load(const StateView& into, const LoadSelection& selection) const {
     LoadDifferences differences = compare(into.tensors, selection);
-    TRIREME_CHECK(differences.empty() || selection.partial,
-                  "the checkpoint \"",
-                  path_,
-                  "\" does not match this model and optimizer:\n",
-                  differences.to_string(),
-                  "\n"
-                  "load it into the model and optimizer it was saved from, or load "
-                  "only the weights that fit (partial)");
+    TRIREME_CHECK(
+        differences.empty() || selection.partial,
+        "the checkpoint \"{}\" does not match this model and optimizer:\n{}\nload it into the "
+        "model and optimizer it was saved from, or load only the weights that fit (partial)",
+        {path_, differences.to_string()});
     Wanted wanted(manifest_.files.size());
     std::vector<std::pair<const StateSlice*, const SavedTensor*>> converted;
     for (const StateSlice& slice : into.slices) {

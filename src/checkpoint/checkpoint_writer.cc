@@ -113,13 +113,8 @@ class CheckpointWriter::Impl {
     });
     if (unfinished) {
       report.disk_seconds = seconds_since(begin);
-      say(concat("checkpoint of step ",
-                 step,
-                 ": training waited ",
-                 seconds_text(report.disk_seconds),
-                 " until that of step ",
-                 before,
-                 " was on disk"));
+      say(concat("checkpoint of step {}: training waited {} until that of step {} was on disk",
+                 {step, seconds_text(report.disk_seconds), before}));
     }
     std::vector<std::int64_t> number = {sequence_};
     ranks_->broadcast(number, 0).wait();
@@ -194,11 +189,9 @@ class CheckpointWriter::Impl {
     }
     for (std::size_t rank = 0; rank < blind.size(); ++rank) {
       TRIREME_CHECK(blind[rank].empty(),
-                    "rank ",
-                    rank,
-                    " does not see what rank 0 writes to \"",
-                    blind[rank],
-                    "\": checkpoints need a folder that all machines share");
+                    "rank {} does not see what rank 0 writes to \"{}\": checkpoints need a folder "
+                    "that all machines share",
+                    {rank, blind[rank]});
     }
   }
 
@@ -328,15 +321,10 @@ class CheckpointWriter::Impl {
     report.copy_seconds = seconds_since(begin) - waited;
     report.disk_seconds += waited;
     if (waited > 0) {
-      say(concat("checkpoint of step ",
-                 step_,
-                 ": training waited ",
-                 seconds_text(waited),
-                 " for the disk, because the snapshot is limited to ",
-                 options_.snapshot_bytes,
-                 " bytes but ",
-                 image.size_bytes(),
-                 " have to be saved"));
+      say(
+          concat("checkpoint of step {}: training waited {} for the disk, because the snapshot is "
+                 "limited to {} bytes but {} have to be saved",
+                 {step_, seconds_text(waited), options_.snapshot_bytes, image.size_bytes()}));
     }
   }
 

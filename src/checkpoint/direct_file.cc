@@ -28,19 +28,17 @@ DirectFile::DirectFile(std::string path, std::size_t block_bytes)
 
 void DirectFile::fail(const char* what) const {
   const int reason = errno;
-  throw CheckpointError(path_,
-                        static_cast<std::int64_t>(size_),
-                        concat("\"",
-                               path_,
-                               "\", byte ",
-                               size_,
-                               ": the checkpoint could not be ",
-                               what,
-                               ": ",
-                               errno_text(reason),
-                               reason == ENOSPC || reason == EDQUOT || reason == EFBIG
-                                   ? "; free up space; checkpoints that were complete are untouched"
-                                   : "; checkpoints that were complete are untouched"));
+  throw CheckpointError(
+      path_,
+      static_cast<std::int64_t>(size_),
+      concat("\"{}\", byte {}: the checkpoint could not be {}: {}{}",
+             {path_,
+              size_,
+              what,
+              errno_text(reason),
+              reason == ENOSPC || reason == EDQUOT || reason == EFBIG
+                  ? "; free up space; checkpoints that were complete are untouched"
+                  : "; checkpoints that were complete are untouched"}));
 }
 
 void DirectFile::append(const std::byte* data, std::size_t bytes) {

@@ -78,15 +78,11 @@ std::string import_weights(const TensorSource& source,
     StateTensor tensor = source.tensors()[i];
     const auto alias = source.about().aliases.find(tensor.name);
     if (alias != source.about().aliases.end() && places.contains(alias->second)) {
-      TRIREME_CHECK(same_values(source, i, places.at(alias->second)),
-                    "\"",
-                    source.path(),
-                    "\": expected the same values for ",
-                    tensor.name,
-                    " and ",
-                    alias->second,
-                    ", which its metadata (\"aliases\") says are one tensor, found different ones: "
-                    "write it without that entry if they are two");
+      TRIREME_CHECK(
+          same_values(source, i, places.at(alias->second)),
+          "\"{}\": expected the same values for {} and {}, which its metadata (\"aliases\") says "
+          "are one tensor, found different ones: write it without that entry if they are two",
+          {source.path(), tensor.name, alias->second});
       continue;  // it is there under its first name
     }
     const std::byte* data = source.memory(i);
@@ -116,9 +112,8 @@ std::string import_weights(const TensorSource& source,
   alone.job = concat("import ", getpid());
   CheckpointWriter writer(folder, init(alone), options);
   TRIREME_CHECK(!writer.folder().contains(step),
-                "\"",
-                writer.folder().path_of(step),
-                "\" already exists: choose another step (--step) or another folder");
+                "\"{}\" already exists: choose another step (--step) or another folder",
+                {writer.folder().path_of(step)});
   writer.save(step, state, all);
   writer.finish();
   return writer.folder().path_of(step);

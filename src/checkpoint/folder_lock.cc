@@ -79,11 +79,9 @@ int try_to_lock(int file, int kind) {
 }
 
 [[noreturn]] void refuse(const std::string& folder, const std::string& holder) {
-  throw ConfigError(concat("\"",
-                           folder,
-                           "\" is being written by another job, ",
-                           holder,
-                           ": wait for it to end, or choose another folder"));
+  throw ConfigError(concat(
+      "\"{}\" is being written by another job, {}: wait for it to end, or choose another folder",
+      {folder, holder}));
 }
 
 std::string lock_of(const std::string& folder) {
@@ -99,11 +97,8 @@ FolderLock::FolderLock(const std::string& folder) {
   const std::string path = lock_of(folder);
   file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   TRIREME_CHECK(file_ >= 0,
-                "\"",
-                path,
-                "\" could not be opened: ",
-                errno_text(errno),
-                ": checkpoints need a writable folder");
+                "\"{}\" could not be opened: {}: checkpoints need a writable folder",
+                {path, errno_text(errno)});
   // The kernel lets go of it when the process ends, however it ends.
   const int reason = try_to_lock(file_, LOCK_EX);
   if (reason != 0) {

@@ -121,13 +121,8 @@ Index index_of(const TensorSource& source, bool theirs) {
       continue;
     }
     TRIREME_CHECK(index.emplace(plain, i).second,
-                  "\"",
-                  source.path(),
-                  "\" has the tensor ",
-                  plain,
-                  " twice, with and without \"",
-                  kModulePrefix,
-                  "\" in front");
+                  "\"{}\" has the tensor {} twice, with and without \"{}\" in front",
+                  {source.path(), plain, kModulePrefix});
   }
   return index;
 }
@@ -137,15 +132,13 @@ GptSizes sizes_of(const TensorSource& source, const Index& index, const Names& n
   const auto table = [&](const char* name) -> Shape {
     const auto found = index.find(name);
     Shape shape = found == index.end() ? Shape{} : source.tensors()[found->second].shape;
-    TRIREME_CHECK(shape.size() == 2,
-                  "\"",
-                  source.path(),
-                  "\": expected the weights of a gpt, with a table ",
-                  name,
-                  ", found ",
-                  found == index.end() ? "none" : concat("one of shape ", text_of(shape)),
-                  "; its first tensor is ",
-                  source.tensors().empty() ? "(it has none)" : source.tensors()[0].name);
+    TRIREME_CHECK(
+        shape.size() == 2,
+        "\"{}\": expected the weights of a gpt, with a table {}, found {}; its first tensor is {}",
+        {source.path(),
+         name,
+         found == index.end() ? "none" : concat("one of shape ", text_of(shape)),
+         source.tensors().empty() ? "(it has none)" : source.tensors()[0].name});
     return shape;
   };
   const Shape tokens = table(names.tokens);
@@ -245,12 +238,8 @@ class RenamedGpt final : public TensorSource {
       const Shape& there = pair.transposed ? flipped : pair.shape;
       const Shape& expected = from_theirs_ ? there : pair.shape;
       if (from.shape != expected) {
-        wrong += concat("\n  ",
-                        from.name,
-                        ": expected shape ",
-                        text_of(expected),
-                        ", found ",
-                        text_of(from.shape));
+        wrong += concat("\n  {}: expected shape {}, found {}",
+                        {from.name, text_of(expected), text_of(from.shape)});
       } else {
         add(pair, found->second, from_theirs_ ? pair.shape : there);
       }
@@ -260,12 +249,8 @@ class RenamedGpt final : public TensorSource {
       wrong += concat("\n  not part of a gpt: ", source_->tensors()[tensor].name);
     }
     TRIREME_CHECK(wrong.empty(),
-                  "\"",
-                  path_,
-                  "\": expected the tensors of ",
-                  from_theirs_ ? "Hugging Face's GPT-2" : "a gpt",
-                  ", found others:",
-                  wrong);
+                  "\"{}\": expected the tensors of {}, found others:{}",
+                  {path_, from_theirs_ ? "Hugging Face's GPT-2" : "a gpt", wrong});
   }
 
   void add(const Pair& pair, std::size_t from, const Shape& shape) {
@@ -315,10 +300,8 @@ bool has_gpt2_names(const TensorSource& source) {
 
 std::string gpt2_config(const GptSizes& sizes, std::int64_t heads) {
   TRIREME_CHECK(heads > 0 && sizes.width % heads == 0,
-                "a gpt's width must be a multiple of its heads, found ",
-                sizes.width,
-                " and ",
-                heads);
+                "a gpt's width must be a multiple of its heads, found {} and {}",
+                {sizes.width, heads});
   constexpr std::int64_t kGpt2Vocabulary = 50257;
   const OrderedJson end_token =
       sizes.vocabulary == kGpt2Vocabulary ? OrderedJson(kGpt2Vocabulary - 1) : OrderedJson(nullptr);

@@ -136,10 +136,8 @@ SavedTensor tensor_from(const Json& json) {
 
 Manifest manifest_from(const Json& json) {
   TRIREME_CHECK(json.at("checksums") == kMethod,
-                "expected checksums by \"",
-                kMethod,
-                "\", found ",
-                json.at("checksums").dump());
+                "expected checksums by \"{}\", found {}",
+                {kMethod, json.at("checksums").dump()});
   Manifest manifest;
   manifest.step = json.at("step").get<std::int64_t>();
   manifest.sequence = json.at("sequence").get<std::int64_t>();
@@ -174,13 +172,9 @@ Json parse_whole(const std::string& text, const std::string& path) {
   if (digits != detail::checksum_text(checksum)) {
     fail(path,
          0,
-         concat("expected the checksum ",
-                digits,
-                " for bytes 0 to ",
-                at,
-                ", found ",
-                detail::checksum_text(checksum),
-                ": the manifest is damaged; use another checkpoint"));
+         concat("expected the checksum {} for bytes 0 to {}, found {}: the manifest is damaged; "
+                "use another checkpoint",
+                {digits, at, detail::checksum_text(checksum)}));
   }
   if (const auto deep = json_too_deep_at(text)) {
     fail(path,
@@ -251,11 +245,9 @@ Manifest Manifest::parse(const std::string& text, const std::string& path) {
   if (!json.contains("version") || json["version"] != kVersion) {
     fail(path,
          0,
-         concat("expected version ",
-                kVersion,
-                " of the format, found ",
-                json.contains("version") ? json["version"].dump() : "none",
-                ": read it with the Trireme that wrote it, or a newer one"));
+         concat("expected version {} of the format, found {}: read it with the Trireme that wrote "
+                "it, or a newer one",
+                {kVersion, json.contains("version") ? json["version"].dump() : "none"}));
   }
   Manifest manifest;
   try {

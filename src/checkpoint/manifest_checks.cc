@@ -47,14 +47,8 @@ class Checker {
     const std::uint64_t blocks = file.size_bytes / manifest_.block_bytes +
                                  (file.size_bytes % manifest_.block_bytes != 0 ? 1 : 0);
     require(file.checksums.size() == blocks,
-            concat("file ",
-                   file.name,
-                   ": expected ",
-                   blocks,
-                   " checksums for ",
-                   file.size_bytes,
-                   " bytes, found ",
-                   file.checksums.size()));
+            concat("file {}: expected {} checksums for {} bytes, found {}",
+                   {file.name, blocks, file.size_bytes, file.checksums.size()}));
   }
 
   void check(const SavedTensor& saved) const {
@@ -72,13 +66,8 @@ class Checker {
     std::int64_t at = 0;
     for (const SavedPart& part : saved.parts) {
       require(part.range.begin == at && part.range.end > at,
-              concat(title,
-                     ": expected a part that begins with element ",
-                     at,
-                     ", found elements ",
-                     part.range.begin,
-                     " to ",
-                     part.range.end));
+              concat("{}: expected a part that begins with element {}, found elements {} to {}",
+                     {title, at, part.range.begin, part.range.end}));
       at = part.range.end;
       require(part.file < manifest_.files.size(),
               concat(title, ": there is no file number ", part.file));
@@ -88,13 +77,8 @@ class Checker {
           static_cast<std::uint64_t>(part.range.size()) * dtype_bytes(tensor.dtype);
       const SavedFile& file = manifest_.files[part.file];
       require(part.offset <= file.size_bytes && bytes <= file.size_bytes - part.offset,
-              concat(title,
-                     ": elements ",
-                     part.range.begin,
-                     " to ",
-                     part.range.end,
-                     " lie beyond the end of file ",
-                     file.name));
+              concat("{}: elements {} to {} lie beyond the end of file {}",
+                     {title, part.range.begin, part.range.end, file.name}));
     }
     require(at == static_cast<std::int64_t>(numel),
             concat(title, ": expected ", numel, " elements, found parts up to ", at));

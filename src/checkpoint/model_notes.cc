@@ -34,11 +34,10 @@ std::optional<T> value_in(const Notes& notes, const char* name, const std::strin
     }
   } catch (const Json::exception&) {  // NOLINT(bugprone-empty-catch): refused below
   }
-  throw DataError(
-      path,
-      -1,
-      detail::concat(
-          "\"", path, "\": expected names as JSON for \"", name, "\", found ", found->second));
+  throw DataError(path,
+                  -1,
+                  detail::concat("\"{}\": expected names as JSON for \"{}\", found {}",
+                                 {path, name, found->second}));
 }
 
 }  // namespace

@@ -72,9 +72,8 @@ std::string safetensors_header(const std::string& path,
       TRIREME_CHECK(names.insert(entry.name).second, "two tensors are called ", entry.name);
       TRIREME_CHECK(entry.name != kMetadata, "a tensor cannot be called ", kMetadata);
       TRIREME_CHECK(std::ranges::all_of(entry.shape, [](std::int64_t size) { return size >= 0; }),
-                    "tensor ",
-                    entry.name,
-                    " has a negative size");
+                    "tensor {} has a negative size",
+                    {entry.name});
       const std::size_t end = offset + entry.size_bytes();
       const OrderedJson about = {{"dtype", file_name_of(entry.dtype)},
                                  {"shape", entry.shape},

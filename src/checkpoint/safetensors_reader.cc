@@ -79,12 +79,9 @@ class SafetensorsFile::Impl {
       const Place& place = places_[found->second];
       return {data_ + place.begin, place.entry.numel(), place.entry.dtype};
     }
-    throw ConfigError(concat("\"",
-                             path_,
-                             "\" has no tensor ",
-                             name,
-                             "; its first one is ",
-                             entries_.empty() ? "(it has none)" : entries_.front().name));
+    throw ConfigError(
+        concat("\"{}\" has no tensor {}; its first one is {}",
+               {path_, name, entries_.empty() ? "(it has none)" : entries_.front().name}));
   }
 
  private:
@@ -103,11 +100,9 @@ class SafetensorsFile::Impl {
     const std::uint64_t most = std::min<std::uint64_t>(kLongestHeader, size_ - kLengthBytes);
     if (length > most) {
       fail(0,
-           concat("expected the length of the header, here at most ",
-                  most,
-                  " bytes, found ",
-                  length,
-                  ": the file is truncated, or not a safetensors file"));
+           concat("expected the length of the header, here at most {} bytes, found {}: the file is "
+                  "truncated, or not a safetensors file",
+                  {most, length}));
     }
     const auto* text = reinterpret_cast<const char*>(data_ + kLengthBytes);
     const auto refuse = [this](std::size_t at, const std::string& message) {
@@ -129,10 +124,8 @@ class SafetensorsFile::Impl {
     for (const Place& place : places_) {
       if (place.begin != at) {
         fail(static_cast<std::int64_t>(at),
-             concat("expected the bytes of tensor ",
-                    place.entry.name,
-                    ", which begin at ",
-                    place.begin));
+             concat("expected the bytes of tensor {}, which begin at {}",
+                    {place.entry.name, place.begin}));
       }
       at += place.entry.size_bytes();
       if (!place.skipped) {
@@ -141,11 +134,8 @@ class SafetensorsFile::Impl {
     }
     if (at != size_) {
       fail(static_cast<std::int64_t>(std::min(at, size_)),
-           concat("expected a file of ",
-                  at,
-                  " bytes, found ",
-                  size_,
-                  at > size_ ? ": it is truncated" : ""));
+           concat("expected a file of {} bytes, found {}{}",
+                  {at, size_, at > size_ ? ": it is truncated" : ""}));
     }
     std::erase_if(places_, [](const Place& place) { return place.skipped; });
     for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -215,20 +205,13 @@ class SafetensorsFile::Impl {
       entry.shape = {static_cast<std::int64_t>(end - begin)};
     }
     if (end < begin || end - begin != entry.size_bytes()) {
-      broken(concat("expected ",
-                    entry.size_bytes(),
-                    " bytes for its shape, found offsets ",
-                    begin,
-                    " and ",
-                    end));
+      broken(concat("expected {} bytes for its shape, found offsets {} and {}",
+                    {entry.size_bytes(), begin, end}));
     }
     if (end > size_ - first) {
       fail(static_cast<std::int64_t>(size_),
-           concat("expected tensor ",
-                  name,
-                  " up to byte ",
-                  first + end,
-                  ", found the end of the file: it is truncated"));
+           concat("expected tensor {} up to byte {}, found the end of the file: it is truncated",
+                  {name, first + end}));
     }
     return {entry, first + begin, skipped};
   }

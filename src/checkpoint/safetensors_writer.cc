@@ -53,30 +53,22 @@ class SafetensorsWriter::Impl {
         next_ < entries_.size(), "\"", path_, "\": all its tensors have already been written");
     const TensorEntry& entry = entries_[next_];
     TRIREME_CHECK(values.dtype() == entry.dtype && values.numel() == entry.numel(),
-                  "\"",
-                  path_,
-                  "\": expected tensor ",
-                  entry.name,
-                  " (",
-                  dtype_name(entry.dtype),
-                  " x ",
-                  entry.numel(),
-                  "), found ",
-                  dtype_name(values.dtype()),
-                  " x ",
-                  values.numel());
+                  "\"{}\": expected tensor {} ({} x {}), found {} x {}",
+                  {path_,
+                   entry.name,
+                   dtype_name(entry.dtype),
+                   entry.numel(),
+                   dtype_name(values.dtype()),
+                   values.numel()});
     write_all(file_.get(), path_, values.bytes(), values.size_bytes());
     ++next_;
   }
 
   void finish() {
-    TRIREME_CHECK(next_ == entries_.size(),
-                  "\"",
-                  path_,
-                  "\": ",
-                  entries_.size() - next_,
-                  " tensors are missing, the next is ",
-                  entries_[std::min(next_, entries_.size() - 1)].name);
+    TRIREME_CHECK(
+        next_ == entries_.size(),
+        "\"{}\": {} tensors are missing, the next is {}",
+        {path_, entries_.size() - next_, entries_[std::min(next_, entries_.size() - 1)].name});
     if (fsync(file_.get()) != 0) {
       throw Error(concat("\"", path_, "\" could not be written to disk: ", errno_text(errno)));
     }

@@ -26,9 +26,8 @@ class CheckpointTensors final : public TensorSource {
       }
     }
     TRIREME_CHECK(choice != Choice::kAverages || !averages.empty(),
-                  "\"",
-                  checkpoint,
-                  "\" has no moving averages: the run kept none (trireme train --ema-decay)");
+                  "\"{}\" has no moving averages: the run kept none (trireme train --ema-decay)",
+                  {checkpoint});
     for (const SavedTensor& each : manifest.tensors) {
       const bool weight = each.tensor.kind == kWeightKind;
       if (!weight && each.tensor.kind != kBufferKind && choice != Choice::kAll) {

@@ -44,15 +44,9 @@ std::optional<std::int64_t> env_integer(const char* name,
   }
   const auto value = parse_integer(*text);
   TRIREME_CHECK(value && *value >= minimum && *value <= maximum,
-                "the environment variable ",
-                name,
-                " must be a whole number from ",
-                minimum,
-                " to ",
-                maximum,
-                ", found \"",
-                *text,
-                "\": correct it or unset it");
+                "the environment variable {} must be a whole number from {} to {}, found \"{}\": "
+                "correct it or unset it",
+                {name, minimum, maximum, *text});
   return value;
 }
 
@@ -63,11 +57,9 @@ std::optional<double> env_seconds(const char* name) {
   }
   const auto value = parse_positive(*text);
   TRIREME_CHECK(value,
-                "the environment variable ",
-                name,
-                " must be a number of seconds above 0, found \"",
-                *text,
-                "\": correct it or unset it");
+                "the environment variable {} must be a number of seconds above 0, found \"{}\": "
+                "correct it or unset it",
+                {name, *text});
   return value;
 }
 

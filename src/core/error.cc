@@ -5,15 +5,9 @@
 namespace trireme::detail {
 
 void throw_internal(const char* condition, const char* file, int line, const std::string& message) {
-  throw InternalError(concat("internal error in Trireme: ",
-                             message,
-                             " (",
-                             condition,
-                             " is false at ",
-                             file,
-                             ":",
-                             line,
-                             "); please report it with this message"));
+  throw InternalError(concat(
+      "internal error in Trireme: {} ({} is false at {}:{}); please report it with this message",
+      {message, condition, file, line}));
 }
 
 std::string errno_text(int error_number) {

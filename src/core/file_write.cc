@@ -16,11 +16,9 @@ void write_all(int fd, const std::string& path, const void* data, std::size_t by
       continue;
     }
     if (written <= 0) {
-      throw Error(detail::concat("\"",
-                                 path,
-                                 "\" could not be written: ",
-                                 detail::errno_text(errno),
-                                 "; free up space, or choose another folder"));
+      throw Error(
+          detail::concat("\"{}\" could not be written: {}; free up space, or choose another folder",
+                         {path, detail::errno_text(errno)}));
     }
     at += written;
     bytes -= static_cast<std::size_t>(written);

@@ -147,17 +147,13 @@ class CsvDataset final : public Dataset {
     if (text.empty() || (training != nullptr && training->checked.empty())) {
       return {};
     }
-    text += concat(" read with header ",
-                   static_cast<int>(options.header),
-                   " separator ",
-                   static_cast<int>(options.separator),
-                   " target ",
-                   shown(options.target),
-                   options.regression ? " regression" : "",
-                   " missing ",
-                   static_cast<int>(options.missing),
-                   " unseen ",
-                   static_cast<int>(options.unseen));
+    text += concat(" read with header {} separator {} target {}{} missing {} unseen {}",
+                   {static_cast<int>(options.header),
+                    static_cast<int>(options.separator),
+                    shown(options.target),
+                    options.regression ? " regression" : "",
+                    static_cast<int>(options.missing),
+                    static_cast<int>(options.unseen)});
     for (const auto* words : {&options.categorical, &options.missing_values}) {
       text += " words";
       for (const std::string& word : *words) {
@@ -232,12 +228,11 @@ class CsvDataset final : public Dataset {
   float number_in(const CsvCells& cells, const CsvColumn& column) const {
     const auto value = detail::csv_number(cells.text());
     if (!value) {
-      throw_text_error(file_,
-                       cells.place(),
-                       concat("expected a finite number in ",
-                              column.title,
-                              ", found ",
-                              cells.text().empty() ? "an empty cell" : shown(cells.text())));
+      throw_text_error(
+          file_,
+          cells.place(),
+          concat("expected a finite number in {}, found {}",
+                 {column.title, cells.text().empty() ? "an empty cell" : shown(cells.text())}));
     }
     return *value;
   }
@@ -245,13 +240,12 @@ class CsvDataset final : public Dataset {
   [[noreturn]] void refuse_unclear_header() const {
     const char* const begin = detail::text_begin(file_);
     const char* from = begin;
-    throw_text_error(
-        file_,
-        begin,
-        concat("expected names of columns or a sample in the first line, found ",
-               shown(detail::next_line(file_, from).value_or("")),
-               ", which may be either: its class occurs nowhere else in the file, and every other "
-               "one does; say which with --header yes or --header no"));
+    throw_text_error(file_,
+                     begin,
+                     concat("expected names of columns or a sample in the first line, found {}, "
+                            "which may be either: its class occurs nowhere else in the file, and "
+                            "every other one does; say which with --header yes or --header no",
+                            {shown(detail::next_line(file_, from).value_or(""))}));
   }
 
   std::string identity_;  // before it is read: what changes it later makes it another
@@ -270,10 +264,8 @@ void check(const CsvOptions& options) {
   TRIREME_CHECK(check.parts >= 1 && check.part >= 0 && check.part < check.parts &&
                     (check.parts == 1 || check.exchange),
                 "a file is checked in parts that are numbered from 0, with an exchange between "
-                "them, found part ",
-                check.part,
-                " of ",
-                check.parts);
+                "them, found part {} of {}",
+                {check.part, check.parts});
 }
 
 }  // namespace

@@ -78,27 +78,20 @@ std::int64_t find_column(const MappedFile& file,
   if (named != layout.names.end()) {
     const auto times = std::count(named, layout.names.end(), wanted);
     TRIREME_CHECK(times == 1,
-                  setting,
-                  ": expected one column of \"",
-                  file.path(),
-                  "\" that is called ",
-                  shown(wanted),
-                  ", found ",
-                  times,
-                  ": ask for it by its number, counting from 0");
+                  "{}: expected one column of \"{}\" that is called {}, found {}: ask for it by "
+                  "its number, counting from 0",
+                  {setting, file.path(), shown(wanted), times});
     return named - layout.names.begin();
   }
   const auto number = numbered(wanted, layout.size());
   const std::string near = nearest_word(wanted, layout.names);
   TRIREME_CHECK(number >= 0 && number < layout.size(),
-                setting,
-                ": expected a column of \"",
-                file.path(),
-                "\" (",
-                existing_columns(layout),
-                "), found ",
-                shown(wanted),
-                near.empty() ? "" : concat("; did you mean ", shown(near), "?"));
+                "{}: expected a column of \"{}\" ({}), found {}{}",
+                {setting,
+                 file.path(),
+                 existing_columns(layout),
+                 shown(wanted),
+                 near.empty() ? "" : concat("; did you mean ", shown(near), "?")});
   return number;
 }
 
@@ -163,11 +156,9 @@ CsvLayout find_csv_layout(const MappedFile& file, const CsvOptions& options, con
     const std::string_view line = next_line(file, again).value_or("");
     throw_text_error(file,
                      line.data(),
-                     concat("expected at least two cells with '",
-                            layout.separator,
-                            "' between them (values and a target), found ",
-                            shown(line),
-                            ": is the separator another one (--separator)?"));
+                     concat("expected at least two cells with '{}' between them (values and a "
+                            "target), found {}: is the separator another one (--separator)?",
+                            {layout.separator, shown(line)}));
   }
   layout.columns.resize(layout.names.size());
   if (!begins_with_names(file, layout.names, options)) {
@@ -254,14 +245,13 @@ void refuse_columns(const MappedFile& file,
                     std::size_t found) {
   throw_text_error(file,
                    text_begin(file),
-                   concat("expected the ",
-                          training.columns.size(),
-                          " columns of the training file, found ",
-                          found,
-                          found == 1 ? concat(": is there a '",
-                                              separator,
-                                              "' between the cells, as in the training file?")
-                                     : ""));
+                   concat("expected the {} columns of the training file, found {}{}",
+                          {training.columns.size(),
+                           found,
+                           found == 1 ? concat(": is there a '",
+                                               separator,
+                                               "' between the cells, as in the training file?")
+                                      : ""}));
 }
 
 void compare_names(const MappedFile& file,
@@ -280,17 +270,15 @@ void compare_names(const MappedFile& file,
         file,
         text_begin(file),
         concat("expected the columns of the training file in their order, found columns with other "
-               "names: expected ",
-               shown(wanted[i]),
-               " as column number ",
-               i,
-               " (from 0), found ",
-               shown(found[i]),
-               elsewhere     ? concat(", and ", shown(wanted[i]), " in another place")
-               : with_target ? std::string()
-                             : std::string("; only the target may be missing"),
-               may_be_sample ? "; if this line is a sample and holds no names, say so: --header no"
-                             : ""));
+               "names: expected {} as column number {} (from 0), found {}{}{}",
+               {shown(wanted[i]),
+                i,
+                shown(found[i]),
+                elsewhere     ? concat(", and ", shown(wanted[i]), " in another place")
+                : with_target ? std::string()
+                              : std::string("; only the target may be missing"),
+                may_be_sample ? "; if this line is a sample and holds no names, say so: --header no"
+                              : ""}));
   }
 }
 
@@ -321,13 +309,12 @@ CsvLayout find_csv_layout(const MappedFile& file,
     CsvColumn column;
     if (static_cast<std::int64_t>(i) == training.target) {
       if (!with_target) {
-        layout.notes.push_back(concat(file.path(),
-                                      " has one column fewer than the training file",
-                                      layout.names.empty()
-                                          ? ", and no names of columns: taken for one without "
-                                          : ": without ",
-                                      "the target",
-                                      like.name.empty() ? "" : " " + shown(like.name)));
+        layout.notes.push_back(
+            concat("{} has one column fewer than the training file{}the target{}",
+                   {file.path(),
+                    layout.names.empty() ? ", and no names of columns: taken for one without "
+                                         : ": without ",
+                    like.name.empty() ? "" : " " + shown(like.name)}));
         continue;
       }
       const bool ignored = options.targets == Targets::kNo;

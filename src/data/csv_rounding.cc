@@ -54,24 +54,19 @@ std::string CsvRounding::warning(const MappedFile& file, const CsvColumn& column
   while (line > file.begin() && line[-1] != '\n') {
     --line;
   }
-  return concat(file.path(),
-                ":",
-                1 + std::count(file.begin(), first_, '\n'),
-                ":",
-                first_ - line + 1,
-                ": ",
-                column.title,
-                " has ",
-                rounded_,
-                rounded_ == 1 ? " number that" : " numbers (this is the first) that",
-                " float32, which samples are made of, does not hold: of numbers from ",
-                all_digits(low_),
-                " to ",
-                all_digits(high_),
-                " it keeps steps of ",
-                all_digits(step()),
-                ". Subtract what they have in common in the file, before they are read: "
-                "--normalise comes after it");
+  return concat(
+      "{}:{}:{}: {} has {}{} float32, which samples are made of, does not hold: of numbers from {} "
+      "to {} it keeps steps of {}. Subtract what they have in common in the file, before they are "
+      "read: --normalise comes after it",
+      {file.path(),
+       1 + std::count(file.begin(), first_, '\n'),
+       first_ - line + 1,
+       column.title,
+       rounded_,
+       rounded_ == 1 ? " number that" : " numbers (this is the first) that",
+       all_digits(low_),
+       all_digits(high_),
+       all_digits(step())});
 }
 
 }  // namespace trireme::detail

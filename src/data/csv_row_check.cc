@@ -181,13 +181,11 @@ class RowIndexer {
                                                             : "a finite number";
       refuse(
           [&] {
-            return concat("expected ",
-                          wanted,
-                          " in ",
-                          column.title,
-                          ", found ",
-                          text.empty() ? target && !rules_.regression ? "none" : "an empty cell"
-                                       : shown(text));
+            return concat("expected {} in {}, found {}",
+                          {wanted,
+                           column.title,
+                           text.empty() ? target && !rules_.regression ? "none" : "an empty cell"
+                                        : shown(text)});
           },
           target ? "rows without a target can be left out: --missing drop"
                  : "empty cells, and words for a missing value such as NaN, are allowed with "
@@ -207,10 +205,8 @@ class RowIndexer {
     if (!known) {
       refuse(
           [&] {
-            return concat("expected a class of the training file (",
-                          classes_->list(),
-                          "), found ",
-                          shown(text));
+            return concat("expected a class of the training file ({}), found {}",
+                          {classes_->list(), shown(text)});
           },
           "");
     }
@@ -227,12 +223,8 @@ class RowIndexer {
     } else if (rules_.unseen == Unseen::kRefuse && !column.categories->class_of(text)) {
       refuse(
           [&] {
-            return concat("expected a category that the training file has in ",
-                          column.title,
-                          " (",
-                          column.categories->list(),
-                          "), found ",
-                          shown(text));
+            return concat("expected a category that the training file has in {} ({}), found {}",
+                          {column.title, column.categories->list(), shown(text)});
           },
           "a model trained with --unseen ignore ignores categories that the training file does not "
           "have");

@@ -85,8 +85,7 @@ void DataFaults::throw_error(const MappedFile& file) const {
       line_begin = counted = newline + 1;
     }
     counted = std::max(counted, place);
-    text +=
-        concat("\n  ", file.path(), ":", line, ":", place - line_begin + 1, ": ", fault.message);
+    text += concat("\n  {}:{}:{}: {}", {file.path(), line, place - line_begin + 1, fault.message});
   }
   const std::int64_t rest = count_ - static_cast<std::int64_t>(shown_.size());
   text += rest > 0 ? concat("\n  and ", rest, " more") : "";

@@ -57,10 +57,8 @@ namespace detail {
 
 void check_sample(std::int64_t sample, std::int64_t size) {
   TRIREME_CHECK(sample >= 0 && sample < size,
-                "sample ",
-                sample,
-                " was asked for: the dataset has samples 0 to ",
-                size - 1);
+                "sample {} was asked for: the dataset has samples 0 to {}",
+                {sample, size - 1});
 }
 
 void lay_out(Batch& batch,

@@ -95,23 +95,15 @@ class StandardisedView final : public Dataset {
       : data_(std::move(data)), layout_(features_of(data_->shape())), statistics_(statistics) {
     const auto features = static_cast<std::size_t>(layout_.features);
     TRIREME_CHECK(statistics.mean.size() == features && statistics.deviation.size() == features,
-                  "expected statistics of ",
-                  features,
-                  " features (of each channel, for images), found ",
-                  statistics.mean.size(),
-                  " means and ",
-                  statistics.deviation.size(),
-                  " deviations");
+                  "expected statistics of {} features (of each channel, for images), found {} "
+                  "means and {} deviations",
+                  {features, statistics.mean.size(), statistics.deviation.size()});
     for (std::size_t feature = 0; feature < features; ++feature) {
       TRIREME_CHECK(std::isfinite(statistics.mean[feature]) &&
                         std::isfinite(statistics.deviation[feature]) &&
                         statistics.deviation[feature] > 0,
-                    "expected finite means and deviations above 0, found ",
-                    statistics.mean[feature],
-                    " and ",
-                    statistics.deviation[feature],
-                    " for feature ",
-                    feature);
+                    "expected finite means and deviations above 0, found {} and {} for feature {}",
+                    {statistics.mean[feature], statistics.deviation[feature], feature});
       mean_.push_back(static_cast<float>(statistics.mean[feature]));
       scale_.push_back(static_cast<float>(1 / statistics.deviation[feature]));
     }
@@ -172,10 +164,8 @@ class StandardisedView final : public Dataset {
 FeatureSums feature_sums(const Dataset& data, std::int64_t chunk, std::int64_t chunks) {
   const FeatureLayout layout = features_of(data.shape());
   TRIREME_CHECK(chunks >= 1 && chunk >= 0 && chunk < chunks,
-                "the chunk must be from 0 to ",
-                chunks - 1,
-                ", found ",
-                chunk);
+                "the chunk must be from 0 to {}, found {}",
+                {chunks - 1, chunk});
   const std::vector<double> centres = centres_of(data);
   FeatureSums sums;
   sums.count.assign(centres.size(), 0);

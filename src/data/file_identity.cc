@@ -18,17 +18,13 @@ std::string file_identity(const std::string& path) {
   const auto nanoseconds = [](const timespec& time) {
     return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
   };
-  return concat(std::filesystem::absolute(path, ignored).string(),
-                " device ",
-                status.st_dev,
-                " inode ",
-                status.st_ino,
-                " bytes ",
-                status.st_size,
-                " modified ",
-                nanoseconds(status.st_mtim),
-                " changed ",
-                nanoseconds(status.st_ctim));
+  return concat("{} device {} inode {} bytes {} modified {} changed {}",
+                {std::filesystem::absolute(path, ignored).string(),
+                 status.st_dev,
+                 status.st_ino,
+                 status.st_size,
+                 nanoseconds(status.st_mtim),
+                 nanoseconds(status.st_ctim)});
 }
 
 bool changed_just_now(const std::string& path) {

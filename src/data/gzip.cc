@@ -98,9 +98,8 @@ class GzipStream::State {
             "expected more of the gzip stream, found the end of the file: it is cut short, fetch "
             "it again");
       } else if (result != Z_OK) {
-        fail(concat("expected a gzip stream, found damage (",
-                    stream_.msg != nullptr ? stream_.msg : "unknown",
-                    "): fetch the file again"));
+        fail(concat("expected a gzip stream, found damage ({}): fetch the file again",
+                    {stream_.msg != nullptr ? stream_.msg : "unknown"}));
       }
     }
     return static_cast<std::int64_t>(filled);

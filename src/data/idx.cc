@@ -30,11 +30,8 @@ std::string meaning_of(std::uint32_t magic, std::uint32_t expected) {
   }
   if ((magic & 0xffff0000) == 0 && (magic >> 8) >= 0x08 && (magic >> 8) <= 0x0e) {
     return detail::concat(
-        " (idx, but of ",
-        magic >> 8 == 0x08 ? "unsigned bytes" : "a type other than unsigned bytes",
-        " in ",
-        magic & 0xff,
-        " dimensions)");
+        " (idx, but of {} in {} dimensions)",
+        {magic >> 8 == 0x08 ? "unsigned bytes" : "a type other than unsigned bytes", magic & 0xff});
   }
   if (magic == 0x03080000 || magic == 0x01080000) {
     return " (idx with its bytes reversed: write it big-endian)";
@@ -85,11 +82,10 @@ class IdxFile {
       std::array<char, 16> found{};
       std::snprintf(found.data(), found.size(), "0x%08x", big_endian(bytes));
       fail(0,
-           "expected the magic number ",
-           magic == kImageMagic ? "0x00000803 (images)" : "0x00000801 (labels)",
-           ", found ",
-           found.data(),
-           meaning_of(big_endian(bytes), magic));
+           detail::concat("expected the magic number {}, found {}{}",
+                          {magic == kImageMagic ? "0x00000803 (images)" : "0x00000801 (labels)",
+                           found.data(),
+                           meaning_of(big_endian(bytes), magic)}));
     }
     if (available < header_bytes_) {
       fail(available,
@@ -122,11 +118,9 @@ class IdxFile {
   void check_size(std::int64_t available) const {
     if (available - header_bytes_ < value_bytes_) {
       fail(available,
-           "expected ",
-           announced(),
-           " bytes after the header (as it says), found the end of the file after ",
-           available - header_bytes_,
-           ": it is cut short or its header is damaged, fetch it again");
+           detail::concat("expected {} bytes after the header (as it says), found the end of the "
+                          "file after {}: it is cut short or its header is damaged, fetch it again",
+                          {announced(), available - header_bytes_}));
     }
     if (available - header_bytes_ > value_bytes_) {
       fail(header_bytes_ + value_bytes_,
@@ -146,11 +140,9 @@ class IdxFile {
     // Before memory is taken for it: a damaged header can ask for anything.
     if (value_bytes_ > detail::GzipStream::largest_content(file_.size())) {
       fail(4,
-           "expected a header that fits the file, found one of ",
-           announced(),
-           " bytes, which ",
-           file_.size(),
-           " packed bytes cannot hold: it is damaged, fetch it again");
+           detail::concat("expected a header that fits the file, found one of {} bytes, which {} "
+                          "packed bytes cannot hold: it is damaged, fetch it again",
+                          {announced(), file_.size()}));
     }
     memory_ = device::Buffer(static_cast<std::size_t>(value_bytes_));
     const std::int64_t unpacked = stream.read({memory_.data(), memory_.size_bytes()});
@@ -227,13 +219,9 @@ class IdxDataset final : public Dataset {
   void check_labels(const std::string& images) {
     if (images_.length(0) != labels_->length(0)) {
       labels_->fail(4,
-                    "expected ",
-                    images_.length(0),
-                    " labels, one for each image of ",
-                    images,
-                    ", found ",
-                    labels_->length(0),
-                    ": the two files do not belong together");
+                    detail::concat("expected {} labels, one for each image of {}, found {}: the "
+                                   "two files do not belong together",
+                                   {images_.length(0), images, labels_->length(0)}));
     }
     shape_.classes = shape_.classes > 0 ? shape_.classes : largest_label() + 1;
     if (largest_label() >= shape_.classes) {
@@ -242,10 +230,8 @@ class IdxDataset final : public Dataset {
             return label >= shape_.classes;
           });
       labels_->fail(labels_->header_bytes() + (wrong - labels_->values()),
-                    "expected a label below ",
-                    shape_.classes,
-                    " (the number of classes), found ",
-                    static_cast<int>(*wrong));
+                    detail::concat("expected a label below {} (the number of classes), found {}",
+                                   {shape_.classes, static_cast<int>(*wrong)}));
     }
   }
 

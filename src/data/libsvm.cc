@@ -201,17 +201,14 @@ class LibsvmDataset final : public Dataset {
   double number_in(std::string_view label) const {
     if (label.find(':') != std::string_view::npos) {
       refuse(label.data(),
-             concat("expected a label at the start of the line, found ",
-                    shown(label),
-                    ": it is missing"));
+             concat("expected a label at the start of the line, found {}: it is missing",
+                    {shown(label)}));
     }
     const auto number = detail::parse_number(label);
     if (!number || (regression_ && std::abs(*number) > std::numeric_limits<float>::max())) {
       refuse(label.data(),
-             concat("expected a ",
-                    regression_ ? "finite number to predict" : "number as label",
-                    ", found ",
-                    shown(label)));
+             concat("expected a {}, found {}",
+                    {regression_ ? "finite number to predict" : "number as label", shown(label)}));
     }
     return *number;
   }
@@ -220,10 +217,8 @@ class LibsvmDataset final : public Dataset {
     const auto known = names_->class_of(label);
     if (!known) {
       refuse(label.data(),
-             concat("expected a label of the training file (",
-                    names_->list(),
-                    "), found ",
-                    shown(label)));
+             concat("expected a label of the training file ({}), found {}",
+                    {names_->list(), shown(label)}));
     }
     return *known;
   }
@@ -239,10 +234,8 @@ class LibsvmDataset final : public Dataset {
     }
     if (shape_.features > 0 && index > shape_.features) {
       refuse(text.data(),
-             concat("expected an index of at most ",
-                    shape_.features,
-                    " (the number of features), found ",
-                    index));
+             concat("expected an index of at most {} (the number of features), found {}",
+                    {shape_.features, index}));
     }
     return index;
   }

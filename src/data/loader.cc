@@ -86,12 +86,8 @@ class Loader::Impl {
   void request(const Request& request) {
     TRIREME_CHECK(request.position >= 0 && request.micro_batch >= 0 && request.samples >= 1,
                   "a request needs a position and micro-batch of 0 or more and at least one "
-                  "sample, found ",
-                  request.position,
-                  ", ",
-                  request.micro_batch,
-                  " and ",
-                  request.samples);
+                  "sample, found {}, {} and {}",
+                  {request.position, request.micro_batch, request.samples});
     {
       const std::lock_guard lock(mutex_);
       queue_.push_back(std::make_shared<Job>());

@@ -39,16 +39,12 @@ NewData open_images(const Preprocessing& training, const std::string& name, Targ
   opened.data = open_idx(images, labels, training.shape.classes);
   if (opened.data->shape().dense != training.shape.dense) {
     const auto& found = opened.data->shape().dense;
-    detail::throw_data_error(images,
-                             8,
-                             "expected images of ",
-                             training.shape.dense.at(1),
-                             "x",
-                             training.shape.dense.at(2),
-                             ", as those the model was trained on, found ",
-                             found[1],
-                             "x",
-                             found[2]);
+    detail::throw_data_error(
+        images,
+        8,
+        detail::concat(
+            "expected images of {}x{}, as those the model was trained on, found {}x{}",
+            {training.shape.dense.at(1), training.shape.dense.at(2), found[1], found[2]}));
   }
   return opened;
 }
@@ -59,9 +55,8 @@ NewData open_new_data(const Preprocessing& training,
                       const std::string& path,
                       const NewDataOptions& options) {
   TRIREME_CHECK(training.format == "csv" || options.header == CsvOptions::Header::kAutomatic,
-                "header: it is about csv files, and the model was trained on ",
-                training.format,
-                ": leave it out");
+                "header: it is about csv files, and the model was trained on {}: leave it out",
+                {training.format});
   NewData opened;
   if (training.format == "csv") {
     opened = detail::open_csv_like(training, path, options);

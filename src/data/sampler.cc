@@ -36,9 +36,8 @@ void check(const Dataset& data, const SamplerOptions& options) {
   TRIREME_CHECK(data.size() >= 1, "a sampler needs at least one sample, found none");
   TRIREME_CHECK(options.shares >= 1, "there must be at least one share, found ", options.shares);
   TRIREME_CHECK(options.partition != Partition::kUniform || options.shares == 1,
-                "a uniform partition has no shares, found ",
-                options.shares,
-                ": choose kHash or kCustom");
+                "a uniform partition has no shares, found {}: choose kHash or kCustom",
+                {options.shares});
   TRIREME_CHECK(options.partition != Partition::kCustom || options.share_of != nullptr,
                 "a custom partition needs the function share_of");
   const SampleShape& shape = data.shape();
@@ -50,10 +49,8 @@ void check(const Dataset& data, const SamplerOptions& options) {
     return;
   }
   TRIREME_CHECK(std::ssize(options.class_weights) == shape.classes,
-                "expected a weight for each of the ",
-                shape.classes,
-                " classes, found ",
-                options.class_weights.size());
+                "expected a weight for each of the {} classes, found {}",
+                {shape.classes, options.class_weights.size()});
   for (const double weight : options.class_weights) {
     TRIREME_CHECK(std::isfinite(weight) && weight >= 0,
                   "expected finite class weights of 0 or more, found ",
@@ -78,14 +75,10 @@ class Sampler::Impl {
         });
     for (std::int64_t share = 0; share < options_.shares; ++share) {
       shares_.push_back({groups_.begin(share * classes), groups_.end((share + 1) * classes - 1)});
-      TRIREME_CHECK(shares_.back().begin < shares_.back().end,
-                    "share ",
-                    share,
-                    " of ",
-                    options_.shares,
-                    " has no sample (",
-                    data_->size(),
-                    " in all): use fewer shares or another partition");
+      TRIREME_CHECK(
+          shares_.back().begin < shares_.back().end,
+          "share {} of {} has no sample ({} in all): use fewer shares or another partition",
+          {share, options_.shares, data_->size()});
       if (draws_classes(options_.sampling)) {
         draws_.push_back(draw_in(share, classes));
       }
@@ -97,12 +90,8 @@ class Sampler::Impl {
             std::int64_t samples,
             std::vector<std::int64_t>& out) const {
     TRIREME_CHECK(position >= 0 && micro_batch >= 0 && samples >= 0,
-                  "position, micro-batch and samples cannot be negative, found ",
-                  position,
-                  ", ",
-                  micro_batch,
-                  " and ",
-                  samples);
+                  "position, micro-batch and samples cannot be negative, found {}, {} and {}",
+                  {position, micro_batch, samples});
     // Every share is a stream of its own, and a step takes the same from each. Without shares there
     // is one stream, and the formulas are those of a single share.
     const std::int64_t share = micro_batch % options_.shares;
@@ -173,12 +162,8 @@ class Sampler::Impl {
     }
     const std::int64_t share = options_.share_of(sample);
     TRIREME_CHECK(share >= 0 && share < options_.shares,
-                  "share_of must return a share from 0 to ",
-                  options_.shares - 1,
-                  ", found ",
-                  share,
-                  " for sample ",
-                  sample);
+                  "share_of must return a share from 0 to {}, found {} for sample {}",
+                  {options_.shares - 1, share, sample});
     return share;
   }
 

@@ -60,14 +60,11 @@ std::shared_ptr<Dataset> open_test_images(const Dataset& train,
   if (test->shape().dense != train.shape().dense) {
     throw_data_error(images,
                      8,
-                     "expected images of ",
-                     train.shape().dense[1],
-                     "x",
-                     train.shape().dense[2],
-                     ", like those to train on, found ",
-                     test->shape().dense[1],
-                     "x",
-                     test->shape().dense[2]);
+                     concat("expected images of {}x{}, like those to train on, found {}x{}",
+                            {train.shape().dense[1],
+                             train.shape().dense[2],
+                             test->shape().dense[1],
+                             test->shape().dense[2]}));
   }
   return test;
 }
@@ -161,14 +158,13 @@ Parts open_token_parts(const DataSource& source,
 // perfect score and nothing learned.
 void refuse_one_class(const Dataset& train, const std::string& path, const char* advice) {
   if (const std::vector<std::string> classes = train.class_names(); classes.size() == 1) {
-    throw_data_error(path,
-                     -1,
-                     "expected at least two classes to tell apart, found one, ",
-                     detail::shown(classes.front()),
-                     ", in ",
-                     train.size() == 1 ? "the only row" : concat("all ", train.size(), " rows"),
-                     ": ",
-                     advice);
+    throw_data_error(
+        path,
+        -1,
+        concat("expected at least two classes to tell apart, found one, {}, in {}: {}",
+               {detail::shown(classes.front()),
+                train.size() == 1 ? "the only row" : concat("all ", train.size(), " rows"),
+                advice}));
   }
 }
 
@@ -250,27 +246,24 @@ std::string described(const Dataset& data, const std::string& format) {
   const SampleShape& shape = data.shape();
   switch (shape.kind) {
     case SampleKind::kTokens:
-      return concat(counted(data.size(), "sample"),
-                    " of ",
-                    counted(shape.length - 1, format == "text" ? "byte" : "token"),
-                    " to predict, vocabulary ",
-                    shape.classes);
+      return concat("{} of {} to predict, vocabulary {}",
+                    {counted(data.size(), "sample"),
+                     counted(shape.length - 1, format == "text" ? "byte" : "token"),
+                     shape.classes});
     case SampleKind::kSparse:
-      return concat(counted(data.size(), "sparse row"),
-                    " of ",
-                    counted(shape.features, "feature"),
-                    ", ",
-                    predicted(shape));
+      return concat("{} of {}, {}",
+                    {counted(data.size(), "sparse row"),
+                     counted(shape.features, "feature"),
+                     predicted(shape)});
     case SampleKind::kDense:
       break;
   }
   const bool images = shape.dense.size() == 3;
   return concat(
-      counted(data.size(), images ? "image" : "row"),
-      " of ",
-      images ? concat(shape.dense[1], "x", shape.dense[2]) : counted(shape.dense[0], "feature"),
-      ", ",
-      predicted(shape));
+      "{} of {}, {}",
+      {counted(data.size(), images ? "image" : "row"),
+       images ? concat(shape.dense[1], "x", shape.dense[2]) : counted(shape.dense[0], "feature"),
+       predicted(shape)});
 }
 
 }  // namespace
@@ -287,21 +280,17 @@ OpenedData open_data(const DataSource& source) {
   const std::string path = detail::path_named(source.path);
   OpenedData opened;
   opened.format = format_of(source, path);
-  TRIREME_CHECK(!source.regression || opened.format == "csv" || opened.format == "libsvm",
-                "regression: it applies to csv and libsvm files, found ",
-                source.path,
-                " in the format ",
-                opened.format,
-                ": leave it out");
+  TRIREME_CHECK(
+      !source.regression || opened.format == "csv" || opened.format == "libsvm",
+      "regression: it applies to csv and libsvm files, found {} in the format {}: leave it out",
+      {source.path, opened.format});
   TRIREME_CHECK(
       opened.format == "csv" ||
           (source.csv.header == CsvOptions::Header::kAutomatic && source.csv.separator == 0 &&
            source.csv.categorical.empty() && source.csv.missing == CsvOptions::Missing::kRefuse),
-      "header, separator, categorical, missing: they apply to csv files, found ",
-      source.path,
-      " in the format ",
-      opened.format,
-      ": leave them out");
+      "header, separator, categorical, missing: they apply to csv files, found {} in the format "
+      "{}: leave them out",
+      {source.path, opened.format});
   if (opened.format == "idx") {
     opened.parts = open_idx_parts(source, path);
   } else if (opened.format == "csv") {
@@ -312,11 +301,9 @@ OpenedData open_data(const DataSource& source) {
              opened.format == "tokens32") {
     opened.parts = open_token_parts(source, path, opened.format);
   } else {
-    throw ConfigError(
-        concat("expected the format auto, idx, text, tokens16, tokens32, csv or "
-               "libsvm, found \"",
-               opened.format,
-               "\""));
+    throw ConfigError(concat(
+        "expected the format auto, idx, text, tokens16, tokens32, csv or libsvm, found \"{}\"",
+        {opened.format}));
   }
   std::error_code ignored;
   if (source.csv.check.part == 0 && !source.evaluation.empty() &&

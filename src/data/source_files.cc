@@ -117,11 +117,10 @@ std::string format_of_file(const std::string& path) {
                 "text, csv, libsvm or idx)");
   TRIREME_CHECK(
       std::find(kOtherFormats.begin(), kOtherFormats.end(), extension) == kOtherFormats.end(),
-      path,
-      ": expected idx, text, tokens, csv or libsvm, plain or gzip, found \"",
-      extension,
-      "\", which is not supported: unpack or convert it, or give the format (--format text takes "
-      "its bytes as they are)");
+      "{}: expected idx, text, tokens, csv or libsvm, plain or gzip, found \"{}\", which is not "
+      "supported: unpack or convert it, or give the format (--format text takes its bytes as they "
+      "are)",
+      {path, extension});
   return "text";
 }
 

@@ -48,13 +48,11 @@ const char* utf16_name(std::string_view bytes) {
 
 std::string utf16_problem(std::string_view bytes) {
   const char* const name = utf16_name(bytes);
-  return name == nullptr
-             ? ""
-             : concat(
-                   "expected text in UTF-8, found UTF-16, as spreadsheets write \"Unicode "
-                   "text\": convert it (iconv -f ",
-                   name,
-                   " -t UTF-8 OLD > NEW)");
+  return name == nullptr ? ""
+                         : concat(
+                               "expected text in UTF-8, found UTF-16, as spreadsheets write "
+                               "\"Unicode text\": convert it (iconv -f {} -t UTF-8 OLD > NEW)",
+                               {name});
 }
 
 const char* text_begin(const MappedFile& file) {
@@ -92,15 +90,8 @@ void throw_text_error(const MappedFile& file, const char* place, const std::stri
   const std::int64_t offset = file.offset_of(place);
   throw DataError(file.path(),
                   offset,
-                  concat(file.path(),
-                         ": line ",
-                         line,
-                         ", column ",
-                         offset - line_begin + 1,
-                         " (byte ",
-                         offset,
-                         "): ",
-                         message));
+                  concat("{}: line {}, column {} (byte {}): {}",
+                         {file.path(), line, offset - line_begin + 1, offset, message}));
 }
 
 }  // namespace trireme::detail

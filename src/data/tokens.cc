@@ -58,13 +58,12 @@ std::vector<Section> map_sections(const std::vector<std::string>& files, TokenTy
     std::unique_ptr<detail::MappedFile> file(new detail::MappedFile(detail::plain_file(path)));
     const std::int64_t rest = file->size() % bytes_of(type);
     if (rest != 0) {
-      detail::throw_data_error(path,
-                               file->size() - rest,
-                               "expected tokens of ",
-                               bytes_of(type),
-                               " bytes, found the end of the file after ",
-                               rest,
-                               " of them: it is cut short, or its tokens have another size");
+      detail::throw_data_error(
+          path,
+          file->size() - rest,
+          detail::concat("expected tokens of {} bytes, found the end of the file after {} of them: "
+                         "it is cut short, or its tokens have another size",
+                         {bytes_of(type), rest}));
     }
     const std::int64_t end = begin + file->size() / bytes_of(type);
     sections.push_back({std::move(file), begin, end});
@@ -132,15 +131,8 @@ class TokenDataset final : public detail::ContiguousDataset {
     for (const auto& [part, name] :
          {std::pair(train, "train on"), std::pair(held_out, "evaluate on")}) {
       if (part->size_ == 0) {
-        throw_too_short(detail::concat("none left to ",
-                                       name,
-                                       " when tokens ",
-                                       from,
-                                       " to ",
-                                       to,
-                                       " of ",
-                                       total,
-                                       " are held out"));
+        throw_too_short(detail::concat("none left to {} when tokens {} to {} of {} are held out",
+                                       {name, from, to, total}));
       }
     }
     return {std::move(train), std::move(held_out)};
@@ -262,14 +254,12 @@ class TokenDataset final : public detail::ContiguousDataset {
       ++tokens;
       offset += bytes_of(type_);
     }
-    detail::throw_data_error(section.file->path(),
-                             offset,
-                             "expected a token below ",
-                             shape_.classes,
-                             " (the vocabulary), found ",
-                             *tokens,
-                             ": use the tokenizer's whole vocabulary, or check the size and byte "
-                             "order of the tokens");
+    detail::throw_data_error(
+        section.file->path(),
+        offset,
+        detail::concat("expected a token below {} (the vocabulary), found {}: use the tokenizer's "
+                       "whole vocabulary, or check the size and byte order of the tokens",
+                       {shape_.classes, *tokens}));
   }
 
   TokenType type_;
@@ -291,10 +281,8 @@ std::shared_ptr<Dataset> open_tokens(const std::vector<std::string>& files,
   TRIREME_CHECK(
       options.vocabulary >= 0, "the vocabulary cannot be negative, found ", options.vocabulary);
   TRIREME_CHECK(options.begin >= 0 && options.begin < options.end && options.end <= 1,
-                "a part of the tokens needs 0 <= begin < end <= 1, found begin ",
-                options.begin,
-                " and end ",
-                options.end);
+                "a part of the tokens needs 0 <= begin < end <= 1, found begin {} and end {}",
+                {options.begin, options.end});
   return std::make_shared<TokenDataset>(files, options);
 }
 

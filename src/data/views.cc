@@ -86,10 +86,8 @@ Parts hold_out(std::shared_ptr<const Dataset> all, double fraction, std::uint64_
 Parts fold_of(std::shared_ptr<const Dataset> all, int fold, int folds, std::uint64_t seed) {
   const std::int64_t n = all->size();
   TRIREME_CHECK(folds >= 2 && folds <= n,
-                "cross-validation needs from 2 folds to one per sample (",
-                n,
-                "), found ",
-                folds);
+                "cross-validation needs from 2 folds to one per sample ({}), found {}",
+                {n, folds});
   TRIREME_CHECK(
       fold >= 0 && fold < folds, "the fold must be from 0 to ", folds - 1, ", found ", fold);
   if (const auto* text = dynamic_cast<const detail::ContiguousDataset*>(all.get())) {

@@ -34,14 +34,8 @@ Buffer::~Buffer() {
 Span Buffer::span(Dtype dtype, std::int64_t numel, std::size_t offset) const {
   TRIREME_ASSERT(
       numel >= 0 && offset + static_cast<std::size_t>(numel) * dtype_bytes(dtype) <= bytes_,
-      "memory of ",
-      bytes_,
-      " bytes cannot hold ",
-      numel,
-      " elements of ",
-      dtype_name(dtype),
-      " at byte ",
-      offset);
+      "memory of {} bytes cannot hold {} elements of {} at byte {}",
+      {bytes_, numel, dtype_name(dtype), offset});
   return {data_ + offset, numel, dtype, {}, device()};
 }
 

@@ -74,14 +74,11 @@ std::vector<Finding> judge_clocks(const std::vector<ClockDifference>& clocks) {
   for (std::size_t machine = 1; machine < clocks.size(); ++machine) {
     const ClockDifference& clock = clocks[machine];
     Finding finding{"clock",
-                    concat("machine ",
-                           machine,
-                           " is ",
-                           number_text(std::abs(clock.seconds) * 1e3),
-                           clock.seconds < 0 ? " ms behind" : " ms ahead of",
-                           " machine 0 (+- ",
-                           number_text(clock.uncertainty * 1e3),
-                           " ms)"),
+                    concat("machine {} is {}{} machine 0 (+- {} ms)",
+                           {machine,
+                            number_text(std::abs(clock.seconds) * 1e3),
+                            clock.seconds < 0 ? " ms behind" : " ms ahead of",
+                            number_text(clock.uncertainty * 1e3)}),
                     {{"machine", static_cast<double>(machine)},
                      {"seconds", clock.seconds},
                      {"uncertainty_seconds", clock.uncertainty}}};

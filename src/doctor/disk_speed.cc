@@ -111,15 +111,11 @@ Finding judge_disk(const DiskSpeed& disk) {
         "create the folder, free up space in it or change its permissions; --folder names another");
   }
   Finding finding{"disk",
-                  concat("\"",
-                         disk.folder,
-                         "\" writes ",
-                         number_text(disk.bytes_per_second / 1e6),
-                         " MB/s",
-                         disk.past_cache ? "" : " (through the page cache)",
-                         ", ",
-                         bytes_text(disk.free_bytes),
-                         " free"),
+                  concat("\"{}\" writes {} MB/s{}, {} free",
+                         {disk.folder,
+                          number_text(disk.bytes_per_second / 1e6),
+                          disk.past_cache ? "" : " (through the page cache)",
+                          bytes_text(disk.free_bytes)}),
                   {{"bytes_per_second", disk.bytes_per_second},
                    {"free_bytes", static_cast<double>(disk.free_bytes)}}};
   if (disk.free_bytes < kLittleRoom) {

@@ -37,12 +37,10 @@ class ScratchFolder {
  public:
   ScratchFolder() {
     path_ = (fs::temp_directory_path() / "trireme-doctor-XXXXXX").string();
-    TRIREME_CHECK(mkdtemp(path_.data()) != nullptr,
-                  "a temporary folder ",
-                  path_,
-                  " cannot be created: ",
-                  detail::errno_text(errno),
-                  ": set TMPDIR to a folder that can be written");
+    TRIREME_CHECK(
+        mkdtemp(path_.data()) != nullptr,
+        "a temporary folder {} cannot be created: {}: set TMPDIR to a folder that can be written",
+        {path_, detail::errno_text(errno)});
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
@@ -202,16 +200,11 @@ int measure_with_ranks(const ScratchFolder& scratch, LaunchOptions launch, Repor
 int run_doctor(const DoctorOptions& options) {
   LaunchOptions launch = options.launch;
   TRIREME_CHECK(launch.nodes >= 1 && launch.node_rank >= 0 && launch.node_rank < launch.nodes,
-                "--node-rank: expected a machine from 0 to ",
-                launch.nodes - 1,
-                " (--nnodes is ",
-                launch.nodes,
-                "), found ",
-                launch.node_rank);
+                "--node-rank: expected a machine from 0 to {} (--nnodes is {}), found {}",
+                {launch.nodes - 1, launch.nodes, launch.node_rank});
   TRIREME_CHECK(launch.nodes == 1 || !launch.rendezvous.empty(),
-                "--nnodes ",
-                launch.nodes,
-                ": expected --rendezvous HOST:PORT, where machine 0 listens, found none");
+                "--nnodes {}: expected --rendezvous HOST:PORT, where machine 0 listens, found none",
+                {launch.nodes});
   std::optional<detail::MeetingPlace> place;
   if (launch.nodes > 1) {
     place = detail::parse_meeting_place(launch.rendezvous);

@@ -43,9 +43,8 @@ Finding check_processors(const MachineFacts& facts, const Purpose& purpose) {
   if (purpose.ranks > usable) {
     finding.value += concat(", for ", counted(purpose.ranks, "rank"));
     finding.judge(Verdict::kWarning,
-                  concat("start at most ",
-                         counted(usable, "rank"),
-                         " here: more would take turns and wait for each other"));
+                  concat("start at most {} here: more would take turns and wait for each other",
+                         {counted(usable, "rank")}));
   } else if (usable < allowed) {
     finding.value += concat(" (the control group's limit; ", allowed, " are visible)");
     finding.judge(Verdict::kNote,
@@ -74,14 +73,10 @@ Finding check_threads(const MachineFacts& facts, const Purpose& purpose) {
                          purpose.omp_threads > 0 ? " (OMP_NUM_THREADS)" : ""),
                   {{"per_rank", threads}, {"share", share}}};
   if (purpose.omp_threads > share && threads * purpose.ranks > usable) {
-    finding.judge(Verdict::kWarning,
-                  concat("unset OMP_NUM_THREADS, or set it to ",
-                         share,
-                         ": ",
-                         counted(threads * purpose.ranks, "thread"),
-                         " on ",
-                         counted(usable, "processor"),
-                         " slow each other down"));
+    finding.judge(
+        Verdict::kWarning,
+        concat("unset OMP_NUM_THREADS, or set it to {}: {} on {} slow each other down",
+               {share, counted(threads * purpose.ranks, "thread"), counted(usable, "processor")}));
   } else if (purpose.omp_threads > 0 && threads < share) {
     finding.judge(Verdict::kNote,
                   concat("unset OMP_NUM_THREADS to use all ", share, " processors of a rank"));

@@ -71,20 +71,13 @@ std::vector<Finding> compare_machines(const std::vector<MachineReport>& machines
       continue;
     }
     const auto machine = static_cast<std::size_t>(other - answers.begin());
-    findings.push_back({comparison.check,
-                        concat("differs: machine 0 (",
-                               machines[0].name,
-                               ") has ",
-                               answers.front(),
-                               ", machine ",
-                               machine,
-                               " (",
-                               machines[machine].name,
-                               ") has ",
-                               *other),
-                        {{"machine", static_cast<double>(machine)}},
-                        comparison.verdict,
-                        comparison.advice});
+    findings.push_back(
+        {comparison.check,
+         concat("differs: machine 0 ({}) has {}, machine {} ({}) has {}",
+                {machines[0].name, answers.front(), machine, machines[machine].name, *other}),
+         {{"machine", static_cast<double>(machine)}},
+         comparison.verdict,
+         comparison.advice});
   }
   return findings;
 }

@@ -104,11 +104,8 @@ Finding judge(const PairMatrix& pairs,
   const double badness = quantity.badness(worst.value, usual);
   if (quantity.less_is_better && usual > (between ? kLongBetween : kLongInside)) {
     finding.verdict = Verdict::kWarning;
-    finding.value += concat(", where less than ",
-                            between ? kLongBetween : kLongInside,
-                            " ",
-                            quantity.unit,
-                            " is usual");
+    finding.value += concat(", where less than {} {} is usual",
+                            {between ? kLongBetween : kLongInside, quantity.unit});
     finding.advice = concat("run the doctor again on ",
                             between ? "idle machines; if nothing changes, they are far apart or "
                                       "their network is slow, and every step waits for it"
@@ -122,15 +119,12 @@ Finding judge(const PairMatrix& pairs,
     return between ? concat(rank, " (machine ", machine(machine_of, rank), ")") : concat(rank);
   };
   finding.verdict = Verdict::kWarning;
-  finding.value += concat("; ranks ",
-                          place(worst.from),
-                          quantity.less_is_better ? " and " : " to ",
-                          place(worst.to),
-                          ": ",
-                          quantity.text(worst.value),
-                          ", ",
-                          number_text(badness),
-                          " times worse");
+  finding.value += concat("; ranks {}{}{}: {}, {} times worse",
+                          {place(worst.from),
+                           quantity.less_is_better ? " and " : " to ",
+                           place(worst.to),
+                           quantity.text(worst.value),
+                           number_text(badness)});
   finding.numbers["slow_from"] = worst.from;
   finding.numbers["slow_to"] = worst.to;
   finding.advice =

@@ -19,10 +19,9 @@ Finding check_precisions(const Versions& versions) {
     return slowdown < 1 ? printed("%s %.1f times as fast", type, 1 / slowdown)
                         : printed("%s takes %.1f times as long", type, slowdown);
   };
-  finding.value = concat(in_words("bfloat16", versions.bfloat16_slowdown),
-                         ", ",
-                         in_words("float16", versions.float16_slowdown),
-                         " (matrix product, against float32)");
+  finding.value = concat("{}, {} (matrix product, against float32)",
+                         {in_words("bfloat16", versions.bfloat16_slowdown),
+                          in_words("float16", versions.float16_slowdown)});
   finding.numbers = {{"bfloat16_slowdown", versions.bfloat16_slowdown},
                      {"float16_slowdown", versions.float16_slowdown}};
   if (versions.bfloat16_slowdown < kWorthwhile) {

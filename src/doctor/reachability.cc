@@ -86,23 +86,19 @@ Finding judge_attempt(const MeetingPlace& place, const Attempt& attempt) {
     case Reach::kConnected:
       return {"rendezvous", where + " answers"};
     case Reach::kNotResolved:
-      return failed("has no address",
-                    concat("check the name ",
-                           place.host,
-                           " (getent hosts ",
-                           place.host,
-                           "), or give machine 0's address as a number"));
+      return failed(
+          "has no address",
+          concat("check the name {} (getent hosts {}), or give machine 0's address as a number",
+                 {place.host, place.host}));
     case Reach::kRefused:
       return failed("refuses: nothing listens there",
                     "start the same command with --node-rank 0 on that machine first, with the "
                     "same port; a firewall that rejects looks the same");
     case Reach::kTimedOut:
       return failed("does not answer",
-                    concat("open TCP port ",
-                           place.port,
-                           " in machine 0's firewall, and check that ",
-                           place.host,
-                           " is its address on a network that both machines share"));
+                    concat("open TCP port {} in machine 0's firewall, and check that {} is its "
+                           "address on a network that both machines share",
+                           {place.port, place.host}));
     case Reach::kNoRoute:
       return failed("cannot be reached",
                     "check cables, routes (ip route get ADDRESS) and that both machines are in "

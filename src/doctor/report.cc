@@ -115,11 +115,10 @@ std::string report_text(const Report& report) {
   const std::size_t verdict_width = std::string(verdict_name(Verdict::kProblem)).size();
   const auto beginning =
       [&](const std::string& verdict, const std::string& machines, const std::string& check) {
-        return concat(padded(verdict, verdict_width),
-                      "  ",
-                      several ? padded(machines, machines_width) + "  " : "",
-                      padded(check, check_width),
-                      "  ");
+        return concat("{}  {}{}  ",
+                      {padded(verdict, verdict_width),
+                       several ? padded(machines, machines_width) + "  " : "",
+                       padded(check, check_width)});
       };
   const std::string blank = beginning("", "", "");
   std::string text = title(report);
@@ -141,13 +140,10 @@ std::string report_text(const Report& report) {
   }
   const std::string pairs = pairs_text(report.pairs, report.machine_of);
   text += pairs.empty() ? "" : "\n" + pairs;
-  return text + concat("\n",
-                       counted(counts[3], "problem"),
-                       ", ",
-                       counted(counts[2], "warning"),
-                       ", ",
-                       counted(counts[1], "note"),
-                       "\n");
+  return text + concat("\n{}, {}, {}\n",
+                       {counted(counts[3], "problem"),
+                        counted(counts[2], "warning"),
+                        counted(counts[1], "note")});
 }
 
 }  // namespace trireme::detail

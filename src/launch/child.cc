@@ -25,9 +25,8 @@ struct Pipe {
 Pipe make_pipe() {
   int fds[2];
   TRIREME_CHECK(pipe2(fds, O_CLOEXEC) == 0,
-                "a pipe could not be created: ",
-                errno_text(errno),
-                "; raise the limit on open files (ulimit -n)");
+                "a pipe could not be created: {}; raise the limit on open files (ulimit -n)",
+                {errno_text(errno)});
   return {FileDescriptor(fds[0]), FileDescriptor(fds[1])};
 }
 
@@ -115,11 +114,10 @@ std::string find_program(const std::string& program) {
       return path;
     }
   }
-  throw ConfigError(
-      concat("the program \"",
-             program,
-             "\" was not found in PATH",
-             is_executable_file("./" + program) ? concat("; did you mean ./", program, "?") : ""));
+  throw ConfigError(concat(
+      "the program \"{}\" was not found in PATH{}",
+      {program,
+       is_executable_file("./" + program) ? concat("; did you mean ./", program, "?") : ""}));
 }
 
 Child start_child(const ChildOptions& options) {
@@ -148,10 +146,8 @@ Child start_child(const ChildOptions& options) {
     }
   }
   TRIREME_CHECK(got != static_cast<ssize_t>(sizeof(error)),
-                "the program \"",
-                options.program,
-                "\" could not be started: ",
-                errno_text(error));
+                "the program \"{}\" could not be started: {}",
+                {options.program, errno_text(error)});
   for (const FileDescriptor* fd : {&output.reader, &errors.reader}) {
     fcntl(fd->get(), F_SETFL, O_NONBLOCK);
   }

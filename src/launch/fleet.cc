@@ -199,11 +199,10 @@ void Fleet::say_silent(int machine, bool silent) {
   peer.silent = silent;
   const auto seconds = std::lround(seconds_since(machine));
   if (silent) {
-    remarks_.push_back(concat("warning: ",
-                              roster_.name_of(machine),
-                              " has not been heard from for ",
-                              seconds,
-                              " s: its launcher is stopped, or the network in between is cut"));
+    remarks_.push_back(
+        concat("warning: {} has not been heard from for {} s: its launcher is stopped, or the "
+               "network in between is cut",
+               {roster_.name_of(machine), seconds}));
   } else {
     remarks_.push_back(
         concat(roster_.name_of(machine), " was heard from again, after ", seconds, " s"));
@@ -257,10 +256,8 @@ std::vector<std::string> Fleet::silent_machines() const {
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     const auto machine = static_cast<int>(i);
     if (peers_[i].silent) {
-      texts.push_back(concat(roster_.name_of(machine),
-                             " has not been heard from for ",
-                             std::lround(seconds_since(machine)),
-                             " s"));
+      texts.push_back(concat("{} has not been heard from for {} s",
+                             {roster_.name_of(machine), std::lround(seconds_since(machine))}));
     }
   }
   return texts;

@@ -68,8 +68,7 @@ const JobEvent* cause_of(const std::vector<JobEvent>& events,
 
 std::string how_it_ended(int status) {
   if (WIFSIGNALED(status)) {
-    return concat(
-        "was killed by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+    return concat("was killed by signal {} ({})", {WTERMSIG(status), strsignal(WTERMSIG(status))});
   }
   return concat("failed with exit code ", WEXITSTATUS(status));
 }

@@ -48,15 +48,12 @@ std::string read_secret(const std::string& token_file) {
   const FileDescriptor fd(open(token_file.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   TRIREME_CHECK(fd.valid() && fstat(fd.get(), &status) == 0,
-                "the token file \"",
-                token_file,
-                "\" cannot be read: ",
-                errno_text(errno));
+                "the token file \"{}\" cannot be read: {}",
+                {token_file, errno_text(errno)});
   TRIREME_CHECK((status.st_mode & (S_IRGRP | S_IROTH)) == 0,
-                "the token file \"",
-                token_file,
-                "\" can be read by users other than its owner, so it is not secret: chmod 600 ",
-                token_file);
+                "the token file \"{}\" can be read by users other than its owner, so it is not "
+                "secret: chmod 600 {}",
+                {token_file, token_file});
   std::string secret(kLongestSecret + 1, '\0');
   const ssize_t got = read(fd.get(), secret.data(), secret.size());
   TRIREME_CHECK(
@@ -66,12 +63,8 @@ std::string read_secret(const std::string& token_file) {
     secret.pop_back();  // an editor's end of line is no part of it
   }
   TRIREME_CHECK(!secret.empty() && secret.size() <= kLongestSecret,
-                "the token file \"",
-                token_file,
-                "\": expected a secret of 1 to ",
-                kLongestSecret,
-                " bytes, found ",
-                secret.empty() ? "none" : "more");
+                "the token file \"{}\": expected a secret of 1 to {} bytes, found {}",
+                {token_file, kLongestSecret, secret.empty() ? "none" : "more"});
   return secret;
 }
 
@@ -156,12 +149,11 @@ void raise_descriptor_limit(int ranks, int machines) {
     return;
   }
   TRIREME_CHECK(limit.rlim_max >= needed,
-                ranks,
-                machines > 1 ? concat(" ranks and ", machines, " machines need ") : " ranks need ",
-                needed,
-                " open files, the limit is ",
-                limit.rlim_max,
-                ": raise it (ulimit -Hn) or start fewer");
+                "{}{}{} open files, the limit is {}: raise it (ulimit -Hn) or start fewer",
+                {ranks,
+                 machines > 1 ? concat(" ranks and ", machines, " machines need ") : " ranks need ",
+                 needed,
+                 limit.rlim_max});
   limit.rlim_cur = needed;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
@@ -171,10 +163,8 @@ void make_log_dir(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   TRIREME_CHECK(!error, "the log folder \"", folder, "\" cannot be created: ", error.message());
   TRIREME_CHECK(access(folder.c_str(), W_OK) == 0,
-                "the log folder \"",
-                folder,
-                "\" cannot be written: ",
-                errno_text(errno));
+                "the log folder \"{}\" cannot be written: {}",
+                {folder, errno_text(errno)});
 }
 
 }  // namespace trireme::detail

@@ -51,12 +51,8 @@ void check_interfaces(const LaunchOptions& options) {
   std::istringstream list(said ? options.interfaces : env_string(kEnvInterfaces).value_or(""));
   for (std::string name; std::getline(list, name, ',');) {
     TRIREME_CHECK(name.empty() || is_interface(name),
-                  said ? "--interfaces" : kEnvInterfaces,
-                  ": expected network interfaces of this machine (",
-                  existing_interfaces(),
-                  "), found \"",
-                  name,
-                  "\"");
+                  "{}: expected network interfaces of this machine ({}), found \"{}\"",
+                  {said ? "--interfaces" : kEnvInterfaces, existing_interfaces(), name});
   }
 }
 
@@ -79,24 +75,18 @@ void check_options(const LaunchOptions& options) {
                 *options.threads);
   TRIREME_CHECK(options.nodes >= 1, "a job needs at least one machine, found ", options.nodes);
   TRIREME_CHECK(options.node_rank >= 0 && options.node_rank < options.nodes,
-                "--node-rank: expected 0 to ",
-                options.nodes - 1,
-                ", as there are ",
-                options.nodes,
-                " machines (--nnodes), found ",
-                options.node_rank);
+                "--node-rank: expected 0 to {}, as there are {} machines (--nnodes), found {}",
+                {options.nodes - 1, options.nodes, options.node_rank});
   TRIREME_CHECK(options.nodes == 1 || !options.rendezvous.empty(),
-                "--nnodes ",
-                options.nodes,
-                ": expected --rendezvous HOST:PORT, an address of machine 0 and a free port there, "
-                "the same on every machine, found none");
+                "--nnodes {}: expected --rendezvous HOST:PORT, an address of machine 0 and a free "
+                "port there, the same on every machine, found none",
+                {options.nodes});
   constexpr std::array kBackends = {"auto", "shm", "ucx", "mpi"};
   TRIREME_CHECK(
       options.backend.empty() ||
           std::find(kBackends.begin(), kBackends.end(), options.backend) != kBackends.end(),
-      "--backend: expected auto, shm, ucx or mpi, found \"",
-      options.backend,
-      "\"");
+      "--backend: expected auto, shm, ucx or mpi, found \"{}\"",
+      {options.backend});
   if (!options.algorithm.empty()) {
     algorithm_named(options.algorithm, "--algorithm");
   } else if (const auto name = env_string(kEnvAlgorithm)) {
@@ -121,31 +111,23 @@ void check_room(const LaunchOptions& options) {
   // number too small, and only what cannot be is refused here.
   const std::uint64_t memory = total_memory_bytes();
   const std::uint64_t room = memory / std::max<std::uint64_t>(1, options.rank_bytes);
-  TRIREME_CHECK(ranks <= room,
-                "-n: ",
-                ranks,
-                ranks == 1 ? " rank needs" : " ranks need",
-                " at least ",
-                detail::memory_text(ranks * options.rank_bytes),
-                " of memory (",
-                detail::memory_text(options.rank_bytes),
-                " each), found ",
-                detail::memory_text(memory),
-                " on this machine, limits of control groups included: ",
-                room > 0
-                    ? detail::concat("start at most ", room, " here, or fewer for larger models")
-                    : "it cannot be run here");
+  TRIREME_CHECK(
+      ranks <= room,
+      "-n: {}{} at least {} of memory ({} each), found {} on this machine, limits of control "
+      "groups included: {}",
+      {ranks,
+       ranks == 1 ? " rank needs" : " ranks need",
+       detail::memory_text(ranks * options.rank_bytes),
+       detail::memory_text(options.rank_bytes),
+       detail::memory_text(memory),
+       room > 0 ? detail::concat("start at most ", room, " here, or fewer for larger models")
+                : "it cannot be run here"});
   std::string limit;
   const std::uint64_t processes = available_processes(&limit);
-  TRIREME_CHECK(ranks <= processes,
-                "-n: ",
-                ranks,
-                ranks == 1 ? " rank needs" : " ranks need",
-                " as many processes, found room for ",
-                processes,
-                " (",
-                limit,
-                "): start fewer, or raise that limit");
+  TRIREME_CHECK(
+      ranks <= processes,
+      "-n: {}{} as many processes, found room for {} ({}): start fewer, or raise that limit",
+      {ranks, ranks == 1 ? " rank needs" : " ranks need", processes, limit});
 }
 
 }  // namespace trireme

@@ -267,17 +267,12 @@ class Job {
   void name_first_failure() {
     for (const JobEvent& event : events()) {
       if (event.kind == JobEvent::Kind::kRankFailed && time_to_end() > kTimeForOthers) {
-        complain(concat("rank ",
-                        event.rank,
-                        " of ",
-                        identity_.world_size,
-                        " (pid ",
-                        event.pid,
-                        ") ",
-                        detail::how_it_ended(event.number),
-                        ": waiting up to ",
-                        options_.end_seconds,
-                        " s for the other ranks to end"));
+        complain(concat("rank {} of {} (pid {}) {}: waiting up to {} s for the other ranks to end",
+                        {event.rank,
+                         identity_.world_size,
+                         event.pid,
+                         detail::how_it_ended(event.number),
+                         options_.end_seconds}));
         return;
       }
     }

@@ -168,10 +168,9 @@ std::vector<JobEvent> LocalRanks::reap() {
     pid_t ended = waitpid(rank.child.pid, &status, WNOHANG);
     if (ended < 0 && errno == ECHILD) {
       outlets_.say(concat(
-          "rank ",
-          rank_at(i),
-          " has ended; expected its exit code, found that this process ignores SIGCHLD or has "
-          "waited for it elsewhere. It is counted as failed: leave the ranks to launch()"));
+          "rank {} has ended; expected its exit code, found that this process ignores SIGCHLD or "
+          "has waited for it elsewhere. It is counted as failed: leave the ranks to launch()",
+          {rank_at(i)}));
       constexpr int kUnknown = 255 << 8;
       status = kUnknown;
       ended = rank.child.pid;

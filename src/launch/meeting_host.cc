@@ -31,11 +31,9 @@ class LauncherHost final : public HostPolicy {
     }
     Judgement judgement{hello.machine, hello.name(), objection_to(hello)};
     if (!judgement.objection && gathering.guests[index(hello.machine)].link) {
-      judgement.objection = concat("--node-rank ",
-                                   hello.machine,
-                                   " is already taken by ",
-                                   gathering.guests[index(hello.machine)].name,
-                                   ": give every machine its own");
+      judgement.objection =
+          concat("--node-rank {} is already taken by {}: give every machine its own",
+                 {hello.machine, gathering.guests[index(hello.machine)].name});
     }
     return judgement;
   }
@@ -57,32 +55,24 @@ class LauncherHost final : public HostPolicy {
     if (!said_who_is_missing_ &&
         gathering.deadline.elapsed_seconds() * 1000 >= kTimeToSay.count()) {
       said_who_is_missing_ = true;
-      options_.say(concat("waiting at ",
-                          options_.place.text(),
-                          " for machine ",
-                          gathering.missing(),
-                          ", at most ",
-                          options_.timeout_seconds(),
-                          " s in all"));
+      options_.say(
+          concat("waiting at {} for machine {}, at most {} s in all",
+                 {options_.place.text(), gathering.missing(), options_.timeout_seconds()}));
     }
   }
 
   [[noreturn]] void give_up(Gathering& gathering) override {
     const MeetingFailed failure(
         kExitRendezvousTimedOut,
-        concat("the machines did not meet within ",
-               options_.timeout_seconds(),
-               " s: ",
-               gathering.count(),
-               " of ",
-               options_.machines,
-               " reached ",
-               options_.place.text(),
-               ", missing: ",
-               gathering.missing(),
-               "; check that each was started with its --node-rank, and that it can "
-               "reach this address and port (firewall)",
-               gathering.remarks_text()));
+        concat("the machines did not meet within {} s: {} of {} reached {}, missing: {}; check "
+               "that each was started with its --node-rank, and that it can reach this address and "
+               "port (firewall){}",
+               {options_.timeout_seconds(),
+                gathering.count(),
+                options_.machines,
+                options_.place.text(),
+                gathering.missing(),
+                gathering.remarks_text()}));
     tell_guests(gathering, failure);
     throw MeetingFailed(failure);
   }
@@ -97,36 +87,29 @@ class LauncherHost final : public HostPolicy {
     const bool written_as_loopback =
         options_.place.host == "localhost" || options_.place.host == options_.addresses[0].text();
     if (options_.addresses[0].is_loopback() && !written_as_loopback) {
-      options_.say(concat(
-          "warning: here \"",
-          options_.place.host,
-          "\" is ",
-          options_.addresses[0].text(),
-          ", which no other machine can reach: give machine 0's network address for --rendezvous"));
+      options_.say(
+          concat("warning: here \"{}\" is {}, which no other machine can reach: give machine 0's "
+                 "network address for --rendezvous",
+                 {options_.place.host, options_.addresses[0].text()}));
     }
   }
 
  private:
   std::optional<std::string> objection_to(const MachineHello& hello) const {
     if (hello.library != hello_.library) {
-      return concat("it uses Trireme ",
-                    hello.library,
-                    " and machine 0 uses ",
-                    hello_.library,
-                    ": install the same version on every machine");
+      return concat(
+          "it uses Trireme {} and machine 0 uses {}: install the same version on every machine",
+          {hello.library, hello_.library});
     }
     if (hello.machines != hello_.machines) {
-      return concat("it was started with --nnodes ",
-                    hello.machines,
-                    " and machine 0 with --nnodes ",
-                    hello_.machines,
-                    ": give the same on every machine");
+      return concat(
+          "it was started with --nnodes {} and machine 0 with --nnodes {}: give the same on every "
+          "machine",
+          {hello.machines, hello_.machines});
     }
     if (hello.machine < 1 || hello.machine >= hello_.machines) {
-      return concat("--node-rank ",
-                    hello.machine,
-                    " is outside the job: machine 0 waits for 1 to ",
-                    hello_.machines - 1);
+      return concat("--node-rank {} is outside the job: machine 0 waits for 1 to {}",
+                    {hello.machine, hello_.machines - 1});
     }
     return std::nullopt;
   }

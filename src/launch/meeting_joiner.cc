@@ -38,13 +38,8 @@ class LauncherJoiner final : public JoinerPolicy {
     if (!said_ && deadline_.elapsed_seconds() * 1000 >= kTimeToSayUnanswered.count() &&
         !deadline_.passed()) {
       said_ = true;
-      options_.say(concat("machine 0 does not answer at ",
-                          place(),
-                          " yet (",
-                          trouble,
-                          "); trying for ",
-                          options_.timeout_seconds(),
-                          " s in all"));
+      options_.say(concat("machine 0 does not answer at {} yet ({}); trying for {} s in all",
+                          {place(), trouble, options_.timeout_seconds()}));
     }
   }
 
@@ -53,15 +48,11 @@ class LauncherJoiner final : public JoinerPolicy {
   }
 
   [[noreturn]] void timed_out(const std::string& trouble) override {
-    throw MeetingFailed(kExitRendezvousTimedOut,
-                        concat("machine 0 did not answer at ",
-                               place(),
-                               " in ",
-                               options_.timeout_seconds(),
-                               " s: ",
-                               trouble,
-                               "; check that --node-rank 0 was started there, and that this "
-                               "machine can reach its address and port (firewall)"));
+    throw MeetingFailed(
+        kExitRendezvousTimedOut,
+        concat("machine 0 did not answer at {} in {} s: {}; check that --node-rank 0 was started "
+               "there, and that this machine can reach its address and port (firewall)",
+               {place(), options_.timeout_seconds(), trouble}));
   }
 
  private:
@@ -75,19 +66,16 @@ class LauncherJoiner final : public JoinerPolicy {
 LauncherMessage wait_for_start(Link& link, const MeetingOptions& options, const Deadline& grace) {
   const auto message = read_word(link.receive(grace, [&] { look_for_signals(options); }));
   if (!message && link.open()) {
-    throw MeetingFailed(kExitRendezvousTimedOut,
-                        concat("machine 0 at ",
-                               options.place.text(),
-                               " admitted this machine, but the others did not join within ",
-                               options.timeout_seconds(),
-                               " s"));
+    throw MeetingFailed(
+        kExitRendezvousTimedOut,
+        concat("machine 0 at {} admitted this machine, but the others did not join within {} s",
+               {options.place.text(), options.timeout_seconds()}));
   }
   if (!message) {
     throw MeetingFailed(kExitRankFailed,
-                        concat("machine 0 at ",
-                               options.place.text(),
-                               " is gone: its launcher was killed or the machine went down, before "
-                               "the job began"));
+                        concat("machine 0 at {} is gone: its launcher was killed or the machine "
+                               "went down, before the job began",
+                               {options.place.text()}));
   }
   if (message->kind == LauncherWord::kCancelled) {
     throw unpack_cancellation(message->body);

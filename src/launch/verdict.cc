@@ -19,15 +19,12 @@ bool means_usage(int status) {
 
 void say_how_a_rank_failed(const Evidence& evidence, const JobEvent& cause, const Say& say) {
   const Fleet* fleet = evidence.fleet;
-  say(concat(fleet != nullptr ? concat(fleet->roster().name_of(cause.machine), ": ") : "",
-             "rank ",
-             cause.rank,
-             " of ",
-             evidence.world_size,
-             " (pid ",
-             cause.pid,
-             ") ",
-             how_it_ended(cause.number)));
+  say(concat("{}rank {} of {} (pid {}) {}",
+             {fleet != nullptr ? concat(fleet->roster().name_of(cause.machine), ": ") : "",
+              cause.rank,
+              evidence.world_size,
+              cause.pid,
+              how_it_ended(cause.number)}));
   if (!cause.last_words.empty()) {
     say(concat("last words of rank ", cause.rank, ":"));
     for (const std::string& line : cause.last_words) {

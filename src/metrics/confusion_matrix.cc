@@ -104,12 +104,8 @@ ConfusionMatrix::ConfusionMatrix(std::int64_t classes) : classes_(classes) {
 
 void ConfusionMatrix::add(std::int64_t target, std::int64_t prediction, std::int64_t times) {
   TRIREME_CHECK(target >= 0 && target < classes_ && prediction >= 0 && prediction < classes_,
-                "expected classes from 0 to ",
-                classes_ - 1,
-                ", found target ",
-                target,
-                " and prediction ",
-                prediction);
+                "expected classes from 0 to {}, found target {} and prediction {}",
+                {classes_ - 1, target, prediction});
   counts_[static_cast<std::size_t>(target * classes_ + prediction)] += times;
 }
 
@@ -123,10 +119,8 @@ double ConfusionMatrix::accuracy() const {
 
 ClassScores ConfusionMatrix::of_class(std::int64_t which) const {
   TRIREME_CHECK(which >= 0 && which < classes_,
-                "expected a class from 0 to ",
-                classes_ - 1,
-                ", found ",
-                which);
+                "expected a class from 0 to {}, found {}",
+                {classes_ - 1, which});
   std::int64_t predicted = 0;
   std::int64_t support = 0;
   for (std::int64_t other = 0; other < classes_; ++other) {
@@ -182,10 +176,8 @@ ClassScores ConfusionMatrix::micro() const {
 
 std::string ConfusionMatrix::to_string(const std::vector<std::string>& names) const {
   TRIREME_CHECK(names.empty() || static_cast<std::int64_t>(names.size()) == classes_,
-                "expected a name for each of ",
-                classes_,
-                " classes, found ",
-                names.size());
+                "expected a name for each of {} classes, found {}",
+                {classes_, names.size()});
   const bool with_counts = classes_ <= kLargestTable;
   const std::int64_t largest = *std::ranges::max_element(counts_);
   const std::size_t count_width = std::to_string(largest).size();

@@ -100,10 +100,8 @@ Difference student_difference(double mean, double error, double degrees, const c
 
 Difference paired_t_test(std::span<const double> a, std::span<const double> b) {
   TRIREME_CHECK(a.size() == b.size() && !a.empty(),
-                "a paired test needs the same number of values from both, found ",
-                a.size(),
-                " and ",
-                b.size());
+                "a paired test needs the same number of values from both, found {} and {}",
+                {a.size(), b.size()});
   std::vector<double> differences(a.size());
   std::transform(b.begin(), b.end(), a.begin(), differences.begin(), std::minus<>());
   const Moments moments = moments_of(differences);
@@ -114,10 +112,8 @@ Difference paired_t_test(std::span<const double> a, std::span<const double> b) {
 
 Difference welch_t_test(std::span<const double> a, std::span<const double> b) {
   TRIREME_CHECK(!a.empty() && !b.empty(),
-                "Welch's test needs values from both, found ",
-                a.size(),
-                " and ",
-                b.size());
+                "Welch's test needs values from both, found {} and {}",
+                {a.size(), b.size()});
   const Moments of_a = moments_of(a);
   const Moments of_b = moments_of(b);
   const auto count_a = static_cast<double>(a.size());
@@ -138,10 +134,8 @@ Difference welch_t_test(std::span<const double> a, std::span<const double> b) {
 
 Difference mcnemar_test(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
   TRIREME_CHECK(a.size() == b.size() && !a.empty(),
-                "a paired test needs the same number of hits and misses from both, found ",
-                a.size(),
-                " and ",
-                b.size());
+                "a paired test needs the same number of hits and misses from both, found {} and {}",
+                {a.size(), b.size()});
   std::int64_t only_a = 0;
   std::int64_t only_b = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -171,10 +165,8 @@ Difference paired_bootstrap(
     int rounds,
     std::uint64_t seed) {
   TRIREME_CHECK(samples > 0 && rounds > 0,
-                "a bootstrap needs samples and rounds, found ",
-                samples,
-                " and ",
-                rounds);
+                "a bootstrap needs samples and rounds, found {} and {}",
+                {samples, rounds});
   std::vector<std::int64_t> order(static_cast<std::size_t>(samples));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   Difference result{statistic(1, order) - statistic(0, order), {}, 1, "paired bootstrap"};
@@ -216,10 +208,8 @@ double paired_permutation_p(
     int rounds,
     std::uint64_t seed) {
   TRIREME_CHECK(samples > 0 && rounds > 0,
-                "a permutation test needs samples and rounds, found ",
-                samples,
-                " and ",
-                rounds);
+                "a permutation test needs samples and rounds, found {} and {}",
+                {samples, rounds});
   std::vector<std::uint8_t> swapped(static_cast<std::size_t>(samples), 0);
   const double found = std::fabs(difference(swapped));
   if (!std::isfinite(found)) {

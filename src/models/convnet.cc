@@ -44,13 +44,8 @@ ConvnetImpl::ConvnetImpl(const ConvnetOptions& given) : options(given) {
     columns /= 2;
   }
   TRIREME_CHECK(channels > 0 && rows > 0 && columns > 0,
-                "a convnet of ",
-                options.stages.size(),
-                " stages halves its images that many times: ",
-                options.rows,
-                " x ",
-                options.columns,
-                " is too small");
+                "a convnet of {} stages halves its images that many times: {} x {} is too small",
+                {options.stages.size(), options.rows, options.columns});
   drop_ = register_module("drop", nn::Dropout(options.dropout));
   hidden_ = register_module("hidden", nn::Linear(channels * rows * columns, options.hidden));
   head_ = register_module("head", nn::Linear(options.hidden, options.outputs));

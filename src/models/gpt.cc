@@ -29,10 +29,8 @@ GptOptions GptOptions::of_size(TextSize size) {
 GptBlockImpl::GptBlockImpl(const GptOptions& options)
     : heads_(options.heads), causal_(options.causal) {
   TRIREME_CHECK(heads_ > 0 && options.width % heads_ == 0,
-                "a transformer's width must be a multiple of its heads, found ",
-                options.width,
-                " and ",
-                heads_);
+                "a transformer's width must be a multiple of its heads, found {} and {}",
+                {options.width, heads_});
   const std::int64_t width = options.width;
   norm1_ = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})));
   qkv_ = register_module("qkv", nn::Linear(width, 3 * width));
@@ -73,10 +71,8 @@ GptImpl::GptImpl(const GptOptions& given) : options(given) {
 
 Tensor GptImpl::forward(const Tensor& tokens) {
   TRIREME_CHECK(tokens.size(1) <= options.sequence,
-                "this gpt sees ",
-                options.sequence,
-                " tokens at a time, found ",
-                tokens.size(1));
+                "this gpt sees {} tokens at a time, found {}",
+                {options.sequence, tokens.size(1)});
   Tensor x =
       drop_->forward(tokens_->forward(tokens) + places_->forward(torch::arange(tokens.size(1))));
   for (GptBlock& block : blocks_) {

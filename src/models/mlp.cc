@@ -13,10 +13,8 @@ using torch::Tensor;
 
 MlpImpl::MlpImpl(const MlpOptions& given) : options(given) {
   TRIREME_CHECK(options.inputs > 0 && options.outputs > 0,
-                "an mlp needs inputs and outputs, found ",
-                options.inputs,
-                " and ",
-                options.outputs);
+                "an mlp needs inputs and outputs, found {} and {}",
+                {options.inputs, options.outputs});
   std::int64_t width = options.inputs;
   for (const std::int64_t next : options.hidden) {
     TRIREME_CHECK(next > 0, "an mlp's hidden layers need a width of at least 1, found ", next);

@@ -30,16 +30,12 @@ Trainable make_model(const TrainSettings& settings, const SampleShape& shape) {
     }
     const SampleKind wanted = model_kind(name).samples;
     TRIREME_CHECK(shape.kind == wanted,
-                  "model: ",
-                  name,
-                  " is trained on ",
-                  kSamples[static_cast<int>(wanted)],
-                  ", found ",
-                  kSamples[static_cast<int>(shape.kind)],
-                  " in ",
-                  settings.data,
-                  ": use --model ",
-                  models_on(shape.kind));
+                  "model: {} is trained on {}, found {} in {}: use --model {}",
+                  {name,
+                   kSamples[static_cast<int>(wanted)],
+                   kSamples[static_cast<int>(shape.kind)],
+                   settings.data,
+                   models_on(shape.kind)});
     torch::manual_seed(mix(settings.seed, 0x77656967687473u));  // "weights"
     return make(settings, shape);
   }

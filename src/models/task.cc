@@ -65,10 +65,8 @@ Task::Task(const SampleShape& shape, const std::vector<double>& class_weights) :
     return;
   }
   TRIREME_CHECK(static_cast<std::int64_t>(class_weights.size()) == shape.classes,
-                "loss_weights: expected one for each of the ",
-                shape.classes,
-                " classes, found ",
-                class_weights.size());
+                "loss_weights: expected one for each of the {} classes, found {}",
+                {shape.classes, class_weights.size()});
   weights_ = torch::tensor(class_weights, torch::kDouble).to(torch::kFloat);
 }
 

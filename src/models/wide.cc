@@ -11,12 +11,8 @@ using torch::Tensor;
 
 WideImpl::WideImpl(const WideOptions& given) : options(given) {
   TRIREME_CHECK(options.features > 0 && options.width > 0 && options.outputs > 0,
-                "a wide model needs features, a width and outputs, found ",
-                options.features,
-                ", ",
-                options.width,
-                " and ",
-                options.outputs);
+                "a wide model needs features, a width and outputs, found {}, {} and {}",
+                {options.features, options.width, options.outputs});
   table_ = register_module("table",
                            nn::EmbeddingBag(nn::EmbeddingBagOptions(options.features, options.width)
                                                 .mode(torch::kSum)

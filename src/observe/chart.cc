@@ -127,13 +127,9 @@ std::string style(std::size_t colours) {
     light += "   " + colour_rules(i, kColours[i].on_light);
     dark += "     " + colour_rules(i, kColours[i].on_dark);
   }
-  return detail::concat("  <style>",
-                        kStyle,
-                        light,
-                        "    @media (prefers-color-scheme: dark) {",
-                        kDarkStyle,
-                        dark,
-                        "    }\n  </style>\n");
+  return detail::concat(
+      "  <style>{}{}    @media (prefers-color-scheme: dark) {{}{}    }\n  </style>\n",
+      {kStyle, light, kDarkStyle, dark});
 }
 
 // Lines of one name share a colour and a label: the raw values and the smoothed ones.

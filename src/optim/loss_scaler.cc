@@ -11,10 +11,8 @@ namespace {
 void check_power_of_two(const char* name, double value) {
   int exponent = 0;
   TRIREME_CHECK(std::isfinite(value) && value > 0 && std::frexp(value, &exponent) == 0.5,
-                "loss scaler: ",
-                name,
-                " must be a power of two, so that scaling is exact, found ",
-                value);
+                "loss scaler: {} must be a power of two, so that scaling is exact, found {}",
+                {name, value});
 }
 
 }  // namespace
@@ -36,10 +34,8 @@ LossScaler::LossScaler(const LossScalerOptions& options) : options_(options) {
 void LossScaler::check(const State& state) {
   check_power_of_two("scale", state.scale);
   TRIREME_CHECK(state.good_steps >= 0 && state.skipped >= 0,
-                "loss scaler: steps cannot be negative, found good_steps ",
-                state.good_steps,
-                " and skipped ",
-                state.skipped);
+                "loss scaler: steps cannot be negative, found good_steps {} and skipped {}",
+                {state.good_steps, state.skipped});
 }
 
 void LossScaler::restore(const State& state) {

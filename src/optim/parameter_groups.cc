@@ -53,11 +53,9 @@ ParameterGroups::ParameterGroups(const Optimizer& rule, const std::vector<Parame
     }
     const double rate = groups_.back().rule->learning_rate();
     TRIREME_CHECK(rule_->learning_rate() > 0 || rate == rule_->learning_rate(),
-                  "parameter group (",
-                  group.parameters.text(),
-                  "): its learning rate ",
-                  rate,
-                  " is in no proportion to that of the others, which is 0: give them one above 0");
+                  "parameter group ({}): its learning rate {} is in no proportion to that of the "
+                  "others, which is 0: give them one above 0",
+                  {group.parameters.text(), rate});
   }
 }
 
@@ -110,11 +108,9 @@ std::vector<const Optimizer*> ParameterGroups::assign(
                                           [&](const ParameterInfo& parameter) {
                                             return group.parameters.contains(parameter);
                                           }),
-                  "parameter group (",
-                  group.parameters.text(),
-                  "): the model has no parameter of that name; its first is ",
-                  parameters.empty() ? "none" : parameters.front().name,
-                  " (* stands for anything)");
+                  "parameter group ({}): the model has no parameter of that name; its first is {} "
+                  "(* stands for anything)",
+                  {group.parameters.text(), parameters.empty() ? "none" : parameters.front().name});
   }
   // Where a rule has groups itself, what it says in turn.
   std::vector<const Optimizer*> rules = rule_->assign(parameters);

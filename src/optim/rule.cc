@@ -31,35 +31,25 @@ void check_bound(const char* rule, const char* name, Bound bound, double value) 
   }
   TRIREME_CHECK(std::isfinite(value), rule, ": ", name, " must be a number, found ", value);
   TRIREME_CHECK(bound != Bound::kNotNegative || value >= 0,
-                rule,
-                ": ",
-                name,
-                " cannot be negative, found ",
-                value);
+                "{}: {} cannot be negative, found {}",
+                {rule, name, value});
   TRIREME_CHECK(bound != Bound::kNotPositive || value <= 0,
-                rule,
-                ": ",
-                name,
-                " cannot be above 0, found ",
-                value);
+                "{}: {} cannot be above 0, found {}",
+                {rule, name, value});
   TRIREME_CHECK(
       bound != Bound::kPositive || value > 0, rule, ": ", name, " must be above 0, found ", value);
 }
 
 void check_switch(const char* rule, const char* name, double value) {
   TRIREME_CHECK(value == 0 || value == 1,
-                rule,
-                ": ",
-                name,
-                " is a switch, true (1) or false (0), found ",
-                value);
+                "{}: {} is a switch, true (1) or false (0), found {}",
+                {rule, name, value});
 }
 
 void check_slice(const Optimizer& rule, const ParameterSlice& slice) {
   TRIREME_CHECK(slice.dtype == Dtype::kFloat32 || slice.dtype == Dtype::kFloat64,
-                rule.name(),
-                ": masters are float32 or float64, found ",
-                dtype_name(slice.dtype));
+                "{}: masters are float32 or float64, found {}",
+                {rule.name(), dtype_name(slice.dtype)});
   TRIREME_CHECK(slice.low == nullptr ||
                     (slice.dtype == Dtype::kFloat32 &&
                      (slice.low_dtype == Dtype::kBFloat16 || slice.low_dtype == Dtype::kFloat16)),
@@ -73,20 +63,15 @@ void check_slice(const Optimizer& rule, const ParameterSlice& slice) {
                         : slice.whole != nullptr    ? slice.whole->states[state]
                                                     : nullptr;
     TRIREME_CHECK(slice.numel == 0 || there != nullptr,
-                  rule.name(),
-                  ": needs ",
-                  states.size(),
-                  " states, found ",
-                  state);
+                  "{}: needs {} states, found {}",
+                  {rule.name(), states.size(), state});
   }
 }
 
 void refuse_setting(const Optimizer& rule, const std::string& name) {
-  throw ConfigError(concat(rule.name(),
-                           " has no ",
-                           name,
-                           "; its settings are ",
-                           listed(rule.values(), [](const auto& its) { return its.first; })));
+  throw ConfigError(concat(
+      "{} has no {}; its settings are {}",
+      {rule.name(), name, listed(rule.values(), [](const auto& its) { return its.first; })}));
 }
 
 void update_whole(const Optimizer& rule,
@@ -153,11 +138,9 @@ std::vector<const Optimizer*> Optimizer::assign(
 
 std::unique_ptr<Optimizer> Optimizer::with(const std::map<std::string, double>& changes) const {
   TRIREME_CHECK(changes.empty(),
-                name(),
-                ": its ",
-                changes.begin()->first,
-                " cannot be changed by name: override Optimizer::with, or "
-                "give the group a rule of its own");
+                "{}: its {} cannot be changed by name: override Optimizer::with, or give the group "
+                "a rule of its own",
+                {name(), changes.begin()->first});
   return clone();
 }
 

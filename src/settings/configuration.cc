@@ -29,11 +29,10 @@ Json parse_without_repetition(const std::string& text, const std::string& source
     } else if (event == Json::parse_event_t::object_end) {
       names.pop_back();
     } else if (event == Json::parse_event_t::key) {
-      TRIREME_CHECK(names.back().insert(parsed.get<std::string>()).second,
-                    source,
-                    ": the name ",
-                    parsed.dump(),
-                    " appears twice in one object: expected each name once; leave one out");
+      TRIREME_CHECK(
+          names.back().insert(parsed.get<std::string>()).second,
+          "{}: the name {} appears twice in one object: expected each name once; leave one out",
+          {source, parsed.dump()});
     }
     return true;
   });
@@ -43,23 +42,19 @@ Json parse_without_repetition(const std::string& text, const std::string& source
 void refuse_two_names(const std::set<std::string>& ours, detail::DeepspeedNotes& theirs) {
   for (const auto& [name, other] : theirs.set_by) {
     if (ours.count(name) > 0) {
-      theirs.problems.push_back(concat("expected one name for each setting, found \"",
-                                       name,
-                                       "\" and DeepSpeed's ",
-                                       other,
-                                       ", which set the same thing: leave one of them out"));
+      theirs.problems.push_back(
+          concat("expected one name for each setting, found \"{}\" and DeepSpeed's {}, which set "
+                 "the same thing: leave one of them out",
+                 {name, other}));
     }
   }
 }
 
 Json parsed(const std::string& text, const std::string& source) {
   if (const auto deep = json_too_deep_at(text)) {
-    throw ConfigError(concat(source,
-                             ", byte ",
-                             *deep,
-                             ": expected settings, which have at most ",
-                             kMostJsonLevels,
-                             " levels of JSON, found more"));
+    throw ConfigError(
+        concat("{}, byte {}: expected settings, which have at most {} levels of JSON, found more",
+               {source, *deep, kMostJsonLevels}));
   }
   Json json;
   try {
@@ -70,9 +65,8 @@ Json parsed(const std::string& text, const std::string& source) {
     throw ConfigError(concat(source, ": ", detail::describe_mistake(text, error)));
   }
   TRIREME_CHECK(json.is_object(),
-                source,
-                ": expected one JSON object { \"name\": value, ... }, found ",
-                json.type_name());
+                "{}: expected one JSON object { \"name\": value, ... }, found {}",
+                {source, json.type_name()});
   return json;
 }
 
@@ -124,11 +118,10 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
         own_names.insert(name);
       } else if (!detail::apply_deepspeed(settings, name, value, notes)) {
         const std::string near = nearest_name(name, names);
-        throw ConfigError(concat("unknown name \"",
-                                 name,
-                                 "\"",
-                                 near.empty() ? "; trireme train --help lists all of them"
-                                              : concat("; did you mean \"", near, "\"?")));
+        throw ConfigError(concat("unknown name \"{}\"{}",
+                                 {name,
+                                  near.empty() ? "; trireme train --help lists all of them"
+                                               : concat("; did you mean \"", near, "\"?")}));
       }
     });
   }

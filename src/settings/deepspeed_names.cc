@@ -53,11 +53,9 @@ void for_each_item(const Json& object, DeepspeedNotes& notes, const Each& each) 
                                  const std::string& name,
                                  const Names& known) {
   const std::string near = nearest_name(name, known);
-  throw ConfigError(concat(object,
-                           ": unknown name \"",
-                           name,
-                           "\"",
-                           near.empty() ? "" : concat("; did you mean \"", near, "\"?")));
+  throw ConfigError(
+      concat("{}: unknown name \"{}\"{}",
+             {object, name, near.empty() ? "" : concat("; did you mean \"", near, "\"?")}));
 }
 
 void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
@@ -98,27 +96,24 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
     }
     if (name == "betas") {
       TRIREME_CHECK(item.is_array() && item.size() == 2,
-                    whole,
-                    ": expected two numbers, found ",
-                    item.dump());
+                    "{}: expected two numbers, found {}",
+                    {whole, item.dump()});
       set({settings, notes}, "beta1", whole, item[0]);
       set({settings, notes}, "beta2", whole, item[1]);
     } else if (name == "adam_w_mode") {
       // DeepSpeed's Adam decouples the decay unless this is false.
       TRIREME_CHECK(item.is_boolean(), whole, ": expected true or false, found ", item.dump());
       TRIREME_CHECK(settings.optimizer.starts_with("adam"),
-                    whole,
-                    ": it applies to Adam, found the optimizer ",
-                    settings.optimizer);
+                    "{}: it applies to Adam, found the optimizer {}",
+                    {whole, settings.optimizer});
       settings.optimizer = item.get<bool>() ? "adamw" : "adam";
       notes.set_by["optimizer"] = whole;
     } else if (contains(known_params, name)) {
       set({settings, notes}, name.c_str(), whole, item);
     } else if (name == "bias_correction") {
       TRIREME_CHECK(item == Json(true),
-                    whole,
-                    ": expected true, which it always is here, found ",
-                    item.dump());
+                    "{}: expected true, which it always is here, found {}",
+                    {whole, item.dump()});
     } else if (contains(tuning, name)) {
       notes.without_effect.push_back(whole);
     } else {
@@ -210,16 +205,13 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
       set({settings, notes}, "lr", whole, item);
     } else if (name == "warmup_min_lr") {
       TRIREME_CHECK(item == Json(0) || item == Json(0.0) || item == Json("auto"),
-                    whole,
-                    ": expected 0, since a warm-up begins at 0 in Trireme, found ",
-                    item.dump());
+                    "{}: expected 0, since a warm-up begins at 0 in Trireme, found {}",
+                    {whole, item.dump()});
     } else if (name == "warmup_type") {
-      TRIREME_CHECK(
-          item == Json("linear"),
-          whole,
-          ": expected \"linear\": in Trireme a warm-up raises the learning rate by the same "
-          "amount in each step; found ",
-          item.dump());
+      TRIREME_CHECK(item == Json("linear"),
+                    "{}: expected \"linear\": in Trireme a warm-up raises the learning rate by the "
+                    "same amount in each step; found {}",
+                    {whole, item.dump()});
     } else if (name == "last_batch_iteration") {
       notes.without_effect.push_back(whole);
     }
@@ -304,9 +296,8 @@ void apply_half(TrainSettings& settings,
     const std::string whole = concat(which, ".", name);
     if (name == "enabled") {
       TRIREME_CHECK(item.is_boolean() || item == Json("auto"),
-                    whole,
-                    ": expected true or false, found ",
-                    item.dump());
+                    "{}: expected true or false, found {}",
+                    {whole, item.dump()});
     } else if (which == "fp16" && name == "initial_scale_power") {
       TRIREME_CHECK(item.is_number(), whole, ": expected a number, found ", item.dump());
       set({settings, notes}, "loss_scale_initial", whole, Json(std::exp2(item.get<double>())));
@@ -314,9 +305,8 @@ void apply_half(TrainSettings& settings,
       set({settings, notes}, "loss_scale_window", whole, item);
     } else if (which == "fp16" && name == "loss_scale") {
       TRIREME_CHECK(item == Json(0) || item == Json(0.0),
-                    whole,
-                    ": expected 0 (a dynamic loss scale, the only kind here), found ",
-                    item.dump());
+                    "{}: expected 0 (a dynamic loss scale, the only kind here), found {}",
+                    {whole, item.dump()});
     } else if (which == "fp16" && (name == "hysteresis" || name == "min_loss_scale")) {
       notes.without_effect.push_back(whole);
     } else {

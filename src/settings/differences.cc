@@ -82,13 +82,10 @@ std::vector<SettingDifference> check_same_result(const std::string& saved,
                                                  std::int64_t step) {
   std::vector<SettingDifference> differences = differences_of_result(saved, given);
   TRIREME_CHECK(differences.empty() || given.allow_changes,
-                "the checkpoint of step ",
-                step,
-                " was saved with different settings, which change the result:\n",
-                to_string(differences),
-                "\n"
-                "Use the same values, another folder for the run (--run), or --allow-changes to "
-                "resume with the new ones");
+                "the checkpoint of step {} was saved with different settings, which change the "
+                "result:\n{}\nUse the same values, another folder for the run (--run), or "
+                "--allow-changes to resume with the new ones",
+                {step, to_string(differences)});
   return differences;
 }
 
@@ -97,11 +94,9 @@ void check_same_folds(const std::string& saved,
                       const std::string& run) {
   const std::vector<SettingDifference> differences = differences_of_result(saved, given);
   TRIREME_CHECK(differences.empty(),
-                "the folds of \"",
-                run,
-                "\" are trained with other settings, which change the result:\n",
-                to_string(differences, "the run"),
-                "\nUse the same values, or another folder for the run (--run)");
+                "the folds of \"{}\" are trained with other settings, which change the "
+                "result:\n{}\nUse the same values, or another folder for the run (--run)",
+                {run, to_string(differences, "the run")});
 }
 
 }  // namespace trireme

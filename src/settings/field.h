@@ -282,10 +282,8 @@ Setting field(const std::string& name,
     if constexpr (std::is_enum_v<T>) {
       const auto at = static_cast<std::size_t>(settings.*member);
       TRIREME_CHECK(at < bounds.choices.size(),
-                    name,
-                    ": expected ",
-                    joined(bounds.choices, ", "),
-                    ", found a value that no setting has");
+                    "{}: expected {}, found a value that no setting has",
+                    {name, joined(bounds.choices, ", ")});
       return Json(bounds.choices[at]).dump();
     } else {
       return Json(settings.*member).dump();

@@ -113,12 +113,11 @@ std::string describe_mistake(const std::string& text, const nlohmann::json::pars
   const std::size_t before = at == 0 ? std::string::npos : text.find_last_not_of(" \t\r\n", at - 1);
   const bool one_too_many = at < text.size() && (text[at] == '}' || text[at] == ']') &&
                             before != std::string::npos && text[before] == ',';
-  return concat(place(text, at),
-                ": expected ",
-                expected(words, at < text.size() ? text.substr(at, 1) : ""),
-                ", found ",
-                found,
-                one_too_many ? ": the comma before it is one too many" : "");
+  return concat("{}: expected {}, found {}{}",
+                {place(text, at),
+                 expected(words, at < text.size() ? text.substr(at, 1) : ""),
+                 found,
+                 one_too_many ? ": the comma before it is one too many" : ""});
 }
 
 std::string describe_mistake(const std::string& text, const nlohmann::json::out_of_range& error) {

@@ -25,10 +25,8 @@ std::vector<ModelKind> kinds_by_what_is_their_own() {
                                                     "vocabulary"};
   const auto divides_width = [](const TrainSettings& settings) {
     TRIREME_CHECK(settings.width % settings.heads == 0,
-                  "heads: expected a divisor of the width of ",
-                  settings.width,
-                  ", found ",
-                  settings.heads);
+                  "heads: expected a divisor of the width of {}, found {}",
+                  {settings.width, settings.heads});
   };
   const auto one_hidden_layer = [](const TrainSettings& settings) {
     TRIREME_CHECK(settings.hidden.size() == 1,

@@ -53,9 +53,8 @@ std::optional<std::uint64_t> bytes_of(const char* setting,
 template <class T>
 bool is_automatic(const char* name, T value) {
   TRIREME_CHECK(value >= 0 || value == -1,
-                name,
-                ": expected a number of at least 0, or -1 for the default, found ",
-                value);
+                "{}: expected a number of at least 0, or -1 for the default, found {}",
+                {name, value});
   return value == -1;
 }
 
@@ -157,43 +156,27 @@ void choose_batch(TrainSettings& s, const ModelKind& kind) {
   }
   TRIREME_CHECK((given && *given >= 1) || s.micro_batch == "fixed" || s.micro_batch == "share" ||
                     s.micro_batch == "auto",
-                "micro_batch: expected a number of 1 or more, fixed, share or auto, found \"",
-                s.micro_batch,
-                "\"");
+                "micro_batch: expected a number of 1 or more, fixed, share or auto, found \"{}\"",
+                {s.micro_batch});
   const std::int64_t ranks = std::max<std::int64_t>(1, s.ranks);
   TRIREME_CHECK(given.value_or(1) <= kLargestBatch && s.accumulate <= kLargestBatch / ranks &&
                     s.accumulate * ranks <= kLargestBatch / given.value_or(1),
-                "micro_batch, accumulate: expected a batch of at most ",
-                kLargestBatch,
-                ", found micro_batch ",
-                s.micro_batch,
-                ", accumulate ",
-                s.accumulate,
-                " and ranks ",
-                s.ranks);
+                "micro_batch, accumulate: expected a batch of at most {}, found micro_batch {}, "
+                "accumulate {} and ranks {}",
+                {kLargestBatch, s.micro_batch, s.accumulate, s.ranks});
   if (s.batch == 0) {
     s.batch = s.accumulate > 0 && given ? *given * s.accumulate * s.ranks : kind.defaults.batch;
   }
   if (s.accumulate > 0) {
     const std::int64_t micro_batches = s.accumulate * s.ranks;
     TRIREME_CHECK(s.batch % micro_batches == 0,
-                  "batch: expected a multiple of accumulate x ranks = ",
-                  s.accumulate,
-                  " x ",
-                  s.ranks,
-                  ", found ",
-                  s.batch);
+                  "batch: expected a multiple of accumulate x ranks = {} x {}, found {}",
+                  {s.accumulate, s.ranks, s.batch});
     const std::int64_t size = s.batch / micro_batches;
     TRIREME_CHECK(!given || *given == size,
-                  "batch: expected micro_batch x accumulate x ranks = ",
-                  given.value_or(0),
-                  " x ",
-                  s.accumulate,
-                  " x ",
-                  s.ranks,
-                  ", found ",
-                  s.batch,
-                  "; leave one of them out");
+                  "batch: expected micro_batch x accumulate x ranks = {} x {} x {}, found {}; "
+                  "leave one of them out",
+                  {given.value_or(0), s.accumulate, s.ranks, s.batch});
     s.micro_batch = std::to_string(size);
     s.accumulate = 0;
   } else if (s.micro_batch == "share") {
@@ -205,19 +188,15 @@ void choose_batch(TrainSettings& s, const ModelKind& kind) {
   }
   const auto size = parse_integer(s.micro_batch);
   TRIREME_CHECK(!size || s.batch % *size == 0,
-                "micro_batch: expected a divisor of the batch of ",
-                s.batch,
-                ", found ",
-                size.value_or(0));
+                "micro_batch: expected a divisor of the batch of {}, found {}",
+                {s.batch, size.value_or(0)});
   if (s.ranks == 0) {
     s.ranks = std::min(ranks_of_this_machine(), s.batch / size.value_or(1));
   }
   for (const BatchChange& change : batch_changes(s)) {
     TRIREME_CHECK(!size || change.batch % *size == 0,
-                  "batch_schedule: expected multiples of the micro-batch of ",
-                  *size,
-                  ", found ",
-                  change.batch);
+                  "batch_schedule: expected multiples of the micro-batch of {}, found {}",
+                  {*size, change.batch});
   }
 }
 
@@ -226,10 +205,8 @@ void check_ranks(const TrainSettings& s) {
   const bool by_speeds = s.balance == Balance::kSpeeds;
   check_placement("placement", s.placement, s.zero);
   TRIREME_CHECK(!by_speeds || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
-                "speeds: expected one for each of the ",
-                s.ranks,
-                " ranks, found ",
-                s.speeds.size());
+                "speeds: expected one for each of the {} ranks, found {}",
+                {s.ranks, s.speeds.size()});
   TRIREME_CHECK(
       !by_speeds ||
           std::any_of(s.speeds.begin(), s.speeds.end(), [](double speed) { return speed > 0; }),
@@ -241,9 +218,8 @@ void check_ranks(const TrainSettings& s) {
   TRIREME_CHECK(s.folds == 0 || s.eval_data.empty(),
                 "eval_data, folds: expected one of them, found both: each fold is evaluated on the "
                 "part of the data that it holds out; leave out --eval-data, or leave out --folds "
-                "to train one model and evaluate it on \"",
-                s.eval_data,
-                "\"");
+                "to train one model and evaluate it on \"{}\"",
+                {s.eval_data});
   TRIREME_CHECK(s.sampling == Sampling::kWeighted || s.class_weights.empty(),
                 "class_weights: they are only used with sampling = weighted, found sampling = ",
                 value_text("sampling", s));
@@ -281,9 +257,8 @@ char separator_of(const TrainSettings& settings) {
   const bool usable = static_cast<unsigned char>(character) > 0x20 && character != '"';
   TRIREME_CHECK(usable || character == '\t' || character == ' ',
                 "separator: expected one character (not a quote), tab, comma, semicolon, space or "
-                "auto, found \"",
-                settings.separator,
-                "\"");
+                "auto, found \"{}\"",
+                {settings.separator});
   return character;
 }
 
@@ -295,16 +270,12 @@ std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
     const auto batch =
         colon == std::string::npos ? std::nullopt : parse_integer(text.substr(colon + 1));
     TRIREME_CHECK(step && batch && *step >= 1 && *batch >= 1 && *batch <= kLargestBatch,
-                  "batch_schedule: expected STEP:BATCH like 1000:256, with a batch of at most ",
-                  kLargestBatch,
-                  ", found \"",
-                  text,
-                  "\"");
+                  "batch_schedule: expected STEP:BATCH like 1000:256, with a batch of at most {}, "
+                  "found \"{}\"",
+                  {kLargestBatch, text});
     TRIREME_CHECK(changes.empty() || changes.back().step < *step,
-                  "batch_schedule: expected increasing steps, found ",
-                  *step,
-                  " after ",
-                  changes.back().step);
+                  "batch_schedule: expected increasing steps, found {} after {}",
+                  {*step, changes.back().step});
     changes.push_back({*step, *batch});
   }
   return changes;
@@ -340,14 +311,10 @@ std::map<std::string, double> optimizer_settings(const TrainSettings& s) {
     const auto parsed = std::from_chars(text.data(), end, value);
     const bool good = (parsed.ec == std::errc() && parsed.ptr == end) ||
                       (rule.switches.count(name) > 0 && (text == "true" || text == "false"));
-    TRIREME_CHECK(good && options.count(name) > 0,
-                  "optimizer_options: expected NAME=VALUE, and of ",
-                  s.optimizer,
-                  known.empty() ? "" : " with ",
-                  known.empty() ? " none" : known,
-                  ", found \"",
-                  option,
-                  "\"");
+    TRIREME_CHECK(
+        good && options.count(name) > 0,
+        "optimizer_options: expected NAME=VALUE, and of {}{}{}, found \"{}\"",
+        {s.optimizer, known.empty() ? "" : " with ", known.empty() ? " none" : known, option});
     options[name] = value;
   }
   all.merge(options);
@@ -369,18 +336,15 @@ std::optional<Goal> goal_of(const TrainSettings& settings) {
   }
   TRIREME_CHECK(known && parsed.ec == std::errc() && parsed.ptr == end,
                 "goal: expected METRIC:VALUE with loss, accuracy, f1, perplexity, rmse or mae, "
-                "like accuracy:0.9, found \"",
-                settings.goal,
-                "\"");
+                "like accuracy:0.9, found \"{}\"",
+                {settings.goal});
   const bool share = goal.metric == "accuracy" || goal.metric == "f1";
   const double least = goal.metric == "perplexity" ? 1 : 0;
   TRIREME_CHECK(std::isfinite(goal.value) && goal.value >= least && (!share || goal.value <= 1),
-                "goal: expected a value of ",
-                goal.metric,
-                share ? " from 0 to 1" : detail::concat(" of at least ", least),
-                ", found \"",
-                settings.goal,
-                "\"");
+                "goal: expected a value of {}{}, found \"{}\"",
+                {goal.metric,
+                 share ? " from 0 to 1" : detail::concat(" of at least ", least),
+                 settings.goal});
   return goal;
 }
 

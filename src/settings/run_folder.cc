@@ -87,12 +87,8 @@ bool is_run_folder(const std::string& path) {
 }
 
 std::string expected_run_folder(const std::string& path) {
-  return concat("expected the folder of a run, with the ",
-                kSettingsFile,
-                " that trireme train writes, found ",
-                what_is_at(path),
-                "; ",
-                what_to_give(path));
+  return concat("expected the folder of a run, with the {} that trireme train writes, found {}; {}",
+                {kSettingsFile, what_is_at(path), what_to_give(path)});
 }
 
 }  // namespace trireme

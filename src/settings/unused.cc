@@ -98,15 +98,12 @@ std::string why_not_by(const Choice& choice, const std::string& setting, const S
   if (users.empty() || !known || used) {
     return "";
   }
-  return concat("the ",
-                choice.name,
-                " ",
-                chosen,
-                " does not use it, but ",
-                enumerated(users),
-                users.size() > 1 ? " do" : " does",
-                ": leave it out, or choose ",
-                choice.name == "format" ? "other --data" : concat("another --", choice.name));
+  return concat("the {} {} does not use it, but {}{}: leave it out, or choose {}",
+                {choice.name,
+                 chosen,
+                 enumerated(users),
+                 users.size() > 1 ? " do" : " does",
+                 choice.name == "format" ? "other --data" : concat("another --", choice.name)});
 }
 
 // What others decide.

@@ -19,12 +19,8 @@ FlatLayout::FlatLayout(const std::vector<std::int64_t>& numels, Dtype dtype)
 
 std::vector<Piece> FlatLayout::pieces(Range range) const {
   TRIREME_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= total_numel_,
-                "elements ",
-                range.begin,
-                " to ",
-                range.end,
-                " are not inside a flat buffer of ",
-                total_numel_);
+                "elements {} to {} are not inside a flat buffer of {}",
+                {range.begin, range.end, total_numel_});
   std::vector<Piece> found;
   // The first parameter that may reach into the range: the last that begins at or before it.
   const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), range.begin);

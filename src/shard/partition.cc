@@ -109,10 +109,8 @@ std::vector<Range> partition_by_dimension(const FlatLayout& layout,
                                           const std::vector<std::int64_t>& row_numels,
                                           int world) {
   TRIREME_CHECK(row_numels.size() == layout.count(),
-                "partition by dimension needs the row length of ",
-                layout.count(),
-                " parameters, found ",
-                row_numels.size());
+                "partition by dimension needs the row length of {} parameters, found {}",
+                {layout.count(), row_numels.size()});
   const std::int64_t alignment = alignment_of(layout);
   std::vector<std::int64_t> cuts;
   for (const Range& even : partition_by_element(layout, world)) {

@@ -36,13 +36,9 @@ Excess& excess() {
 }
 
 std::string note(std::size_t bytes, std::int64_t used, std::int64_t limit, bool refused) {
-  std::string text = detail::concat("a tensor of ",
-                                    bytes,
-                                    " bytes does not fit: the rank's tensors take ",
-                                    used,
-                                    " of ",
-                                    limit,
-                                    " bytes (memory_limit)");
+  std::string text = detail::concat(
+      "a tensor of {} bytes does not fit: the rank's tensors take {} of {} bytes (memory_limit)",
+      {bytes, used, limit});
   Excess& all = excess();
   const std::lock_guard lock(all.mutex);
   if (!all.noted) {

@@ -18,9 +18,8 @@ at::Tensor shared_tensor(Communicator& communicator, at::IntArrayRef sizes, at::
     fits &= !c10::mul_overflows(bytes, static_cast<std::uint64_t>(size), &bytes);
   }
   TRIREME_CHECK(fits && bytes <= std::numeric_limits<std::int64_t>::max(),
-                "shared_tensor: a tensor of sizes ",
-                sizes,
-                " has more bytes than can be counted");
+                "shared_tensor: a tensor of sizes {} has more bytes than can be counted",
+                {sizes});
   const SharedBuffer buffer = communicator.allocate(bytes);
   // The deleter holds the buffer: it goes with the last tensor on this storage.
   return at::from_blob(

@@ -37,12 +37,10 @@ Dtype dtype_of(at::ScalarType type) {
   if (const auto dtype = find_dtype(type)) {
     return *dtype;
   }
-  throw ConfigError(
-      detail::concat("a tensor of ",
-                     c10::toString(type),
-                     " cannot be communicated: use float32, float64, float16, bfloat16, int64, "
-                     "int32, int16, int8, uint8 or bool",
-                     c10::isComplexType(type) ? ", or torch::view_as_real() of it" : ""));
+  throw ConfigError(detail::concat(
+      "a tensor of {} cannot be communicated: use float32, float64, float16, bfloat16, int64, "
+      "int32, int16, int8, uint8 or bool{}",
+      {c10::toString(type), c10::isComplexType(type) ? ", or torch::view_as_real() of it" : ""}));
 }
 
 at::ScalarType scalar_type_of(Dtype dtype) {
@@ -57,20 +55,16 @@ std::atomic<detail::SpanGuard> span_guard{nullptr};
 void check(const at::Tensor& tensor, bool write) {
   TRIREME_CHECK(tensor.defined(), "an undefined tensor cannot be communicated");
   TRIREME_CHECK(tensor.layout() == at::kStrided,
-                "a tensor with layout ",
-                tensor.layout(),
-                " cannot be communicated: make it dense with to_dense()");
+                "a tensor with layout {} cannot be communicated: make it dense with to_dense()",
+                {tensor.layout()});
   TRIREME_CHECK(tensor.device().is_cpu(),
                 "a tensor on ",
                 tensor.device().str(),
                 " cannot be communicated through host memory: move it with .to(torch::kCPU)");
   TRIREME_CHECK(tensor.is_contiguous(),
-                "a tensor of sizes ",
-                tensor.sizes(),
-                " and strides ",
-                tensor.strides(),
-                " is not contiguous: pass tensor.contiguous(), and copy the result back if the "
-                "operation writes to it");
+                "a tensor of sizes {} and strides {} is not contiguous: pass tensor.contiguous(), "
+                "and copy the result back if the operation writes to it",
+                {tensor.sizes(), tensor.strides()});
   if (const detail::SpanGuard guard = span_guard.load(std::memory_order_relaxed)) {
     guard(tensor, write);
   }

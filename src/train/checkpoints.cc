@@ -28,9 +28,8 @@ SaveReport Checkpoints::save(EngineBase& engine,
                              const Notes& notes,
                              std::optional<std::int64_t> step) {
   TRIREME_CHECK(notes.count(kEngineNote) == 0,
-                "the note \"",
-                kEngineNote,
-                "\" is the engine's own: choose another name");
+                "the note \"{}\" is the engine's own: choose another name",
+                {kEngineNote});
   const EngineState state = engine.state();
   Notes all = notes;
   all[kEngineNote] = engine.progress();
@@ -49,12 +48,8 @@ std::optional<Resumed> Checkpoints::resume(EngineBase& engine, std::optional<std
       for (const std::int64_t each : folder().steps()) {
         steps += concat(steps.empty() ? "" : ", ", each);
       }
-      throw ConfigError(concat("there is no checkpoint of step ",
-                               *step,
-                               " in \"",
-                               folder().path(),
-                               "\"; there are: ",
-                               steps.empty() ? "none" : steps));
+      throw ConfigError(concat("there is no checkpoint of step {} in \"{}\"; there are: {}",
+                               {*step, folder().path(), steps.empty() ? "none" : steps}));
     }
     chosen[0] = step ? *step : folder().newest().value_or(-1);
   });
@@ -76,11 +71,10 @@ Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine) {
   const auto reader = open_on_all(checkpoint, ranks);
   const Manifest& manifest = reader->manifest();
   const auto progress = manifest.notes.find(kEngineNote);
-  TRIREME_CHECK(
-      progress != manifest.notes.end(),
-      "the checkpoint \"",
-      checkpoint,
-      "\" holds weights only: it cannot be resumed from, but load_checkpoint_weights() loads them");
+  TRIREME_CHECK(progress != manifest.notes.end(),
+                "the checkpoint \"{}\" holds weights only: it cannot be resumed from, but "
+                "load_checkpoint_weights() loads them",
+                {checkpoint});
   engine.restore(
       [&](const StateView& into) {
         reader->load(into);

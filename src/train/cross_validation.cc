@@ -54,21 +54,16 @@ void check_earlier(int fold,
                    const Dataset& held_out,
                    const std::string& data,
                    const Communicator& ranks) {
-  TRIREME_CHECK(on_the_same_data(earlier, data_fingerprint, held_out),
-                "data: fold ",
-                fold + 1,
-                ", which had ended, was trained or evaluated on other samples than those of \"",
-                data,
-                "\", which has changed: use the same data, or another folder for the run (--run)");
-  TRIREME_CHECK(earlier.sum_group == 0 || earlier.sum_group == ranks.sum_group(),
-                "sum_group: fold ",
-                fold + 1,
-                ", which had ended, was computed with sums of groups of ",
-                detail::counted(earlier.sum_group, "rank"),
-                ", found ",
-                ranks.sum_group(),
-                ", which changes the last bits of the result: use --sum-group ",
-                earlier.sum_group);
+  TRIREME_CHECK(
+      on_the_same_data(earlier, data_fingerprint, held_out),
+      "data: fold {}, which had ended, was trained or evaluated on other samples than those of "
+      "\"{}\", which has changed: use the same data, or another folder for the run (--run)",
+      {fold + 1, data});
+  TRIREME_CHECK(
+      earlier.sum_group == 0 || earlier.sum_group == ranks.sum_group(),
+      "sum_group: fold {}, which had ended, was computed with sums of groups of {}, found {}, "
+      "which changes the last bits of the result: use --sum-group {}",
+      {fold + 1, detail::counted(earlier.sum_group, "rank"), ranks.sum_group(), earlier.sum_group});
 }
 
 }  // namespace

@@ -66,10 +66,9 @@ void check_values(const Dataset& data, const std::vector<FeatureSums>& sums) {
     const bool any = std::any_of(
         sums.begin(), sums.end(), [&](const FeatureSums& part) { return part.count[feature] > 0; });
     TRIREME_CHECK(any,
-                  "missing: the column ",
-                  column_of(data.preprocessing(), static_cast<std::int64_t>(feature)),
-                  " has no value in any sample to train on, and so no mean: leave the column out, "
-                  "or use --missing zero");
+                  "missing: the column {} has no value in any sample to train on, and so no mean: "
+                  "leave the column out, or use --missing zero",
+                  {column_of(data.preprocessing(), static_cast<std::int64_t>(feature))});
   }
 }
 

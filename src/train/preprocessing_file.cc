@@ -154,10 +154,8 @@ void check(const Preprocessing& all) {
 
 Preprocessing from_json(const Json& json) {
   TRIREME_CHECK(json.at("version") == kVersion,
-                "expected version ",
-                kVersion,
-                ", found ",
-                json.at("version").dump());
+                "expected version {}, found {}",
+                {kVersion, json.at("version").dump()});
   Preprocessing all;
   all.format = json.at("format");
   all.shape.kind = value_of(json.at("kind").get<std::string>(), kKinds);
@@ -202,12 +200,10 @@ Preprocessing read_preprocessing(const std::string& path) {
     TRIREME_CHECK(!json_too_deep_at(text), "it is nested too deeply");
     return from_json(Json::parse(text));
   } catch (const std::exception& error) {
-    throw ConfigError(detail::concat("\"",
-                                     path,
-                                     "\": expected what trireme train has written, found something "
-                                     "else: ",
-                                     error.what(),
-                                     "; train again, or put the file back as it was"));
+    throw ConfigError(
+        detail::concat("\"{}\": expected what trireme train has written, found something else: {}; "
+                       "train again, or put the file back as it was",
+                       {path, error.what()}));
   }
 }
 

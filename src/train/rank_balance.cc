@@ -121,22 +121,18 @@ std::string idle_ranks(std::int64_t ranks,
   for (const std::int64_t size : divisors_of(common)) {
     smaller = batch / size >= ranks ? size : smaller;
   }
-  return concat(ranks - work,
-                " of ",
-                ranks,
-                ranks - work == 1 ? " ranks has" : " ranks have",
-                " nothing to compute: a step of ",
-                counted(batch, "sample"),
-                " is ",
-                work == 1 ? "one micro-batch" : concat(work, " micro-batches of ", micro_batch),
-                "; start no more than ",
-                counted(work, "rank"),
-                " (-n)",
-                smaller > 0 ? concat(", or make micro-batches smaller (--micro-batch ",
-                                     smaller,
-                                     resumed ? " --allow-changes" : "",
-                                     ", which changes the result)")
-                            : "");
+  return concat("{} of {}{} nothing to compute: a step of {} is {}; start no more than {} (-n){}",
+                {ranks - work,
+                 ranks,
+                 ranks - work == 1 ? " ranks has" : " ranks have",
+                 counted(batch, "sample"),
+                 work == 1 ? "one micro-batch" : concat(work, " micro-batches of ", micro_batch),
+                 counted(work, "rank"),
+                 smaller > 0 ? concat(", or make micro-batches smaller (--micro-batch ",
+                                      smaller,
+                                      resumed ? " --allow-changes" : "",
+                                      ", which changes the result)")
+                             : ""});
 }
 
 }  // namespace trireme::detail

@@ -26,14 +26,12 @@ std::string list_of(const std::vector<std::int64_t>& steps) {
 const std::string& note_of(const Manifest& manifest, const char* name, const std::string& path) {
   const auto found = manifest.notes.find(name);
   if (found == manifest.notes.end()) {
-    throw CheckpointError(path,
-                          -1,
-                          concat("\"",
-                                 path,
-                                 "\": expected the note \"",
-                                 name,
-                                 "\" of a training loop, found none: it was saved by another "
-                                 "program; weights_from can load its weights"));
+    throw CheckpointError(
+        path,
+        -1,
+        concat("\"{}\": expected the note \"{}\" of a training loop, found none: it was saved by "
+               "another program; weights_from can load its weights",
+               {path, name}));
   }
   return found->second;
 }
@@ -43,20 +41,14 @@ std::optional<std::int64_t> choose_step(const TrainCheckpoints& where,
   const std::vector<std::int64_t> steps = folder.steps();
   if (where.step) {
     TRIREME_CHECK(folder.contains(*where.step),
-                  "\"",
-                  folder.path(),
-                  "\": expected a checkpoint of step ",
-                  *where.step,
-                  ", found ",
-                  steps.empty() ? "none at all" : list_of(steps));
+                  "\"{}\": expected a checkpoint of step {}, found {}",
+                  {folder.path(), *where.step, steps.empty() ? "none at all" : list_of(steps)});
     return where.step;
   }
   TRIREME_CHECK(where.resume || steps.empty(),
-                "\"",
-                folder.path(),
-                "\" holds checkpoints of another run, of steps ",
-                list_of(steps),
-                ": resume from one of them, choose another folder, or remove them");
+                "\"{}\" holds checkpoints of another run, of steps {}: resume from one of them, "
+                "choose another folder, or remove them",
+                {folder.path(), list_of(steps)});
   return folder.newest();
 }
 

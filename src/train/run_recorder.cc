@@ -160,12 +160,9 @@ void RunRecorder::begin_files() {
 void RunRecorder::continue_files(const TrainBeginning& beginning) {
   const auto go_on = [&](const std::string& name, const detail::KeptLines& kept) {
     if (kept.steps < beginning.step) {
-      early_messages_.push_back(detail::concat(name,
-                                               " ends with step ",
-                                               kept.steps,
-                                               ": what came after it, up to step ",
-                                               beginning.step,
-                                               ", is missing"));
+      early_messages_.push_back(
+          detail::concat("{} ends with step {}: what came after it, up to step {}, is missing",
+                         {name, kept.steps, beginning.step}));
       progress_.message(early_messages_.back());
     }
     if (kept.damaged > 0) {

@@ -10,10 +10,8 @@ std::int64_t fingerprint_of_all_ranks(const Parts& data, Communicator& ranks) {
   const std::int64_t fingerprint = fingerprint_of(data);
   check_same_on_all_ranks(ranks,
                           "data: what was read",
-                          {concat(data.train->size(),
-                                  " samples to train on and ",
-                                  data.held_out ? data.held_out->size() : 0,
-                                  " to evaluate"),
+                          {concat("{} samples to train on and {} to evaluate",
+                                  {data.train->size(), data.held_out ? data.held_out->size() : 0}),
                            concat("samples with the checksum ", fingerprint)},
                           "use the same files on every machine");
   return fingerprint;

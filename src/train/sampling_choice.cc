@@ -20,10 +20,8 @@ SamplerOptions sampler_options(const TrainSettings& s,
   options.class_weights = s.class_weights;
   TRIREME_CHECK(s.sampling != Sampling::kWeighted ||
                     static_cast<std::int64_t>(s.class_weights.size()) == shape.classes,
-                "class_weights: expected one for each of the ",
-                shape.classes,
-                " classes, found ",
-                s.class_weights.size());
+                "class_weights: expected one for each of the {} classes, found {}",
+                {shape.classes, s.class_weights.size()});
   if (s.partition == Partition::kHash) {
     TRIREME_CHECK(
         s.micro_batch != "auto",
@@ -32,18 +30,13 @@ SamplerOptions sampler_options(const TrainSettings& s,
     options.partition = Partition::kHash;
     options.shares = s.shares > 0 ? s.shares : micro_batches;
     TRIREME_CHECK(micro_batches % options.shares == 0,
-                  "shares: expected a divisor of the ",
-                  micro_batches,
-                  " micro-batches of a step, found ",
-                  options.shares);
+                  "shares: expected a divisor of the {} micro-batches of a step, found {}",
+                  {micro_batches, options.shares});
     for (const BatchChange& change : batch_changes(s)) {
-      TRIREME_CHECK(
-          change.batch % (s.batch / micro_batches * options.shares) == 0,
-          "batch_schedule: with partition = hash expected multiples of micro_batch x shares "
-          "= ",
-          s.batch / micro_batches * options.shares,
-          ", found ",
-          change.batch);
+      TRIREME_CHECK(change.batch % (s.batch / micro_batches * options.shares) == 0,
+                    "batch_schedule: with partition = hash expected multiples of micro_batch x "
+                    "shares = {}, found {}",
+                    {s.batch / micro_batches * options.shares, change.batch});
     }
   }
   return options;
@@ -68,30 +61,21 @@ void check_batch(const TrainSettings& s, const Dataset& training_data) {
   const std::string why =
       fits < samples ? concat(" (a multiple of the micro-batch of ", micro_batch, ")") : "";
   TRIREME_CHECK(s.batch <= samples,
-                "batch: expected no more than the ",
-                there,
-                ", found ",
-                s.batch,
-                ", for which a step would take samples twice: use --batch ",
-                fits,
-                why,
-                fits > 1 ? " or less, " : ", ",
-                more);
+                "batch: expected no more than the {}, found {}, for which a step would take "
+                "samples twice: use --batch {}{}{}{}",
+                {there, s.batch, fits, why, fits > 1 ? " or less, " : ", ", more});
   for (const BatchChange& change : batch_changes(s)) {
     TRIREME_CHECK(change.batch <= samples,
-                  "batch_schedule: expected batches of no more than the ",
-                  there,
-                  ", found ",
-                  change.batch,
-                  " from step ",
-                  change.step,
-                  " on, which would take samples twice: use --batch-schedule ",
-                  change.step,
-                  ":",
-                  fits,
-                  why,
-                  fits > 1 ? " or less, " : ", ",
-                  more);
+                  "batch_schedule: expected batches of no more than the {}, found {} from step {} "
+                  "on, which would take samples twice: use --batch-schedule {}:{}{}{}{}",
+                  {there,
+                   change.batch,
+                   change.step,
+                   change.step,
+                   fits,
+                   why,
+                   fits > 1 ? " or less, " : ", ",
+                   more});
   }
 }
 
@@ -101,12 +85,9 @@ void check_micro_batch(const TrainSettings& s) {
       micro_batch >= 1, "micro_batch: expected a number of 1 or more, found ", s.micro_batch);
   const auto check = [&](const char* name, std::int64_t batch) {
     TRIREME_CHECK(batch >= 1 && batch % micro_batch == 0,
-                  name,
-                  ": expected a multiple of micro_batch = ",
-                  micro_batch,
-                  ", found ",
-                  batch,
-                  ": choose another one; resolve() checks settings that are changed in a program");
+                  "{}: expected a multiple of micro_batch = {}, found {}: choose another one; "
+                  "resolve() checks settings that are changed in a program",
+                  {name, micro_batch, batch});
   };
   check("batch", s.batch);
   for (const BatchChange& change : batch_changes(s)) {
@@ -142,15 +123,10 @@ std::string uneven_classes(const Sampler& sampler) {
       const double even = of_class[c] * size / total;
       const auto found = static_cast<double>(content[s][c]);
       if (even >= kExpected && (found * kNotable < even || found > even * kNotable)) {
-        return concat("share ",
-                      s,
-                      " of the data has ",
-                      counted(content[s][c], "sample"),
-                      " of class ",
-                      c,
-                      " where ",
-                      std::llround(even),
-                      " would be even; --sampling balanced draws classes equally often");
+        return concat(
+            "share {} of the data has {} of class {} where {} would be even; --sampling balanced "
+            "draws classes equally often",
+            {s, counted(content[s][c], "sample"), c, std::llround(even)});
       }
     }
   }

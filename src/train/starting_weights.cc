@@ -38,11 +38,9 @@ std::unique_ptr<TensorSource> open_source(const std::string& path) {
     return weights_of_safetensors(path + "/model.safetensors");
   }
   throw ConfigError(
-      concat("weights_from: expected a run with checkpoints or model.safetensors, a "
-             "checkpoint, or a safetensors file, found \"",
-             path,
-             "\"",
-             fs::exists(path) ? "" : ", which does not exist"));
+      concat("weights_from: expected a run with checkpoints or model.safetensors, a checkpoint, or "
+             "a safetensors file, found \"{}\"{}",
+             {path, fs::exists(path) ? "" : ", which does not exist"}));
 }
 
 std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& module) {
@@ -124,15 +122,12 @@ void begin_with_weights(const TrainSettings& settings,
     source = open_source(settings.weights_from);
     fitting = fitting_into(module, *source);
     TRIREME_CHECK(fitting.differences.empty() || settings.weights_partial,
-                  "weights_from: \"",
-                  source->path(),
-                  "\" does not fit the model:\n",
-                  fitting.differences.to_string(),
-                  "\nUse weights of this model, or --weights-partial to load what fits");
+                  "weights_from: \"{}\" does not fit the model:\n{}\nUse weights of this model, or "
+                  "--weights-partial to load what fits",
+                  {source->path(), fitting.differences.to_string()});
     TRIREME_CHECK(!fitting.tensors.empty(),
-                  "weights_from: nothing of \"",
-                  source->path(),
-                  "\" fits the model");
+                  "weights_from: nothing of \"{}\" fits the model",
+                  {source->path()});
     const at::NoGradGuard no_grad;
     const std::map<std::string, at::Tensor> tensors = tensors_of(module);
     // Where the engine rounds parameters, its masters are not; where they are 16-bit themselves,

@@ -80,10 +80,8 @@ void StepRunner::begin() {
 
 void StepRunner::go_on(const TrainProgress& progress) {
   TRIREME_CHECK(progress.step <= steps_,
-                "steps: expected at least the ",
-                progress.step,
-                " that the checkpoint has already taken, found ",
-                steps_);
+                "steps: expected at least the {} that the checkpoint has already taken, found {}",
+                {progress.step, steps_});
   next_step_ = progress.step;
   position_ = progress.position;
   if (progress.micro_batch == 0) {
@@ -93,11 +91,9 @@ void StepRunner::go_on(const TrainProgress& progress) {
   take_up_weights();
   micro_batch_ = progress.micro_batch;
   TRIREME_CHECK(common_batch() % micro_batch_ == 0,
-                "batch: the micro-batches of ",
-                micro_batch_,
-                " that the checkpoint was saved with do not divide batches of ",
-                common_batch(),
-                ": set micro_batch");
+                "batch: the micro-batches of {} that the checkpoint was saved with do not divide "
+                "batches of {}: set micro_batch",
+                {micro_batch_, common_batch()});
   say_who_is_idle(/*resumed=*/true);
 }
 
@@ -135,10 +131,8 @@ std::int64_t StepRunner::count_steps() const {
   const double samples = settings_.epochs * static_cast<double>(sampler_.epoch_samples());
   constexpr double kMostSamples = 9e15;  // whole numbers of samples are exact up to here
   TRIREME_CHECK(samples <= kMostSamples,
-                "epochs: expected at most ",
-                kMostSamples / static_cast<double>(sampler_.epoch_samples()),
-                " of this data, found ",
-                settings_.epochs);
+                "epochs: expected at most {} of this data, found {}",
+                {kMostSamples / static_cast<double>(sampler_.epoch_samples()), settings_.epochs});
   std::vector<std::int64_t> changes;
   for (const BatchChange& change : batch_changes_) {
     changes.push_back(change.step);
@@ -232,13 +226,8 @@ void StepRunner::find_micro_batch() {
         "micro_batch: not even one sample fits into the memory of a rank (memory_limit): use "
         "fewer ranks, a higher stage (--zero 3), --recompute, or a smaller model");
   }
-  say_(concat("micro-batches of ",
-              micro_batch_,
-              " fit; a batch of ",
-              settings_.batch,
-              " is ",
-              settings_.batch / micro_batch_,
-              " of them"));
+  say_(concat("micro-batches of {} fit; a batch of {} is {} of them",
+              {micro_batch_, settings_.batch, settings_.batch / micro_batch_}));
 }
 
 void StepRunner::make_smaller(const StepGivenUp& reason) {
@@ -466,17 +455,11 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
       }
       const double loss = records[rank * stride + kFirst + round];
       if (!std::isfinite(loss) && settings_.precision != TrainPrecision::kFloat16) {
-        throw GradientError(static_cast<int>(rank),
-                            concat("the loss of micro-batch ",
-                                   micro_batch,
-                                   " is ",
-                                   loss,
-                                   " on rank ",
-                                   rank,
-                                   " in step ",
-                                   next_step_ + 1,
-                                   ", although its gradients are finite: look at the data and the "
-                                   "learning rate"));
+        throw GradientError(
+            static_cast<int>(rank),
+            concat("the loss of micro-batch {} is {} on rank {} in step {}, although its gradients "
+                   "are finite: look at the data and the learning rate",
+                   {micro_batch, loss, rank, next_step_ + 1}));
       }
       sum += loss;
       ++micro_batch;

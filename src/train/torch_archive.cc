@@ -60,11 +60,9 @@ class TreeBuilder {
 
   void check(bool good, const std::string& name) const {
     TRIREME_CHECK(good,
-                  "\"",
-                  path_,
-                  "\": a tensor called \"",
-                  name,
-                  "\" has no place in an archive of modules; export it as safetensors");
+                  "\"{}\": a tensor called \"{}\" has no place in an archive of modules; export it "
+                  "as safetensors",
+                  {path_, name});
   }
 
   // The module that holds what is called `name`.
@@ -165,9 +163,8 @@ class ArchiveTensors final : public TensorSource {
       fail(first_line(error.what()));
     }
     TRIREME_CHECK(!(module_.hasattr("param_groups") && module_.hasattr("state")),
-                  "\"",
-                  path,
-                  "\": expected the archive of a module, found that of an optimizer");
+                  "\"{}\": expected the archive of a module, found that of an optimizer",
+                  {path});
     about_.empty_modules.emplace();
     walk(module_, "");
     TRIREME_CHECK(
@@ -187,13 +184,10 @@ class ArchiveTensors final : public TensorSource {
   [[noreturn]] void fail(const std::string& reason) const {
     throw DataError(path_,
                     -1,
-                    concat("\"",
-                           path_,
-                           "\": expected an archive of a module, written by torch::save in C++, "
-                           "found something else (",
-                           reason,
-                           "); files of Python's torch.save are different: write those with "
-                           "safetensors.torch.save_file"));
+                    concat("\"{}\": expected an archive of a module, written by torch::save in "
+                           "C++, found something else ({}); files of Python's torch.save are "
+                           "different: write those with safetensors.torch.save_file",
+                           {path_, reason}));
   }
 
   void walk(const torch::jit::Module& module, const std::string& prefix) {

@@ -81,9 +81,8 @@ class Training {
                   .patience = static_cast<int>(settings.plateau_patience),
                   .larger_is_better = settings.best != "loss"}) {
     TRIREME_CHECK(settings.loss_weights.empty() || task_->weighs(),
-                  "loss_weights: the loss of the model ",
-                  settings.model,
-                  " takes no weights: leave them out");
+                  "loss_weights: the loss of the model {} takes no weights: leave them out",
+                  {settings.model});
     TRIREME_CHECK(settings.best != "accuracy" || task_->shape().classes > 0,
                   "best: this task predicts numbers, which have no accuracy: expected loss");
     TRIREME_CHECK(
@@ -184,12 +183,8 @@ class Training {
                          .ranks = loaded.ranks,
                          .data = &data_});
     }
-    say(concat("resuming after step ",
-               progress_.step,
-               " with ",
-               loaded.path,
-               ", saved by ",
-               counted(loaded.ranks, "rank")));
+    say(concat("resuming after step {} with {}, saved by {}",
+               {progress_.step, loaded.path, counted(loaded.ranks, "rank")}));
     // One that was interrupted has not waited for its evaluation.
     if (is_due() && progress_.evaluated_step != runner_.next_step()) {
       evaluate_now();  // interrupted: the first step notices it, too
@@ -210,25 +205,21 @@ class Training {
 
   std::string how_to_train_longer(const std::string& flags) const {
     return concat(
-        "to train longer: ",
-        settings_.run.empty() ? "" : concat("trireme train --resume ", settings_.run, " "),
-        flags,
-        " --allow-changes");
+        "to train longer: {}{} --allow-changes",
+        {settings_.run.empty() ? "" : concat("trireme train --resume ", settings_.run, " "),
+         flags});
   }
 
   void go_on(const TrainProgress& saved) {
     TRIREME_CHECK(
         settings_.allow_changes || (saved.training_samples == progress_.training_samples &&
                                     saved.held_out_samples == progress_.held_out_samples),
-        "data: the checkpoint was trained on ",
-        counted(saved.training_samples, "sample"),
-        " and evaluated on ",
-        saved.held_out_samples,
-        ", found ",
-        progress_.training_samples,
-        " and ",
-        progress_.held_out_samples,
-        ": use the same data, or --allow-changes");
+        "data: the checkpoint was trained on {} and evaluated on {}, found {} and {}: use the same "
+        "data, or --allow-changes",
+        {counted(saved.training_samples, "sample"),
+         saved.held_out_samples,
+         progress_.training_samples,
+         progress_.held_out_samples});
     TRIREME_CHECK(settings_.allow_changes || saved.data_fingerprint == 0 ||
                       saved.data_fingerprint == progress_.data_fingerprint,
                   "data: the checkpoint was trained on samples other than those of \"",
@@ -236,21 +227,13 @@ class Training {
                   "\", although their number is the same: use the same data, or --allow-changes");
     TRIREME_CHECK(
         settings_.allow_changes || saved.sum_group == 0 || saved.sum_group == progress_.sum_group,
-        "sum_group: the checkpoint was computed with sums of groups of ",
-        counted(saved.sum_group, "rank"),
-        ", found ",
-        progress_.sum_group,
-        ", which changes the last bits of the result: use --sum-group ",
-        saved.sum_group,
-        ", or --allow-changes");
+        "sum_group: the checkpoint was computed with sums of groups of {}, found {}, which changes "
+        "the last bits of the result: use --sum-group {}, or --allow-changes",
+        {counted(saved.sum_group, "rank"), progress_.sum_group, saved.sum_group});
     TRIREME_CHECK(settings_.allow_changes || saved.threads == progress_.threads,
-                  "threads: the checkpoint was computed with ",
-                  saved.threads,
-                  " per rank, found ",
-                  progress_.threads,
-                  ", which changes the last bits of the result: use --threads ",
-                  saved.threads,
-                  ", or --allow-changes");
+                  "threads: the checkpoint was computed with {} per rank, found {}, which changes "
+                  "the last bits of the result: use --threads {}, or --allow-changes",
+                  {saved.threads, progress_.threads, saved.threads});
     TRIREME_CHECK(saved.best.empty() || saved.best.count(settings_.best) > 0,
                   "best: the checkpoint has no ",
                   settings_.best,
@@ -389,15 +372,13 @@ class Training {
     if (settings_.early_stop == 0 || progress_.without_improvement < settings_.early_stop) {
       return false;
     }
-    say(concat("stopping: ",
-               settings_.best,
-               " has not improved in ",
-               counted(progress_.without_improvement, "evaluation"),
-               "; it was best in step ",
-               progress_.best_step,
-               first_step_ > 0 && runner_.next_step() == first_step_ && settings_.folds == 0
-                   ? concat("; nothing is left to train; ", how_to_train_longer("--early-stop 0"))
-                   : ""));
+    say(concat("stopping: {} has not improved in {}; it was best in step {}{}",
+               {settings_.best,
+                counted(progress_.without_improvement, "evaluation"),
+                progress_.best_step,
+                first_step_ > 0 && runner_.next_step() == first_step_ && settings_.folds == 0
+                    ? concat("; nothing is left to train; ", how_to_train_longer("--early-stop 0"))
+                    : ""}));
     return true;
   }
 

@@ -90,15 +90,11 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                                        : "",
                   ", ",
                   value_text("precision", settings)));
-  add_line(table,
-           "steps",
-           concat(result.steps,
-                  " in ",
-                  duration_text(result.seconds),
-                  ", batch ",
-                  settings.batch,
-                  " of micro-batches of ",
-                  result.micro_batch));
+  add_line(
+      table,
+      "steps",
+      concat("{} in {}, batch {} of micro-batches of {}",
+             {result.steps, duration_text(result.seconds), settings.batch, result.micro_batch}));
   if (was_interrupted(result)) {
     add_line(table, "interrupted", "the last step was finished and its weights are kept");
   }
@@ -109,11 +105,10 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (!result.best.empty() && result.best_step != result.steps) {
     add_line(table,
              "best",
-             concat(settings.best,
-                    " ",
-                    metric_text(settings.best, result.best.at(settings.best)),
-                    " in step ",
-                    result.best_step));
+             concat("{} {} in step {}",
+                    {settings.best,
+                     metric_text(settings.best, result.best.at(settings.best)),
+                     result.best_step}));
   }
   add_line(
       table,
@@ -122,10 +117,8 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (!settings.goal.empty()) {
     add_line(table,
              "goal " + settings.goal,
-             result.goal_step > 0 ? concat("reached in step ",
-                                           result.goal_step,
-                                           " after ",
-                                           duration_text(result.goal_seconds))
+             result.goal_step > 0 ? concat("reached in step {} after {}",
+                                           {result.goal_step, duration_text(result.goal_seconds)})
                                   : "not reached");
   }
   add_line(table, "processors per rank", format("%.2f", result.processor_share));
@@ -231,12 +224,10 @@ std::string folds_table(const std::vector<TrainResult>& all) {
   std::vector<TrainResult> folds = all;  // that have come to their end
   const bool interrupted = std::erase_if(folds, was_interrupted) > 0;
   std::string table = "cross-validation, ";
-  table += interrupted ? concat("interrupted in fold ",
-                                all.size(),
-                                ": ",
-                                folds.empty() ? "no fold" : counted(folds.size(), "fold"),
-                                " finished\n")
-                       : concat(counted(folds.size(), "fold"), "\n");
+  table += interrupted
+               ? concat("interrupted in fold {}: {} finished\n",
+                        {all.size(), folds.empty() ? "no fold" : counted(folds.size(), "fold")})
+               : concat(counted(folds.size(), "fold"), "\n");
   if (folds.empty()) {
     return table;
   }
@@ -260,14 +251,11 @@ std::string folds_table(const std::vector<TrainResult>& all) {
     const Interval interval = within(mean.interval95, range_of(name));
     add_line(table,
              name,
-             concat(metric_text(name, mean.mean),
-                    " (95 % interval ",
-                    metric_text(name, interval.low),
-                    " to ",
-                    metric_text(name, interval.high),
-                    "; folds ",
-                    each,
-                    ")"));
+             concat("{} (95 % interval {} to {}; folds {})",
+                    {metric_text(name, mean.mean),
+                     metric_text(name, interval.low),
+                     metric_text(name, interval.high),
+                     each}));
   }
   return table;
 }

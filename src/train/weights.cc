@@ -37,16 +37,14 @@ std::string refusal(const Named& each) {
     return {};
   }
   return detail::concat(
-      "the tensor ",
-      each.name,
-      " cannot be saved: it is of ",
-      c10::toString(type),
-      each.tensor.layout() == at::kStrided ? "" : ", and not dense",
-      "; a file of weights has dense tensors of float32, float64, float16, bfloat16, int64, "
-      "int32, int16, int8, uint8 or bool",
-      c10::isComplexType(type) ? ": register torch::view_as_real() of it, and use "
-                                 "torch::view_as_complex() in forward()"
-                               : "");
+      "the tensor {} cannot be saved: it is of {}{}; a file of weights has dense tensors of "
+      "float32, float64, float16, bfloat16, int64, int32, int16, int8, uint8 or bool{}",
+      {each.name,
+       c10::toString(type),
+       each.tensor.layout() == at::kStrided ? "" : ", and not dense",
+       c10::isComplexType(type) ? ": register torch::view_as_real() of it, and use "
+                                  "torch::view_as_complex() in forward()"
+                                : ""});
 }
 
 // Values of a file on their way to a tensor of the model.
@@ -96,14 +94,8 @@ void load_weights(const std::string& path, torch::nn::Module& module) {
     TRIREME_CHECK(
         found != entries.end(), "\"", path, "\": the model's tensor ", each.name, " is missing");
     TRIREME_CHECK(at::IntArrayRef(found->shape) == each.tensor.sizes(),
-                  "\"",
-                  path,
-                  "\": expected ",
-                  each.name,
-                  " of shape ",
-                  each.tensor.sizes(),
-                  ", found ",
-                  at::IntArrayRef(found->shape));
+                  "\"{}\": expected {} of shape {}, found {}",
+                  {path, each.name, each.tensor.sizes(), at::IntArrayRef(found->shape)});
   }
   for (const TensorEntry& entry : file.entries()) {
     const bool known = std::any_of(
@@ -128,23 +120,16 @@ void load_weights(const TensorSource& source, torch::nn::Module& module) {
     const auto place = std::find_if(
         found.begin(), found.end(), [&](const StateTensor& one) { return one.name == each.name; });
     TRIREME_CHECK(place != found.end() && at::IntArrayRef(place->shape) == each.tensor.sizes(),
-                  "\"",
-                  source.path(),
-                  "\": expected ",
-                  each.name,
-                  " of shape ",
-                  each.tensor.sizes(),
-                  ", found ",
-                  place == found.end() ? "none" : "another shape");
+                  "\"{}\": expected {} of shape {}, found {}",
+                  {source.path(),
+                   each.name,
+                   each.tensor.sizes(),
+                   place == found.end() ? "none" : "another shape"});
     places.push_back(static_cast<std::size_t>(place - found.begin()));
   }
   TRIREME_CHECK(found.size() == all.size(),
-                "\"",
-                source.path(),
-                "\": expected the model's ",
-                all.size(),
-                " tensors, found ",
-                found.size());
+                "\"{}\": expected the model's {} tensors, found {}",
+                {source.path(), all.size(), found.size()});
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const at::Tensor values =

@@ -91,9 +91,8 @@ class ZipFile {
 
   Bytes read(std::uint64_t offset, std::uint64_t bytes, const char* what) const {
     if (offset > size_ || bytes > size_ - offset) {
-      fail(
-          static_cast<std::int64_t>(size_),
-          concat("expected ", what, " up to byte ", offset + bytes, ", found the end of the file"));
+      fail(static_cast<std::int64_t>(size_),
+           concat("expected {} up to byte {}, found the end of the file", {what, offset + bytes}));
     }
     Bytes result(bytes);
     std::uint64_t done = 0;
@@ -207,13 +206,9 @@ class ZipFile {
       char text[64];
       std::snprintf(text, sizeof(text), "%08x, found %08x", entry.checksum, found);
       fail(static_cast<std::int64_t>(begin),
-           concat("the record ",
-                  entry.name,
-                  ": expected ",
-                  entry.bytes,
-                  " bytes with the checksum ",
-                  text,
-                  ": the file is damaged (or was written without checksums)"));
+           concat("the record {}: expected {} bytes with the checksum {}: the file is damaged (or "
+                  "was written without checksums)",
+                  {entry.name, entry.bytes, text}));
     }
   }
 

@@ -56,11 +56,8 @@ bool is_checkpoint(const std::string& path) {
 
 std::string checkpoints_of(const std::string& path) {
   TRIREME_CHECK(is_folder(path),
-                "expected the folder of a run or of checkpoints, found ",
-                is_file(path) ? "a file" : "nothing",
-                " at \"",
-                path,
-                "\"");
+                "expected the folder of a run or of checkpoints, found {} at \"{}\"",
+                {is_file(path) ? "a file" : "nothing", path});
   const fs::path inside = fs::path(path) / kCheckpoints;
   std::string folder = is_folder(inside) ? inside.string() : plain(path).string();
   if (!CheckpointFolder(folder).steps().empty()) {
@@ -100,12 +97,8 @@ std::string checkpoint_at(const std::string& path, std::optional<std::int64_t> s
   const CheckpointFolder folder(checkpoints_of(path));
   if (step) {
     TRIREME_CHECK(folder.contains(*step),
-                  "--step: expected a step of \"",
-                  folder.path(),
-                  "\", which has ",
-                  steps_text(folder.steps()),
-                  ", found ",
-                  *step);
+                  "--step: expected a step of \"{}\", which has {}, found {}",
+                  {folder.path(), steps_text(folder.steps()), *step});
     return folder.path_of(*step);
   }
   return folder.path_of(folder.newest().value());

@@ -76,9 +76,8 @@ std::string format_of(const ExportOptions& options) {
 void refuse_to_replace(const ExportOptions& options) {
   std::error_code error;
   TRIREME_CHECK(options.force || !fs::exists(options.out, error),
-                "\"",
-                options.out,
-                "\" already exists: choose another name, or replace it with --force");
+                "\"{}\" already exists: choose another name, or replace it with --force",
+                {options.out});
 }
 
 Source weights_at(const ExportOptions& options, const std::string& path) {
@@ -115,11 +114,10 @@ void export_gpt2(const ExportOptions& options, Source ours, const std::string& p
   const Source theirs = as_gpt2(std::move(ours));
   std::string out = options.out;
   if (fs::path(out).extension() != ".safetensors") {
-    TRIREME_CHECK(
-        heads,
-        "a Hugging Face folder has a config.json, which says how many heads the gpt has, but \"",
-        path,
-        "\" is not in the folder of a run that says so: give --heads N");
+    TRIREME_CHECK(heads,
+                  "a Hugging Face folder has a config.json, which says how many heads the gpt has, "
+                  "but \"{}\" is not in the folder of a run that says so: give --heads N",
+                  {path});
     const std::string config = gpt2_config(sizes, *heads);
     std::error_code error;
     fs::create_directories(out, error);
@@ -158,12 +156,10 @@ Source open_import(const ImportOptions& options) {
 void refuse_run(const std::string& folder) {
   const std::string run = run_around(folder);
   TRIREME_CHECK(run.empty(),
-                "expected a folder of its own for the imported weights, found \"",
-                folder,
-                "\" of the run \"",
-                run,
-                "\", which could not resume from weights alone: import them elsewhere, and train "
-                "with --weights-from");
+                "expected a folder of its own for the imported weights, found \"{}\" of the run "
+                "\"{}\", which could not resume from weights alone: import them elsewhere, and "
+                "train with --weights-from",
+                {folder, run});
 }
 
 }  // namespace
@@ -202,11 +198,10 @@ int import_file(const ImportOptions& given) {
                        error)) {  // as `export --format gpt2` and Hugging Face make it
     options.file = (fs::path(options.file) / "model.safetensors").string();
   }
-  TRIREME_CHECK(
-      is_weights_file(options.file),
-      "expected a file of weights, or a folder with model.safetensors in it, found nothing at \"",
-      options.file,
-      "\"");
+  TRIREME_CHECK(is_weights_file(options.file),
+                "expected a file of weights, or a folder with model.safetensors in it, found "
+                "nothing at \"{}\"",
+                {options.file});
   const fs::path inside = fs::path(options.folder) / "checkpoints";
   const std::string folder = fs::is_directory(inside) ? inside.string() : options.folder;
   refuse_run(folder);

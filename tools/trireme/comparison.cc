@@ -43,13 +43,9 @@ std::vector<ComparedSetting> differing_settings(const Run& a, const Run& b) {
 void note_unfinished(Comparison& comparison) {
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
     if (run->status != "finished") {
-      comparison.notes.push_back(detail::concat(name,
-                                                " is not a finished run: it was ",
-                                                run->status,
-                                                " after ",
-                                                detail::counted(run->steps, "step"),
-                                                ", before its last evaluation; ",
-                                                how_to_complete(run->folder)));
+      comparison.notes.push_back(detail::concat(
+          "{} is not a finished run: it was {} after {}, before its last evaluation; {}",
+          {name, run->status, detail::counted(run->steps, "step"), how_to_complete(run->folder)}));
     }
   }
 }
@@ -209,11 +205,9 @@ std::string what_was_evaluated(const Run& a, const Run& b) {
                ? std::string("one model on its own fold")
                : detail::concat(run.folds.size(), " models, each on its own fold");
   };
-  return detail::concat("samples: ",
-                        text(a),
-                        " in A and ",
-                        text(b),
-                        " in B; to compare them, train both with the same --folds");
+  return detail::concat(
+      "samples: {} in A and {} in B; to compare them, train both with the same --folds",
+      {text(a), text(b)});
 }
 
 void compare_metrics(Comparison& comparison) {
@@ -230,12 +224,9 @@ void compare_metrics(Comparison& comparison) {
     return;
   }
   if (a.folds.size() != b.folds.size()) {
-    comparison.notes.push_back(
-        detail::concat("A has ",
-                       detail::counted(a.folds.size(), "fold"),
-                       " and B ",
-                       b.folds.size(),
-                       ": folds can only be compared if both runs have the same number"));
+    comparison.notes.push_back(detail::concat(
+        "A has {} and B {}: folds can only be compared if both runs have the same number",
+        {detail::counted(a.folds.size(), "fold"), b.folds.size()}));
   }
   const auto of_a = read_evaluation(a.folder);
   const auto of_b = read_evaluation(b.folder);
@@ -256,11 +247,8 @@ void compare_metrics(Comparison& comparison) {
   }
   if (both) {
     comparison.notes.push_back(
-        detail::concat("the runs were not evaluated on the same samples: A on ",
-                       of_a->samples.size(),
-                       ", B on ",
-                       of_b->samples.size(),
-                       what_differs(*of_a, *of_b)));
+        detail::concat("the runs were not evaluated on the same samples: A on {}, B on {}{}",
+                       {of_a->samples.size(), of_b->samples.size(), what_differs(*of_a, *of_b)}));
   }
   comparison.basis_text = why_one_number(comparison);
   compare_numbers(comparison, std::nullopt);

@@ -52,11 +52,9 @@ std::string metrics_text(const Comparison& comparison) {
       tests += metric.same_as.empty() ? 1 : 0;
     }
     if (!metric.same_as.empty()) {
-      verdicts += detail::concat("  (",
-                                 name,
-                                 " asks the same as ",
-                                 metric.same_as,
-                                 " and does not count as another metric)\n");
+      verdicts +=
+          detail::concat("  ({} asks the same as {} and does not count as another metric)\n",
+                         {name, metric.same_as});
     }
   }
   if (comparison.metrics.empty()) {
@@ -164,14 +162,8 @@ void add_difference(OrderedJson& json, const Difference& difference) {
 std::string report_text(const Comparison& comparison) {
   std::string text;
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
-    text += detail::concat(name,
-                           "  ",
-                           run->folder,
-                           "  (",
-                           run->status,
-                           ", ",
-                           detail::counted(run->steps, "step"),
-                           ")\n");
+    text += detail::concat("{}  {}  ({}, {})\n",
+                           {name, run->folder, run->status, detail::counted(run->steps, "step")});
   }
   for (const std::string& note : comparison.notes) {
     text += "Note: " + note + "\n";

@@ -72,14 +72,8 @@ std::optional<Evaluation> read_evaluation(const std::string& folder) {
   std::getline(file, line);
   drop_carriage_return(line);
   TRIREME_CHECK(line == kSampleHeader || line == kTextHeader,
-                path,
-                ":1: expected the header \"",
-                kSampleHeader,
-                "\" or \"",
-                kTextHeader,
-                "\", found \"",
-                detail::printable(line, 63),
-                "\"");
+                "{}:1: expected the header \"{}\" or \"{}\", found \"{}\"",
+                {path, kSampleHeader, kTextHeader, detail::printable(line, 63)});
   Evaluation read;
   read.text = line == kTextHeader;
   for (std::int64_t number = 2; std::getline(file, line); ++number) {
@@ -96,15 +90,10 @@ std::optional<Evaluation> read_evaluation(const std::string& folder) {
     if (good && !parse(next_field(rest), loss)) {
       loss = std::numeric_limits<double>::quiet_NaN();
     }
-    TRIREME_CHECK(good,
-                  path,
-                  ":",
-                  number,
-                  ": expected ",
-                  read.text ? kTextHeader : kSampleHeader,
-                  ", found \"",
-                  detail::printable(line, 63),
-                  "\"");
+    TRIREME_CHECK(
+        good,
+        "{}:{}: expected {}, found \"{}\"",
+        {path, number, read.text ? kTextHeader : kSampleHeader, detail::printable(line, 63)});
     read.samples.push_back(sample);
     read.targets.push_back(target);
     read.predictions.push_back(prediction);

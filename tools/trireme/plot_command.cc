@@ -80,12 +80,9 @@ std::vector<Source> sources_of(const std::vector<std::string>& runs) {
   for (const auto& [name, series] : source.log.evaluation) {
     names += (names.empty() ? "" : ", ") + std::string(kOfEvaluation) + name;
   }
-  throw ConfigError(
-      detail::concat(source.folder,
-                     "/metrics.jsonl: expected the metric \"",
-                     metric,
-                     "\", found ",
-                     names.empty() ? "no step: the run has recorded none yet" : names));
+  throw ConfigError(detail::concat(
+      "{}/metrics.jsonl: expected the metric \"{}\", found {}",
+      {source.folder, metric, names.empty() ? "no step: the run has recorded none yet" : names}));
 }
 
 const Series* find(const std::map<std::string, Series>& all, const std::string& name) {
@@ -147,13 +144,11 @@ Chart chart_of(const std::vector<Source>& sources, const PlotOptions& options) {
 
 int plot(const PlotOptions& options) {
   TRIREME_CHECK(options.runs.size() == 1 || !options.path.empty(),
-                "plot: expected -o FILE, to which the chart of ",
-                options.runs.size(),
-                " runs is written, found none");
+                "plot: expected -o FILE, to which the chart of {} runs is written, found none",
+                {options.runs.size()});
   TRIREME_CHECK(options.metric.find('/') == std::string::npos && !options.metric.empty(),
-                "plot: expected the name of a metric, found \"",
-                options.metric,
-                "\"");
+                "plot: expected the name of a metric, found \"{}\"",
+                {options.metric});
   const std::string path =
       options.path.empty() ? options.runs[0] + "/" + options.metric + ".svg" : options.path;
   write_output(path, to_svg(chart_of(sources_of(options.runs), options)));

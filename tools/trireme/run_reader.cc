@@ -114,11 +114,8 @@ void add_numbers(std::map<std::string, Series>& all,
     const auto number =
         value.is_boolean() ? std::optional(value.get<bool>() ? 1.0 : 0.0) : number_in(value);
     TRIREME_CHECK(number,
-                  where,
-                  ": expected a number or null for \"",
-                  name,
-                  "\", found ",
-                  shown(value.dump()));
+                  "{}: expected a number or null for \"{}\", found {}",
+                  {where, name, shown(value.dump())});
     add_point(all[name], step, *number);
   }
 }
@@ -152,15 +149,13 @@ RunLog read_log(const std::string& folder) {
       break;
     }
     TRIREME_CHECK(entry.is_object() && entry.contains("step") && entry["step"].is_number(),
-                  where,
-                  ": expected a JSON object with a \"step\", found ",
-                  shown(line));
+                  "{}: expected a JSON object with a \"step\", found {}",
+                  {where, shown(line)});
     const auto step = entry["step"].get<double>();
     if (entry.contains("eval")) {
       TRIREME_CHECK(entry["eval"].is_object(),
-                    where,
-                    ": expected an object of numbers for \"eval\", found ",
-                    shown(entry["eval"].dump()));
+                    "{}: expected an object of numbers for \"eval\", found {}",
+                    {where, shown(entry["eval"].dump())});
       add_numbers(log.evaluation, entry["eval"], step, where);
     } else {
       add_numbers(log.training, entry, step, where);
@@ -184,21 +179,18 @@ Run read_run(const std::string& folder) {
   }
   const std::string where = folder + "/summary.json";
   std::error_code ignored;
-  TRIREME_CHECK(
-      std::filesystem::exists(where, ignored),
-      folder,
-      ": expected a run that has ended, found no summary.json, which is written at its end: "
-      "it is still running, or was killed; ",
-      how_to_complete(folder));
+  TRIREME_CHECK(std::filesystem::exists(where, ignored),
+                "{}: expected a run that has ended, found no summary.json, which is written at its "
+                "end: it is still running, or was killed; {}",
+                {folder, how_to_complete(folder)});
   const Json summary = read_object(folder, "summary.json");
   if (summary.value("status", Json()) == "failed") {
     const Json reason = summary.value("reason", Json());
     throw ConfigError(detail::concat(
-        folder,
-        ": expected a run that has ended, found one that failed (",
-        reason.is_string() ? shown(reason.get<std::string>()) : "for a reason it does not say",
-        "); ",
-        how_to_complete(folder)));
+        "{}: expected a run that has ended, found one that failed ({}); {}",
+        {folder,
+         reason.is_string() ? shown(reason.get<std::string>()) : "for a reason it does not say",
+         how_to_complete(folder)}));
   }
   try {
     run.status = summary.at("status").get<std::string>();

@@ -11,11 +11,10 @@ namespace trireme::tools {
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, int error) {
-  throw ConfigError(detail::concat("the program ",
-                                   path,
-                                   " could not be started: ",
-                                   detail::errno_text(error),
-                                   "; it is built if LibTorch is available (TRIREME_WITH_TORCH)"));
+  throw ConfigError(
+      detail::concat("the program {} could not be started: {}; it is built if LibTorch is "
+                     "available (TRIREME_WITH_TORCH)",
+                     {path, detail::errno_text(error)}));
 }
 
 }  // namespace

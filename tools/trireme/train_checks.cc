@@ -29,11 +29,9 @@ bool is_as_it_comes(const Setting& setting, const TrainSettings& given) {
 void check_data(const TrainSettings& settings) {
   const auto check = [](const char* flag, const std::string& path) {
     TRIREME_CHECK(path.empty() || data_is_there(path),
-                  flag,
-                  ": expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
-                  "with the name \"",
-                  path,
-                  "\"");
+                  "{}: expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
+                  "with the name \"{}\"",
+                  {flag, path});
   };
   check("--data", settings.data);
   check("--eval-data", settings.eval_data);

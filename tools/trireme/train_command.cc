@@ -56,10 +56,8 @@ std::string text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const bool folder = fs::is_directory(path);
   TRIREME_CHECK(file.is_open() && !folder,
-                "--config: expected a JSON file, found \"",
-                path,
-                "\": ",
-                folder ? "it is a folder" : detail::errno_text(errno));
+                "--config: expected a JSON file, found \"{}\": {}",
+                {path, folder ? "it is a folder" : detail::errno_text(errno)});
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -107,11 +105,8 @@ std::string named_run(const TrainCommand& command, const TrainSettings& given) {
   std::error_code error;
   TRIREME_CHECK(!resumed || given.run.empty() || given.run == *resumed ||
                     fs::equivalent(given.run, *resumed, error),
-                "--resume: expected the folder of --run, \"",
-                given.run,
-                "\", or a step, found \"",
-                resumed.value_or(""),
-                "\"");
+                "--resume: expected the folder of --run, \"{}\", or a step, found \"{}\"",
+                {given.run, resumed.value_or("")});
   return resumed.value_or(given.run);
 }
 
@@ -142,12 +137,8 @@ TrainSettings resolved_without_ranks(TrainSettings settings) {
 // The number of ranks under mpirun, srun or torchrun is theirs.
 void take_ranks(TrainSettings& settings, const TrainSettings& given, const ForeignRank& foreign) {
   TRIREME_CHECK(given.ranks == 0 || given.ranks == foreign.size,
-                "-n: expected ",
-                foreign.size,
-                ", the number of ranks that ",
-                foreign.launcher,
-                " started, or no -n, found ",
-                given.ranks);
+                "-n: expected {}, the number of ranks that {} started, or no -n, found {}",
+                {foreign.size, foreign.launcher, given.ranks});
   settings.ranks = foreign.size;
 }
 
@@ -188,18 +179,15 @@ int run_training(const TrainCommand& command) {
     return train_as_rank(given, std::nullopt);  // rank 0 tells it everything
   }
   TRIREME_CHECK(!foreign || command.machines.nodes == 1,
-                "--nnodes: ",
-                foreign->launcher,
-                " has already started the ranks of this job: leave out --nnodes, or start one "
-                "trireme train per machine without ",
-                foreign->launcher);
+                "--nnodes: {} has already started the ranks of this job: leave out --nnodes, or "
+                "start one trireme train per machine without {}",
+                {foreign->launcher, foreign->launcher});
   const std::string run = named_run(command, given);
   const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
   const bool several = command.machines.nodes > 1;
   TRIREME_CHECK(!several || given.ranks > 0,
-                "--nnodes ",
-                command.machines.nodes,
-                ": expected -n N, the number of ranks on this machine, found none");
+                "--nnodes {}: expected -n N, the number of ranks on this machine, found none",
+                {command.machines.nodes});
   TrainSettings wanted = step ? continued(run, *step, given, command) : given;
   if (foreign) {
     take_ranks(wanted, given, *foreign);
@@ -224,9 +212,8 @@ int run_training(const TrainCommand& command) {
     return kExitOk;
   }
   TRIREME_CHECK(!several || !settings.run.empty(),
-                "--nnodes ",
-                command.machines.nodes,
-                ": expected --run FOLDER, a folder that all machines share, found none");
+                "--nnodes {}: expected --run FOLDER, a folder that all machines share, found none",
+                {command.machines.nodes});
   check_data(checked);
   settings.threads = checked.threads;
   LaunchOptions options = command.machines;

@@ -66,10 +66,8 @@ std::string how_to_do_without(const std::string& run, std::int64_t damaged) {
     before = each < damaged ? std::max(each, before.value_or(each)) : before;
   }
   return before
-             ? concat("to resume it from the checkpoint before: trireme train --run ",
-                      run,
-                      " --resume ",
-                      *before)
+             ? concat("to resume it from the checkpoint before: trireme train --run {} --resume {}",
+                      {run, *before})
              : concat("to train it again: trireme train --config ", run, "/config.json --run NEW");
 }
 
@@ -116,11 +114,9 @@ std::string settings_of_folds(const fs::path& run, bool asked_for) {
 std::optional<std::int64_t> fold_to_resume(const std::string& run, const ResumeFlag& flag) {
   const auto asked = parse_integer(flag.value);
   TRIREME_CHECK(!asked,
-                "--resume: expected no step: \"",
-                run,
-                "\" is a cross-validation, which goes on with the first fold that has not ended; "
-                "found ",
-                asked.value_or(0));
+                "--resume: expected no step: \"{}\" is a cross-validation, which goes on with the "
+                "first fold that has not ended; found {}",
+                {run, asked.value_or(0)});
   const auto summary = nlohmann::json::parse(
       text_in(fs::path(run) / "summary.json"), nullptr, /*allow_exceptions=*/false);
   const bool ended = summary.is_object() && summary.value("status", "") == "finished";
@@ -150,26 +146,18 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   std::error_code error;
   const auto newest = fs::is_directory(folder.path(), error) ? folder.newest() : std::nullopt;
   TRIREME_CHECK(!flag.given || is_run_folder(run) || fs::is_directory(folder.path(), error),
-                "--resume: \"",
-                run,
-                "\": ",
-                expected_run_folder(run));
+                "--resume: \"{}\": {}",
+                {run, expected_run_folder(run)});
   TRIREME_CHECK(newest || !flag.given,
-                "--resume: expected a checkpoint in \"",
-                folder.path(),
-                "\", found none: ",
-                why_no_checkpoint(run));
+                "--resume: expected a checkpoint in \"{}\", found none: {}",
+                {folder.path(), why_no_checkpoint(run)});
   const auto asked = parse_integer(flag.value);
   if (!asked) {
     return newest;
   }
   TRIREME_CHECK(folder.contains(*asked),
-                "--resume: expected a step for which \"",
-                folder.path(),
-                "\" has a checkpoint (",
-                detail::listed(folder.steps()),
-                "), found ",
-                *asked);
+                "--resume: expected a step for which \"{}\" has a checkpoint ({}), found {}",
+                {folder.path(), detail::listed(folder.steps()), *asked});
   return asked;
 }
 
@@ -183,11 +171,9 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
     const Notes notes = Manifest::read(path).notes;
     const auto saved = notes.find(kSettingsNote);
     TRIREME_CHECK(saved != notes.end(),
-                  "\"",
-                  run,
-                  "/config.json\" could not be read, and \"",
-                  path,
-                  "\" was not saved by a run: its settings are needed to resume it");
+                  "\"{}/config.json\" could not be read, and \"{}\" was not saved by a run: its "
+                  "settings are needed to resume it",
+                  {run, path});
     text = saved->second;
   }
   TrainSettings settings = recorded_settings(text, path);
@@ -264,11 +250,8 @@ std::string how_to_resume(const std::string& run, std::optional<std::int64_t> re
   if (fs::exists(fs::path(run) / "model.safetensors", error)) {
     return concat(
         "it saved no checkpoint (--save-every N does); to start a new run with its settings and "
-        "weights: trireme train --config ",
-        run,
-        "/config.json --weights-from ",
-        run,
-        " --run NEW");
+        "weights: trireme train --config {}/config.json --weights-from {} --run NEW",
+        {run, run});
   }
   return "";
 }
@@ -279,10 +262,8 @@ std::string how_to_complete(const std::string& run) {
   }
   return concat(
       "it saved no checkpoint to resume from (--save-every N does); to train it again: trireme "
-      "train "
-      "--config ",
-      run,
-      "/config.json --run NEW");
+      "train --config {}/config.json --run NEW",
+      {run});
 }
 
 void make_run_folder(const std::string& run) {
@@ -290,13 +271,9 @@ void make_run_folder(const std::string& run) {
   const auto refuse_where = [&](bool holds, const std::string& what) {
     if (holds) {
       const std::string advice = how_to_resume(run);
-      throw ConfigError(concat("--run: \"",
-                               run,
-                               "\" already holds a run (",
-                               what,
-                               "): choose another folder, or remove it",
-                               advice.empty() ? "" : "; ",
-                               advice));
+      throw ConfigError(
+          concat("--run: \"{}\" already holds a run ({}): choose another folder, or remove it{}{}",
+                 {run, what, advice.empty() ? "" : "; ", advice}));
     }
   };
   // What every run leaves that got as far as its first step; one that did not can be repeated.
@@ -314,10 +291,8 @@ void make_run_folder(const std::string& run) {
   forget_folder_of_first_fold(run);
   fs::create_directories(run, error);
   TRIREME_CHECK(!error && fs::is_directory(run, error),
-                "--run: the folder \"",
-                run,
-                "\" could not be created: ",
-                error ? error.message() : "there is something else with this name");
+                "--run: the folder \"{}\" could not be created: {}",
+                {run, error ? error.message() : "there is something else with this name"});
 }
 
 void take_back_run_folder(const std::string& run) {

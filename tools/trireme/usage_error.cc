@@ -57,20 +57,16 @@ std::string about_extra_words(const CLI::App& command, const std::vector<std::st
   for (const std::string& word : extra) {
     if (word.size() > 1 && word.starts_with('-') && word != "--") {
       const std::string flag = word.substr(0, word.find('='));
-      return concat("expected flags of ",
-                    full_name(command),
-                    ", found ",
-                    detail::printable(flag),
-                    did_you_mean(flag, flags_of(command)));
+      return concat(
+          "expected flags of {}, found {}{}",
+          {full_name(command), detail::printable(flag), did_you_mean(flag, flags_of(command))});
     }
   }
   const auto quoted = [](const std::string& word) {
     return concat("\"", detail::printable(word), "\"");
   };
-  return concat("expected nothing more for ",
-                full_name(command),
-                ", found ",
-                detail::listed(extra, quoted, " "));
+  return concat("expected nothing more for {}, found {}",
+                {full_name(command), detail::listed(extra, quoted, " ")});
 }
 
 // "--format: gpt3 not in {safetensors,torch,gpt2}", as CLI11 says it; empty: it says something
@@ -88,12 +84,8 @@ std::string about_choice(const std::string& rest) {
     names.push_back(name);
   }
   const std::string found = rest.substr(0, at);
-  return concat("expected one of ",
-                detail::listed(names),
-                ", found \"",
-                detail::printable(found),
-                "\"",
-                did_you_mean(found, names));
+  return concat("expected one of {}, found \"{}\"{}",
+                {detail::listed(names), detail::printable(found), did_you_mean(found, names)});
 }
 
 // "--keep-last: Value 0 not in range 1 to 9223372036854775807".
@@ -112,13 +104,11 @@ std::string about_range(const std::string& rest) {
     return number.find('.') == std::string::npos ? number
                                                  : concat(std::strtod(number.c_str(), nullptr));
   };
-  return concat("expected a number ",
-                most == std::to_string(std::numeric_limits<std::int64_t>::max())
-                    ? concat("of at least ", shown(least))
-                    : concat("from ", shown(least), " to ", shown(most)),
-                ", found \"",
-                detail::printable(rest.substr(before.size(), at - before.size())),
-                "\"");
+  return concat("expected a number {}, found \"{}\"",
+                {most == std::to_string(std::numeric_limits<std::int64_t>::max())
+                     ? concat("of at least ", shown(least))
+                     : concat("from ", shown(least), " to ", shown(most)),
+                 detail::printable(rest.substr(before.size(), at - before.size()))});
 }
 
 // "--prompt: 1 required TEXT missing".
@@ -133,10 +123,9 @@ std::string about_number(const std::string& text) {
   const std::string before = "Could not convert: ";
   const std::size_t middle = text.find(" = ");
   return text.starts_with(before) && middle != std::string::npos
-             ? concat(text.substr(before.size(), middle - before.size()),
-                      ": expected a number, found \"",
-                      detail::printable(text.substr(middle + 3)),
-                      "\"")
+             ? concat("{}: expected a number, found \"{}\"",
+                      {text.substr(before.size(), middle - before.size()),
+                       detail::printable(text.substr(middle + 3))})
              : "";
 }
 
@@ -162,11 +151,10 @@ std::string usage_error_text(const CLI::App& program, const CLI::ParseError& err
   const std::vector<std::string> commands = commands_of(command);
   std::string text = in_our_words(error.what());
   if (!commands.empty() && (extra.empty() || !extra.front().starts_with('-'))) {
-    text = concat("expected a command (",
-                  detail::listed(commands),
-                  "), found ",
-                  extra.empty() ? "none" : concat("\"", detail::printable(extra.front()), "\""),
-                  extra.empty() ? "" : did_you_mean(extra.front(), commands));
+    text = concat("expected a command ({}), found {}{}",
+                  {detail::listed(commands),
+                   extra.empty() ? "none" : concat("\"", detail::printable(extra.front()), "\""),
+                   extra.empty() ? "" : did_you_mean(extra.front(), commands)});
   } else if (!extra.empty()) {
     text = about_extra_words(command, extra);
   }

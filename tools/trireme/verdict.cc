@@ -35,11 +35,10 @@ std::string size_text(const std::string& metric, const Difference& difference) {
   const bool higher = difference.mean > 0;
   const Interval& found = difference.interval95;
   const Interval interval = higher ? found : Interval{-found.high, -found.low};
-  return detail::concat(difference_text(metric, std::fabs(difference.mean)),
-                        higher ? " higher" : " lower",
-                        " (95 % interval ",
-                        interval_text(metric, interval),
-                        ")");
+  return detail::concat("{}{} (95 % interval {})",
+                        {difference_text(metric, std::fabs(difference.mean)),
+                         higher ? " higher" : " lower",
+                         interval_text(metric, interval)});
 }
 
 }  // namespace
@@ -94,22 +93,18 @@ Verdict verdict_on(const std::string& metric,
   }
   // An adjusted p-value is a bound for all tests together, not how often this one comes out so.
   const std::string chance = detail::concat(
-      "chance alone would give a difference this large in ",
-      chance_text(difference.p_value),
-      " comparisons",
-      tests > 1 ? detail::concat(" (p adjusted for ", tests, " metrics: ", p_text(adjusted_p), ")")
-                : "");
+      "chance alone would give a difference this large in {} comparisons{}",
+      {chance_text(difference.p_value),
+       tests > 1 ? detail::concat(" (p adjusted for ", tests, " metrics: ", p_text(adjusted_p), ")")
+                 : ""});
   if (adjusted_p >= kSureEnough) {
     const bool rare_alone = difference.p_value < kSureEnough;
     return {Better::kNeither,
-            detail::concat("no clear difference",
-                           rare_alone ? detail::concat(" among ", tests, " metrics") : "",
-                           ": ",
-                           metric,
-                           " of B is ",
-                           size_text(metric, difference),
-                           ", and ",
-                           chance)};
+            detail::concat("no clear difference{}: {} of B is {}, and {}",
+                           {rare_alone ? detail::concat(" among ", tests, " metrics") : "",
+                            metric,
+                            size_text(metric, difference),
+                            chance})};
   }
   const bool b_is_better = (difference.mean > 0) != lower_is_better(metric);
   // Said of the better one, so that "better" and "higher" are about the same run.
@@ -119,13 +114,8 @@ Verdict verdict_on(const std::string& metric,
     of_better.interval95 = {-difference.interval95.high, -difference.interval95.low};
   }
   return {b_is_better ? Better::kB : Better::kA,
-          detail::concat(b_is_better ? "B" : "A",
-                         " is better: ",
-                         metric,
-                         " is ",
-                         size_text(metric, of_better),
-                         "; ",
-                         chance)};
+          detail::concat("{} is better: {} is {}; {}",
+                         {b_is_better ? "B" : "A", metric, size_text(metric, of_better), chance})};
 }
 
 }  // namespace trireme::tools

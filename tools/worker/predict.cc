@@ -49,38 +49,28 @@ void say(const std::string& text) {
 TrainSettings settings_in(const std::string& run) {
   TRIREME_CHECK(is_run_folder(run), "RUN: \"", run, "\": ", expected_run_folder(run));
   TrainSettings settings = settings_to_use(run);
-  TRIREME_CHECK(model_kind(settings.model).command == std::string("predict"),
-                "\"",
-                run,
-                "\" holds a ",
-                settings.model,
-                ", ",
-                model_kind(settings.model).what,
-                ": ",
-                what_answers(run, settings));
+  TRIREME_CHECK(
+      model_kind(settings.model).command == std::string("predict"),
+      "\"{}\" holds a {}, {}: {}",
+      {run, settings.model, model_kind(settings.model).what, what_answers(run, settings)});
   return settings;
 }
 
 Preprocessing preprocessing_in(const std::string& run) {
   const std::string path = concat(run, "/", kPreprocessingFile);
   TRIREME_CHECK(fs::exists(path) || !fs::exists(run + "/fold-1"),
-                "\"",
-                run,
-                "\" was cross-validated, and has a model for each fold: name one, as ",
-                run,
-                "/fold-1");
+                "\"{}\" was cross-validated, and has a model for each fold: name one, as {}/fold-1",
+                {run, run});
   TRIREME_CHECK(
       fs::exists(path),
-      "expected \"",
-      path,
-      "\", which has the columns, categories and statistics of the training data, found "
-      "none: the run has not begun to train, or the file was removed. "
-      "Train again (trireme train --config ",
-      run,
-      "/config.json --run NEW)",
-      fs::exists(concat(run, "/", kCheckpointsFolder))
-          ? concat(", or have them written from the same data (trireme train --resume ", run, ")")
-          : "");
+      "expected \"{}\", which has the columns, categories and statistics of the training data, "
+      "found none: the run has not begun to train, or the file was removed. Train again (trireme "
+      "train --config {}/config.json --run NEW){}",
+      {path,
+       run,
+       fs::exists(concat(run, "/", kCheckpointsFolder))
+           ? concat(", or have them written from the same data (trireme train --resume ", run, ")")
+           : ""});
   return read_preprocessing(path);
 }
 
@@ -189,13 +179,12 @@ std::string what_to_do(const std::string& refusal,
   if (names("--unseen")) {
     advice += concat(
         "\nWhat to do about categories that this model does not know: correct those that are "
-        "misspelt; ",
-        takes_holes
-            ? "empty the cells of the others (this model takes an empty cell for a category "
-              "that is missing)"
-            : "take the rows of the others out of the file",
-        "; or train a model that ignores them: ",
-        train("--unseen ignore"));
+        "misspelt; {}; or train a model that ignores them: {}",
+        {takes_holes
+             ? "empty the cells of the others (this model takes an empty cell for a category "
+               "that is missing)"
+             : "take the rows of the others out of the file",
+         train("--unseen ignore")});
   }
   if (names("--missing mean")) {
     advice += concat(

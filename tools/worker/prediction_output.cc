@@ -198,10 +198,9 @@ void Output::open_in_place() {
 
 void Output::refuse() const {
   const int error = errno;
-  throw Error(concat("--output: expected a file that can be written, found \"",
-                     path_,
-                     "\", which could not be opened: ",
-                     detail::errno_text(error)));
+  throw Error(concat(
+      "--output: expected a file that can be written, found \"{}\", which could not be opened: {}",
+      {path_, detail::errno_text(error)}));
 }
 
 void Output::fail() const {

@@ -34,12 +34,8 @@ TrainSettings settings_of_gpt(const std::string& run) {
   TRIREME_CHECK(is_run_folder(run), "--run: \"", run, "\": ", expected_run_folder(run));
   TrainSettings settings = settings_to_use(run);
   TRIREME_CHECK(model_kind(settings.model).command == std::string("sample"),
-                "--run: only a gpt can generate text, found the model ",
-                settings.model,
-                " in ",
-                run,
-                "/config.json: ",
-                what_answers(run, settings));
+                "--run: only a gpt can generate text, found the model {} in {}/config.json: {}",
+                {settings.model, run, what_answers(run, settings)});
   return settings;
 }
 
@@ -96,11 +92,8 @@ int write_text(const SampleOptions& options) {
     for (std::string word; words >> word;) {
       const auto number = std::strtoll(word.c_str(), nullptr, 10);
       TRIREME_CHECK(number >= 0 && number < shape.classes && std::to_string(number) == word,
-                    "--prompt: this gpt was trained on token numbers below ",
-                    shape.classes,
-                    ", found \"",
-                    word,
-                    "\"");
+                    "--prompt: this gpt was trained on token numbers below {}, found \"{}\"",
+                    {shape.classes, word});
       tokens.push_back(number);
     }
     std::cout << options.prompt;
@@ -137,11 +130,10 @@ std::vector<std::string> with_prompt_attached(const CLI::App& app,
     const bool dashed =
         arguments[i] == "--prompt" && i + 1 < arguments.size() && arguments[i + 1].starts_with('-');
     if (dashed) {
-      TRIREME_CHECK(app.get_option_no_throw(arguments[i + 1]) == nullptr,
-                    "--prompt: expected text, found the option ",
-                    arguments[i + 1],
-                    "; if it is meant as the prompt: --prompt=",
-                    arguments[i + 1]);
+      TRIREME_CHECK(
+          app.get_option_no_throw(arguments[i + 1]) == nullptr,
+          "--prompt: expected text, found the option {}; if it is meant as the prompt: --prompt={}",
+          {arguments[i + 1], arguments[i + 1]});
       words.push_back("--prompt=" + arguments[++i]);
     } else {
       words.push_back(arguments[i]);

@@ -198,19 +198,16 @@ class Job {
     for (const auto& parameter : model.module->parameters()) {
       numel += parameter.numel();
     }
-    print(concat(settings_.model,
-                 " with ",
-                 count_text(static_cast<double>(numel)),
-                 " parameters, ",
-                 counted(settings_.ranks, "rank"),
-                 ", ",
-                 model.in_parts        ? "ZeRO-3, built in parts, "
-                 : settings_.zero > 0  ? concat("ZeRO-", settings_.zero, ", ")
-                 : settings_.ranks > 1 ? "DDP, "
-                                       : "",
-                 counted(at::get_num_threads(), "thread"),
-                 " each; run folder ",
-                 run_));
+    print(concat("{} with {} parameters, {}, {}{} each; run folder {}",
+                 {settings_.model,
+                  count_text(static_cast<double>(numel)),
+                  counted(settings_.ranks, "rank"),
+                  model.in_parts        ? "ZeRO-3, built in parts, "
+                  : settings_.zero > 0  ? concat("ZeRO-", settings_.zero, ", ")
+                  : settings_.ranks > 1 ? "DDP, "
+                                        : "",
+                  counted(at::get_num_threads(), "thread"),
+                  run_}));
   }
 
   int train_once() {

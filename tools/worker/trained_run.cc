@@ -52,13 +52,12 @@ RunWeights weights_in(const std::string& run, const std::string& which) {
   const std::string folder = concat(run, "/", kCheckpointsFolder);
   const auto newest = fs::is_directory(folder) ? CheckpointFolder(folder).newest() : std::nullopt;
   TRIREME_CHECK(may_be_checkpoint && newest,
-                "expected weights in \"",
-                which == "checkpoint" ? folder : file,
-                "\", found none: ",
-                which == "best"      ? "nothing was evaluated"
-                : which == "average" ? "the run has no moving average (--ema-decay)"
-                                     : "the run has not finished, or was told not to save them",
-                newest ? "; --weights checkpoint takes its newest checkpoint" : "");
+                "expected weights in \"{}\", found none: {}{}",
+                {which == "checkpoint" ? folder : file,
+                 which == "best"      ? "nothing was evaluated"
+                 : which == "average" ? "the run has no moving average (--ema-decay)"
+                                      : "the run has not finished, or was told not to save them",
+                 newest ? "; --weights checkpoint takes its newest checkpoint" : ""});
   const std::string path = CheckpointFolder(folder).path_of(*newest);
   return {
       path,
@@ -70,11 +69,10 @@ std::string what_answers(const std::string& run, const TrainSettings& settings) 
   const std::string command = model_kind(settings.model).command;
   return command == "sample"    ? detail::concat("use trireme sample --run ", run)
          : command == "predict" ? detail::concat("use trireme predict ", run, " --data FILE")
-                                : detail::concat("its evaluation is in ",
-                                                 run,
-                                                 "/summary.json, and trireme train --weights-from ",
-                                                 run,
-                                                 " begins with its weights");
+                                : detail::concat(
+                                      "its evaluation is in {}/summary.json, and trireme train "
+                                      "--weights-from {} begins with its weights",
+                                      {run, run});
 }
 
 }  // namespace trireme::worker

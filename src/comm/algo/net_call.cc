@@ -87,12 +87,9 @@ NetCall::NetCall(
   header.whole_root = whole.root;
   header.whole_total = whole.total;
   TRIREME_CHECK(operation.terms.absent.size() <= kMostAnnouncedRanges,
-                op_name(operation.kind),
-                ": the ranks leave out ",
-                operation.terms.absent.size(),
-                " ranges together, at most ",
-                kMostAnnouncedRanges,
-                " can be named in one call: reduce in smaller parts");
+                "{}: the ranks leave out {} ranges together, at most {} can be named in one call: "
+                "reduce in smaller parts",
+                {op_name(operation.kind), operation.terms.absent.size(), kMostAnnouncedRanges});
   std::byte* at = buffer.get();
   const auto append = [&](const void* data, std::size_t bytes) {
     if (bytes > 0) {

@@ -51,20 +51,17 @@ std::string how_to_give_a_token(const std::string& launcher) {
 // Rank 0 listens at a port that others than the ranks reach.
 void check_token(const ClusterOptions& options, const std::string& token) {
   TRIREME_CHECK(!token.empty() || options.place.size == 1,
-                "expected a token that the ranks of the ",
-                options.place.launcher,
-                " job share, since they meet at ",
-                options.place.rendezvous,
-                " (",
-                options.place.rendezvous_source,
-                "), found TRIREME_TOKEN empty: anyone who can reach that port could join; ",
-                how_to_give_a_token(options.place.launcher),
-                "; TRIREME_TOKEN=none does without, on a network where you trust everyone");
+                "expected a token that the ranks of the {} job share, since they meet at {} ({}), "
+                "found TRIREME_TOKEN empty: anyone who can reach that port could join; {}; "
+                "TRIREME_TOKEN=none does without, on a network where you trust everyone",
+                {options.place.launcher,
+                 options.place.rendezvous,
+                 options.place.rendezvous_source,
+                 how_to_give_a_token(options.place.launcher)});
   if (token == kNoToken && options.place.rank == 0 && options.place.size > 1) {
     log(LogLevel::kWarning,
-        concat("TRIREME_TOKEN=none: anyone who can reach ",
-               options.place.rendezvous,
-               " can join this job"));
+        concat("TRIREME_TOKEN=none: anyone who can reach {} can join this job",
+               {options.place.rendezvous}));
   }
 }
 
@@ -86,12 +83,10 @@ NetMeetingOptions meeting_of(const ClusterOptions& options,
                 "and a free port on it, or use trireme run --rendezvous HOST:PORT");
   TRIREME_CHECK(!options.place.job_is_local || identity.job != options.place.job ||
                     options.place.local_size == options.place.size,
-                "nothing names this job of ",
-                options.place.launcher,
-                " on all its machines: expected PMI_JOBID, or a proxy of MPICH above rank ",
-                options.place.rank,
-                ", found neither; give it a name yourself, the same on all machines and different "
-                "from other jobs: mpiexec -genv TRIREME_JOB my-job-1 ...");
+                "nothing names this job of {} on all its machines: expected PMI_JOBID, or a proxy "
+                "of MPICH above rank {}, found neither; give it a name yourself, the same on all "
+                "machines and different from other jobs: mpiexec -genv TRIREME_JOB my-job-1 ...",
+                {options.place.launcher, options.place.rank});
   check_token(options, identity.token);
   return meeting;
 }
@@ -140,23 +135,18 @@ void greet_everyone(Transport& transport,
       const auto why = transport.lost(member.rank);
       if (why || deadline.passed()) {
         transport.abandon();
-        throw CommError(CommError::Reason::kRendezvousTimeout,
-                        member.rank,
-                        concat("rank ",
-                               transport.rank(),
-                               " on ",
-                               members[index(transport.rank())].host,
-                               " cannot reach rank ",
-                               member.rank,
-                               " on ",
-                               member.host,
-                               " through ",
-                               transport.description(),
-                               " (",
-                               why.value_or("no answer"),
-                               "), although both reached the rendezvous: check that the interfaces "
-                               "are on the same network (--interfaces) and that firewalls let the "
-                               "ranks of both machines through"));
+        throw CommError(
+            CommError::Reason::kRendezvousTimeout,
+            member.rank,
+            concat("rank {} on {} cannot reach rank {} on {} through {} ({}), although both "
+                   "reached the rendezvous: check that the interfaces are on the same network "
+                   "(--interfaces) and that firewalls let the ranks of both machines through",
+                   {transport.rank(),
+                    members[index(transport.rank())].host,
+                    member.rank,
+                    member.host,
+                    transport.description(),
+                    why.value_or("no answer")}));
       }
     }
   }
@@ -170,10 +160,9 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   builder->algorithm = algorithm_named(identity.algorithm, kEnvAlgorithm);
   if (!keeps_order_of_sums(builder->algorithm) && identity.rank == 0) {
     log(LogLevel::kWarning,
-        concat("the algorithm \"",
-               identity.algorithm,
-               "\" sums in an order of its own: the last bits of results differ from those of "
-               "other algorithms and numbers of ranks"));
+        concat("the algorithm \"{}\" sums in an order of its own: the last bits of results differ "
+               "from those of other algorithms and numbers of ranks",
+               {identity.algorithm}));
   }
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
@@ -183,15 +172,9 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
     transport = load_mpi_transport(options.place.launcher);
     TRIREME_CHECK(
         transport->rank() == options.place.rank && transport->size() == options.place.size,
-        "MPI says that this is rank ",
-        transport->rank(),
-        " of ",
-        transport->size(),
-        ", but its launcher's variables say rank ",
-        options.place.rank,
-        " of ",
-        options.place.size,
-        ": the program must be started by the mpirun of the same MPI");
+        "MPI says that this is rank {} of {}, but its launcher's variables say rank {} of {}: the "
+        "program must be started by the mpirun of the same MPI",
+        {transport->rank(), transport->size(), options.place.rank, options.place.size});
     NetMeetingOptions through;
     through.identity = identity;
     through.timeout = timeout;

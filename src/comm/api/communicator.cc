@@ -123,15 +123,9 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, int sum_gr
       continue;
     }
     TRIREME_CHECK(theirs.sum_group == sum_group,
-                  "split: rank ",
-                  peer,
-                  " gives its group sum_group ",
-                  theirs.sum_group,
-                  " and rank ",
-                  rank(),
-                  " gives it ",
-                  sum_group,
-                  ": it must be the same on all ranks of a group");
+                  "split: rank {} gives its group sum_group {} and rank {} gives it {}: it must be "
+                  "the same on all ranks of a group",
+                  {peer, theirs.sum_group, rank(), sum_group});
     plan.ranks.push_back(peer);
     plan.offers.push_back(theirs.offer);
   }
@@ -143,15 +137,8 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, int sum_gr
 
 void Communicator::check_rank(OpKind kind, const char* what, int rank) const {
   TRIREME_CHECK(rank >= 0 && rank < size(),
-                op_name(kind),
-                ": ",
-                what,
-                " ",
-                rank,
-                " is outside the world of ",
-                size(),
-                " ranks: use 0 to ",
-                size() - 1);
+                "{}: {} {} is outside the world of {} ranks: use 0 to {}",
+                {op_name(kind), what, rank, size(), size() - 1});
 }
 
 Counts Communicator::checked_counts(OpKind kind, Counts counts, std::int64_t total) const {
@@ -159,12 +146,8 @@ Counts Communicator::checked_counts(OpKind kind, Counts counts, std::int64_t tot
     return even_counts(total, size());
   }
   TRIREME_CHECK(static_cast<int>(counts.size()) == size(),
-                op_name(kind),
-                ": counts has ",
-                counts.size(),
-                " entries for ",
-                size(),
-                " ranks: give one for each");
+                "{}: counts has {} entries for {} ranks: give one for each",
+                {op_name(kind), counts.size(), size()});
   for (const std::int64_t count : counts) {
     TRIREME_CHECK(count >= 0, op_name(kind), ": counts cannot be negative, found ", count);
   }

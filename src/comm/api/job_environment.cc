@@ -42,24 +42,13 @@ JobEnvironment read(const Variables& names) {
   job.launcher = names.launcher;
   const auto size = env_integer(names.size, 1, kMaxRanks);
   TRIREME_CHECK(size,
-                names.rank,
-                " is set and ",
-                names.size,
-                " is not: ",
-                names.launcher,
-                " sets both; set both or unset both");
+                "{} is set and {} is not: {} sets both; set both or unset both",
+                {names.rank, names.size, names.launcher});
   job.size = static_cast<int>(*size);
   job.rank = static_cast<int>(*env_integer(names.rank, 0, kMaxRanks));
   TRIREME_CHECK(job.rank < job.size,
-                names.rank,
-                "=",
-                job.rank,
-                " is outside the world of ",
-                names.size,
-                "=",
-                job.size,
-                ": use 0 to ",
-                job.size - 1);
+                "{}={} is outside the world of {}={}: use 0 to {}",
+                {names.rank, job.rank, names.size, job.size, job.size - 1});
   job.local_rank = job.rank;
   job.local_size = job.size;
   if (names.local_rank != nullptr) {
@@ -71,14 +60,8 @@ JobEnvironment read(const Variables& names) {
         static_cast<int>(env_integer(names.local_size, 1, kMaxRanks).value_or(job.size));
   }
   TRIREME_CHECK(job.local_size <= job.size && job.local_rank < job.local_size,
-                names.launcher,
-                " says that this is local rank ",
-                job.local_rank,
-                " of ",
-                job.local_size,
-                " in a world of ",
-                job.size,
-                ", which is impossible");
+                "{} says that this is local rank {} of {} in a world of {}, which is impossible",
+                {names.launcher, job.local_rank, job.local_size, job.size});
   return job;
 }
 
@@ -140,14 +123,9 @@ void place_in_slurm(JobEnvironment& job) {
                                                              : "SLURM_TASKS_PER_NODE";
   const auto tasks = slurm_tasks_of(value(name), node);
   TRIREME_CHECK(tasks && job.local_rank < *tasks,
-                name,
-                "=\"",
-                value(name),
-                "\" does not say how many tasks machine ",
-                node,
-                " has: expected a list of Slurm's like 2(x3),1 with more than ",
-                job.local_rank,
-                " there");
+                "{}=\"{}\" does not say how many tasks machine {} has: expected a list of Slurm's "
+                "like 2(x3),1 with more than {} there",
+                {name, value(name), node, job.local_rank});
   job.local_size = *tasks;
   const std::string host =
       first_slurm_host(env_string("SLURM_STEP_NODELIST").value_or(value("SLURM_JOB_NODELIST")));
@@ -234,12 +212,8 @@ JobEnvironment read_job_environment() {
   }
   if (env_string(kTorchrun.rank) && env_string(kTorchrun.size)) {
     JobEnvironment job = read(kTorchrun);
-    job.job = concat("torchrun ",
-                     value("MASTER_ADDR"),
-                     " ",
-                     value("MASTER_PORT"),
-                     " ",
-                     value("TORCHELASTIC_RUN_ID"));
+    job.job = concat("torchrun {} {} {}",
+                     {value("MASTER_ADDR"), value("MASTER_PORT"), value("TORCHELASTIC_RUN_ID")});
     // Each machine's agent counts the failures of its own ranks: one agent's count is everyone's.
     if (job.local_size == job.size) {
       job.epoch = env_integer("TORCHELASTIC_RESTART_COUNT", 0, kMostEpoch).value_or(0);
@@ -253,12 +227,10 @@ JobEnvironment read_job_environment() {
   }
   if (env_string(kOpenMpi.rank)) {
     JobEnvironment job = read(kOpenMpi);
-    job.job = concat("openmpi ",
-                     value("PMIX_NAMESPACE"),
-                     " ",
-                     value("OMPI_MCA_ess_base_jobid"),
-                     " ",
-                     value("OMPI_MCA_orte_hnp_uri"));
+    job.job = concat("openmpi {} {} {}",
+                     {value("PMIX_NAMESPACE"),
+                      value("OMPI_MCA_ess_base_jobid"),
+                      value("OMPI_MCA_orte_hnp_uri")});
     return with_what_the_user_says(job);
   }
   if (in_slurm_step()) {

@@ -13,10 +13,8 @@ OrdinaryMemory note_ordinary_memory(const Membership& membership) {
   if (!kernel.usable() && membership.rank == 0) {
     log(LogLevel::kInfo,
         concat("ordinary memory passes between the ranks of this machine in two copies instead of "
-               "one: ",
-               kernel.why_not(),
-               "; ",
-               kernel.remedy()));
+               "one: {}; {}",
+               {kernel.why_not(), kernel.remedy()}));
   }
   return {kernel.usable(), kernel.why_not(), kernel.remedy()};
 }

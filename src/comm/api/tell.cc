@@ -41,12 +41,11 @@ char kind_of(const std::exception& error) {
 
 std::string packed(const std::exception& error) {
   const auto* data = dynamic_cast<const DataError*>(&error);
-  return concat(kind_of(error),
-                data != nullptr ? data->offset() : -1,
-                '\0',
-                data != nullptr ? data->file() : "",
-                '\0',
-                detail::reason_of(error));
+  return concat("{}{}\0{}\0{}",
+                {kind_of(error),
+                 data != nullptr ? data->offset() : -1,
+                 data != nullptr ? data->file() : "",
+                 detail::reason_of(error)});
 }
 
 [[noreturn]] void throw_packed(const std::string& packed, std::ptrdiff_t rank) {
@@ -130,15 +129,8 @@ void check_same_on_all_ranks(Communicator& ranks,
     for (std::size_t i = 0; i <= shorter && (i == 0 || texts[0] == texts[rank]); ++i) {
       texts = all_texts(ranks, i < lines.size() ? lines[i] : "nothing more");
     }
-    throw ConfigError(concat(what,
-                             " differs between ranks: rank 0 has ",
-                             texts[0],
-                             " where rank ",
-                             rank,
-                             " has ",
-                             texts[rank],
-                             ": ",
-                             advice));
+    throw ConfigError(concat("{} differs between ranks: rank 0 has {} where rank {} has {}: {}",
+                             {what, texts[0], rank, texts[rank], advice}));
   }
 }
 

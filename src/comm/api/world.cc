@@ -34,12 +34,8 @@ JobEnvironment place_of_this_process(const InitOptions& options) {
                 "InitOptions: a world needs at least one rank, found size ",
                 *options.size);
   TRIREME_CHECK(*options.rank >= 0 && *options.rank < *options.size,
-                "InitOptions: rank ",
-                *options.rank,
-                " is outside the world of ",
-                *options.size,
-                " ranks: use 0 to ",
-                *options.size - 1);
+                "InitOptions: rank {} is outside the world of {} ranks: use 0 to {}",
+                {*options.rank, *options.size, *options.size - 1});
   JobEnvironment place;
   place.launcher = "init options";
   place.rank = place.local_rank = *options.rank;
@@ -103,10 +99,8 @@ std::vector<std::string> interfaces_of(const InitOptions& options) {
 bool kernel_copy_of(const InitOptions& options) {
   const std::string value = option_or_variable(options.kernel_copy, kEnvKernelCopy);
   TRIREME_CHECK(value == "auto" || value == "off",
-                options.kernel_copy.empty() ? kEnvKernelCopy : "InitOptions::kernel_copy",
-                ": expected auto or off; found \"",
-                value,
-                "\"");
+                "{}: expected auto or off; found \"{}\"",
+                {options.kernel_copy.empty() ? kEnvKernelCopy : "InitOptions::kernel_copy", value});
   return value == "auto";
 }
 
@@ -126,18 +120,13 @@ std::shared_ptr<World> init(const InitOptions& options) {
   const JobEnvironment place = place_of_this_process(options);
   const std::string backend = option_or_variable(options.backend, kEnvBackend);
   TRIREME_CHECK(backend == "auto" || backend == "shm" || backend == "ucx" || backend == "mpi",
-                options.backend.empty() ? kEnvBackend : "InitOptions::backend",
-                ": expected auto, shm, ucx or mpi; found \"",
-                backend,
-                "\"");
+                "{}: expected auto, shm, ucx or mpi; found \"{}\"",
+                {options.backend.empty() ? kEnvBackend : "InitOptions::backend", backend});
   const bool several = place.local_size != place.size;
   TRIREME_CHECK(!several || backend != "shm",
-                place.launcher,
-                " started ",
-                place.size,
-                " ranks, ",
-                place.local_size,
-                " of them on this machine: the backend shm is for one machine; use auto");
+                "{} started {} ranks, {} of them on this machine: the backend shm is for one "
+                "machine; use auto",
+                {place.launcher, place.size, place.local_size});
   std::string job = options.job.empty() ? place.job : options.job;
   TRIREME_CHECK(place.size == 1 || !job.empty(),
                 "nothing distinguishes this job of ",
@@ -148,10 +137,8 @@ std::shared_ptr<World> init(const InitOptions& options) {
   }
   const std::int64_t epoch = options.epoch.value_or(place.epoch);
   TRIREME_CHECK(epoch >= 0 && epoch <= kMostEpoch,
-                "InitOptions::epoch: expected 0 to ",
-                kMostEpoch,
-                ", found ",
-                epoch);
+                "InitOptions::epoch: expected 0 to {}, found {}",
+                {kMostEpoch, epoch});
   detail::BuilderOptions builder;
   detail::Identity& identity = builder.machine.meeting.identity;
   identity.job = job;
@@ -172,10 +159,8 @@ std::shared_ptr<World> init(const InitOptions& options) {
   constexpr std::size_t kLeastPerRank = 1024;
   constexpr std::size_t kMostStage = std::size_t{1} << 30;
   TRIREME_CHECK(options.stage_bytes <= kMostStage,
-                "InitOptions::stage_bytes: expected at most ",
-                kMostStage,
-                ", found ",
-                options.stage_bytes);
+                "InitOptions::stage_bytes: expected at most {}, found {}",
+                {kMostStage, options.stage_bytes});
   builder.machine.stage_bytes =
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   builder.machine.kernel_copy = kernel_copy_of(options);
@@ -202,10 +187,9 @@ std::shared_ptr<World> init(const InitOptions& options) {
       detail::join_cluster(cluster, &builder);
     } else if (identity.algorithm != "auto" && place.rank == 0) {
       log(LogLevel::kWarning,
-          concat(
-              "the algorithm \"",
-              identity.algorithm,
-              "\" is for ranks connected by a network, but these share a machine and its memory"));
+          concat("the algorithm \"{}\" is for ranks connected by a network, but these share a "
+                 "machine and its memory",
+                 {identity.algorithm}));
     }
     const auto network = builder.network;
     Communicator::Parts parts =

@@ -26,12 +26,10 @@ class MachineBuffer final : public SharedBuffer::Impl {
       : buffer_(std::move(buffer)), local_(std::move(local)), rank_(rank) {}
   std::byte* data(int rank) const override {
     const int number = local_[index(rank)];
-    TRIREME_CHECK(number >= 0,
-                  "rank ",
-                  rank_,
-                  " cannot read the memory of rank ",
-                  rank,
-                  ", which is on another machine: use a collective");
+    TRIREME_CHECK(
+        number >= 0,
+        "rank {} cannot read the memory of rank {}, which is on another machine: use a collective",
+        {rank_, rank});
     return const_cast<std::byte*>(buffer_.peer(number));
   }
   std::size_t size_bytes() const override { return buffer_.size_bytes(); }

@@ -36,11 +36,8 @@ class PrivateBuffer final : public SharedBuffer::Impl {
   PrivateBuffer(std::size_t bytes, int rank) : memory_(bytes), bytes_(bytes), rank_(rank) {}
   std::byte* data(int rank) const override {
     TRIREME_CHECK(rank == rank_,
-                  "rank ",
-                  rank_,
-                  " cannot read the memory of rank ",
-                  rank,
-                  ": they share none; use a collective");
+                  "rank {} cannot read the memory of rank {}: they share none; use a collective",
+                  {rank_, rank});
     return const_cast<device::Buffer&>(memory_).data();
   }
   std::size_t size_bytes() const override { return bytes_; }

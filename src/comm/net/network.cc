@@ -70,9 +70,8 @@ void Network::take_channel(std::uint32_t channel) {
   const std::uint64_t bit = std::uint64_t{1} << (channel % 64);
   TRIREME_CHECK((free_[channel / 64] & bit) != 0,
                 "split: expected one thread at a time to split communicators of a world, found two "
-                "on rank ",
-                transport_->rank(),
-                ": let one wait for the other");
+                "on rank {}: let one wait for the other",
+                {transport_->rank()});
   free_[channel / 64] &= ~bit;
 }
 
@@ -104,9 +103,8 @@ void Network::closed(bool clean, std::uint64_t group, const std::vector<int>& ra
   }
   control_.note_failure({CommError::Reason::kAborted,
                          transport_->rank(),
-                         concat("rank ",
-                                transport_->rank(),
-                                " has dropped a communicator in the middle of an operation")});
+                         concat("rank {} has dropped a communicator in the middle of an operation",
+                                {transport_->rank()})});
   abandon();
 }
 
@@ -131,15 +129,8 @@ std::uint64_t group_number(const std::string& name) {
 }
 
 std::string name_of(const Member& member) {
-  return concat("rank ",
-                member.rank,
-                " (pid ",
-                member.pid,
-                " on machine ",
-                member.node,
-                ", ",
-                member.host,
-                ")");
+  return concat("rank {} (pid {} on machine {}, {})",
+                {member.rank, member.pid, member.node, member.host});
 }
 
 NetWatch::NetWatch(std::shared_ptr<Network> network,
@@ -182,12 +173,11 @@ std::optional<CommError> NetWatch::loss(const std::vector<int>& missing) {
       return CommError(
           CommError::Reason::kPeerDied,
           peer,
-          concat("the connection to ",
-                 name(peer),
-                 " is lost (",
-                 *why,
-                 *why == kTampered ? "): somebody changes what the network carries"
-                                   : "): it crashed or was killed, or its machine is gone"));
+          concat("the connection to {} is lost ({}{}",
+                 {name(peer),
+                  *why,
+                  *why == kTampered ? "): somebody changes what the network carries"
+                                    : "): it crashed or was killed, or its machine is gone"}));
     }
   }
   const std::uint64_t group = group_number(group_);
@@ -241,10 +231,8 @@ void NetWatch::completed(const Call& call) {
 }
 
 std::string NetWatch::last_operations() const {
-  return concat("; last operation of rank ",
-                network_->transport()->rank(),
-                ": ",
-                text_of(last_issued_, completed_));
+  return concat("; last operation of rank {}: {}",
+                {network_->transport()->rank(), text_of(last_issued_, completed_)});
 }
 
 std::string NetWatch::name(int rank) const {

@@ -108,13 +108,9 @@ class RemoteWindow final : public Window {
       return;
     }
     lock.unlock();
-    const std::string what = concat("rank ",
-                                    transport_->rank(),
-                                    " could not read ",
-                                    bytes,
-                                    " bytes of ",
-                                    name_of(members_[static_cast<std::size_t>(rank)]),
-                                    ": ");
+    const std::string what =
+        concat("rank {} could not read {} bytes of {}: ",
+               {transport_->rank(), bytes, name_of(members_[static_cast<std::size_t>(rank)])});
     if (!over) {
       throw CommError(CommError::Reason::kTimeout,
                       rank,
@@ -241,11 +237,8 @@ class RemoteWindow final : public Window {
         std::min<std::size_t>(question.bytes, options_.memory.size() - offset);
     if (bytes != question.bytes) {
       log(LogLevel::kError,
-          concat("rank ",
-                 rank,
-                 " asks for memory that rank ",
-                 transport_->rank(),
-                 " has not exposed"));
+          concat("rank {} asks for memory that rank {} has not exposed",
+                 {rank, transport_->rank()}));
     }
     if (members_[static_cast<std::size_t>(rank)].node !=
         members_[static_cast<std::size_t>(transport_->rank())].node) {
@@ -293,11 +286,9 @@ std::unique_ptr<Window> make_remote_window(Communicator& ranks,
                                            const Network& network,
                                            WindowOptions options) {
   TRIREME_CHECK(index(ranks.size()) == network.members().size(),
-                "expose: expected a communicator of all ",
-                network.members().size(),
-                " ranks of the world, found a group of ",
-                ranks.size(),
-                ": expose the memory in the world, before it is split");
+                "expose: expected a communicator of all {} ranks of the world, found a group of "
+                "{}: expose the memory in the world, before it is split",
+                {network.members().size(), ranks.size()});
   auto own = network.transport()->duplicate(
       [&](const std::string& mine) { return exchange_through(ranks, mine); });
   return std::make_unique<RemoteWindow>(std::move(own), network.members(), std::move(options));

@@ -37,23 +37,17 @@ void check_same_call(std::uint32_t sequence,
     return;
   }
   const auto disagree = [&](const char* what) {
-    throw CommError(
-        CommError::Reason::kMismatch,
-        peer,
-        concat(short_name(name, rank),
-               " and ",
-               name(peer),
-               " called ",
-               what,
-               " (",
-               short_name(name, rank),
-               ": ",
-               describe_facts(sequence, mine),
-               "; ",
-               short_name(name, peer),
-               ": ",
-               describe_facts(sequence, theirs),
-               "): every rank must make the same calls with the same arguments in the same order"));
+    throw CommError(CommError::Reason::kMismatch,
+                    peer,
+                    concat("{} and {} called {} ({}: {}; {}: {}): every rank must make the same "
+                           "calls with the same arguments in the same order",
+                           {short_name(name, rank),
+                            name(peer),
+                            what,
+                            short_name(name, rank),
+                            describe_facts(sequence, mine),
+                            short_name(name, peer),
+                            describe_facts(sequence, theirs)}));
   };
   if (mine.kind != theirs.kind) {
     disagree("different operations");
@@ -85,24 +79,18 @@ void check_same_call(std::uint32_t sequence,
 void check_splits(std::uint32_t sequence, std::span<const CallFacts> all, const NameOf& name) {
   const OpKind kind = all.front().kind;
   const auto root = static_cast<std::size_t>(std::max(0, all.front().root));
-  const auto require =
-      [&](std::size_t peer, const char* what, std::int64_t expected, std::int64_t found) {
-        if (expected != found) {
-          throw CommError(CommError::Reason::kMismatch,
-                          static_cast<int>(peer),
-                          concat(op_name(kind),
-                                 " #",
-                                 sequence,
-                                 ": the ",
-                                 what,
-                                 " of ",
-                                 name(static_cast<int>(peer)),
-                                 " must have ",
-                                 expected,
-                                 " elements, found ",
-                                 found));
-        }
-      };
+  const auto require = [&](std::size_t peer,
+                           const char* what,
+                           std::int64_t expected,
+                           std::int64_t found) {
+    if (expected != found) {
+      throw CommError(
+          CommError::Reason::kMismatch,
+          static_cast<int>(peer),
+          concat("{} #{}: the {} of {} must have {} elements, found {}",
+                 {op_name(kind), sequence, what, name(static_cast<int>(peer)), expected, found}));
+    }
+  };
   for (std::size_t peer = 0; peer < all.size(); ++peer) {
     if (kind == OpKind::kGather) {
       require(peer, "input", all[root].counts[peer], all[peer].input_numel);
@@ -126,17 +114,12 @@ void check_message(int rank, const Operation& recv, const MessageFacts& sent, co
   const auto text = [](const MessageFacts& facts) {
     return concat(dtype_name(facts.dtype), " x ", facts.numel, ", tag ", facts.tag);
   };
-  throw CommError(CommError::Reason::kMismatch,
-                  recv.peer,
-                  concat(short_name(name, rank),
-                         " called recv(",
-                         text(wanted),
-                         ") from ",
-                         name(recv.peer),
-                         ", whose next message is ",
-                         text(sent),
-                         ": messages of a pair must be received in the order they were sent, with "
-                         "the same dtype, length and tag"));
+  throw CommError(
+      CommError::Reason::kMismatch,
+      recv.peer,
+      concat("{} called recv({}) from {}, whose next message is {}: messages of a pair must be "
+             "received in the order they were sent, with the same dtype, length and tag",
+             {short_name(name, rank), text(wanted), name(recv.peer), text(sent)}));
 }
 
 std::int64_t sum_before(const std::int64_t* counts, int rank) {

@@ -31,33 +31,21 @@ FileDescriptor open_private(const FileDescriptor& parent,
   if (!folder.valid()) {
     const bool is_other = errno == ELOOP || errno == ENOTDIR;
     throw Error(
-        concat("expected a folder of this user at ",
-               path,
-               ", found ",
-               is_other ? "a link or something else that is not a folder" : errno_text(errno),
-               "; ",
-               kElsewhere));
+        concat("expected a folder of this user at {}, found {}; {}",
+               {path,
+                is_other ? "a link or something else that is not a folder" : errno_text(errno),
+                kElsewhere}));
   }
   struct stat status {};
   if (fstat(folder.get(), &status) != 0 || status.st_uid != geteuid()) {
-    throw Error(concat("expected a folder of user ",
-                       geteuid(),
-                       " at ",
-                       path,
-                       ", found one of user ",
-                       status.st_uid,
-                       "; ",
-                       kElsewhere));
+    throw Error(concat("expected a folder of user {} at {}, found one of user {}; {}",
+                       {geteuid(), path, status.st_uid, kElsewhere}));
   }
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    throw Error(concat("expected a folder that only user ",
-                       geteuid(),
-                       " can write at ",
-                       path,
-                       ", found one that others can: chmod go-w ",
-                       path,
-                       ", or ",
-                       kElsewhere));
+    throw Error(
+        concat("expected a folder that only user {} can write at {}, found one that others can: "
+               "chmod go-w {}, or {}",
+               {geteuid(), path, path, kElsewhere}));
   }
   return folder;
 }

@@ -76,14 +76,13 @@ void OperationQueue::check(Goal& goal, const Deadline& deadline, bool look_at_an
     const std::string names = listed(missing, [&](int peer) { return backend_->name(peer); });
     fail(CommError(CommError::Reason::kTimeout,
                    missing.empty() ? -1 : missing.front(),
-                   concat("waited ",
-                          deadline.elapsed_seconds(),
-                          " s for ",
-                          names.empty() ? "its peers" : names,
-                          backend_->one_machine()
-                              ? ""
-                              : ": stopped, busy elsewhere, or cut off from the network; trireme "
-                                "doctor shows which, --timeout allows more")),
+                   concat("waited {} s for {}{}",
+                          {deadline.elapsed_seconds(),
+                           names.empty() ? "its peers" : names,
+                           backend_->one_machine()
+                               ? ""
+                               : ": stopped, busy elsewhere, or cut off from the network; trireme "
+                                 "doctor shows which, --timeout allows more"})),
          goal.stuck());
   }
 }

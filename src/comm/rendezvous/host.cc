@@ -72,10 +72,9 @@ class Host {
     auto link = door_.accept();
     if (!link) {
       if (pause_.failed(errno)) {
-        warn(concat(policy_.role(),
-                    " has no file descriptors left for those who join (",
-                    errno_text(errno),
-                    "): raise the limit (ulimit -n)"));
+        warn(concat(
+            "{} has no file descriptors left for those who join ({}): raise the limit (ulimit -n)",
+            {policy_.role(), errno_text(errno)}));
       }
       return false;
     }
@@ -105,10 +104,8 @@ class Host {
       return talk.challenged ? judge(talk, std::move(*message)) : challenge(talk, message->bytes);
     }
     if (!talk.link->open() && talk.challenged) {
-      remark(concat(policy_.stranger(),
-                    " (",
-                    talk.link->peer(),
-                    ") broke off before it proved that it knows the job's token"));
+      remark(concat("{} ({}) broke off before it proved that it knows the job's token",
+                    {policy_.stranger(), talk.link->peer()}));
     }
     const bool is_crowded = talks_.size() >= kMostStrangers;
     return talk.link->open() && !talk.patience.passed() &&
@@ -135,15 +132,13 @@ class Host {
     HostPolicy::Judgement judgement = policy_.judge(message, gathering_);
     // First: what is left over may differ in everything else too.
     if (talk.side.epoch() != pass_.epoch) {
-      judgement.objection = concat("it belongs to attempt ",
-                                   talk.side.epoch(),
-                                   " at this job and ",
-                                   policy_.role(),
-                                   " to attempt ",
-                                   pass_.epoch,
-                                   " (TRIREME_EPOCH), so ",
-                                   talk.side.epoch() < pass_.epoch ? "it" : policy_.role(),
-                                   " is left over from an earlier one: end that process");
+      judgement.objection = concat(
+          "it belongs to attempt {} at this job and {} to attempt {} (TRIREME_EPOCH), so {} is "
+          "left over from an earlier one: end that process",
+          {talk.side.epoch(),
+           policy_.role(),
+           pass_.epoch,
+           talk.side.epoch() < pass_.epoch ? "it" : policy_.role()});
     }
     if (judgement.objection) {
       const std::string text =

@@ -20,15 +20,10 @@ class Joiner {
       return nullptr;
     }
     if (const auto why = link->objection()) {
-      policy_.refused(concat(policy_.self(),
-                             " found ",
-                             link->peer(),
-                             " in place of ",
-                             policy_.host(),
-                             ": ",
-                             *why,
-                             ": give the job another name (TRIREME_JOB)"),
-                      true);
+      policy_.refused(
+          concat("{} found {} in place of {}: {}: give the job another name (TRIREME_JOB)",
+                 {policy_.self(), link->peer(), policy_.host(), *why}),
+          true);
     }
     JoiningSide side(pass_);
     link->send(side.greeting());
@@ -56,12 +51,9 @@ class Joiner {
       policy_.refused(not_the_host(), false);
     }
     if (!verdict->genuine) {
-      policy_.refused(concat(policy_.self(),
-                             " does not trust what listens at ",
-                             policy_.place(),
-                             " as ",
-                             policy_.host(),
-                             ": it does not know the token of this job (TRIREME_TOKEN)"),
+      policy_.refused(concat("{} does not trust what listens at {} as {}: it does not know the "
+                             "token of this job (TRIREME_TOKEN)",
+                             {policy_.self(), policy_.place(), policy_.host()}),
                       true);
     }
     link->trust(side.keys());
@@ -84,11 +76,8 @@ class Joiner {
     }
     const auto verdict = side.read_verdict(message->bytes);
     if (verdict && !verdict->admitted && !verdict->genuine) {
-      policy_.refused(concat(policy_.self(),
-                             " was refused by what listens at ",
-                             policy_.place(),
-                             ": ",
-                             verdict->message),
+      policy_.refused(concat("{} was refused by what listens at {}: {}",
+                             {policy_.self(), policy_.place(), verdict->message}),
                       false);
     }
     if (verdict && !verdict->admitted) {
@@ -98,11 +87,8 @@ class Joiner {
   }
 
   std::string not_the_host() const {
-    return concat("what listens at ",
-                  policy_.place(),
-                  " is not ",
-                  policy_.host(),
-                  ", or is one of another version of Trireme");
+    return concat("what listens at {} is not {}, or is one of another version of Trireme",
+                  {policy_.place(), policy_.host()});
   }
 
   JoinerPolicy& policy_;

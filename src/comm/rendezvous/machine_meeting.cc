@@ -41,12 +41,10 @@ std::unique_ptr<UnixDoor> open_door(const MachineMeetingOptions& options,
     }
     throw CommError(CommError::Reason::kRefused,
                     0,
-                    concat("rank 0 (",
-                           own,
-                           ") cannot open the rendezvous of this job: ",
-                           other ? other->peer() : "another process",
-                           " is already rank 0 of it; start rank 0 once, end the one that is left "
-                           "over, or give the new job another name (TRIREME_JOB)"));
+                    concat("rank 0 ({}) cannot open the rendezvous of this job: {} is already rank "
+                           "0 of it; start rank 0 once, end the one that is left over, or give the "
+                           "new job another name (TRIREME_JOB)",
+                           {own, other ? other->peer() : "another process"}));
   }
 }
 

@@ -117,53 +117,37 @@ std::optional<Member> unpack_member(const std::string& bytes) {
 
 std::optional<std::string> objection(const Member& host, const Member& member) {
   if (member.library != host.library) {
-    return concat("it uses Trireme ",
-                  member.library,
-                  " and rank 0 uses ",
-                  host.library,
-                  ": build both with the same version");
+    return concat("it uses Trireme {} and rank 0 uses {}: build both with the same version",
+                  {member.library, host.library});
   }
   if (member.program != host.program) {
-    return concat("it runs program version \"",
-                  member.program,
-                  "\" (",
-                  member.path,
-                  ") and rank 0 runs \"",
-                  host.program,
-                  "\" (",
-                  host.path,
-                  "): start the same build everywhere, or set TRIREME_PROGRAM_VERSION to the same "
-                  "value if different builds may work together");
+    return concat(
+        "it runs program version \"{}\" ({}) and rank 0 runs \"{}\" ({}): start the same build "
+        "everywhere, or set TRIREME_PROGRAM_VERSION to the same value if different builds may work "
+        "together",
+        {member.program, member.path, host.program, host.path});
   }
   if (member.size != host.size) {
-    return concat("it was started for a world of ",
-                  member.size,
-                  " ranks and rank 0 for one of ",
-                  host.size,
-                  ": give every process the same world size");
+    return concat(
+        "it was started for a world of {} ranks and rank 0 for one of {}: give every process the "
+        "same world size",
+        {member.size, host.size});
   }
   if (member.sum_group != host.sum_group) {
-    return concat("it was told to sum groups of ",
-                  member.sum_group,
-                  " ranks first and rank 0 groups of ",
-                  host.sum_group,
-                  ": give the same --sum-group (TRIREME_SUM_GROUP) on every machine");
+    return concat(
+        "it was told to sum groups of {} ranks first and rank 0 groups of {}: give the same "
+        "--sum-group (TRIREME_SUM_GROUP) on every machine",
+        {member.sum_group, host.sum_group});
   }
   if (member.algorithm != host.algorithm) {
-    return concat("it was told the algorithm \"",
-                  member.algorithm,
-                  "\" and rank 0 \"",
-                  host.algorithm,
-                  "\": give the same --algorithm (TRIREME_ALGORITHM) on every machine");
+    return concat(
+        "it was told the algorithm \"{}\" and rank 0 \"{}\": give the same --algorithm "
+        "(TRIREME_ALGORITHM) on every machine",
+        {member.algorithm, host.algorithm});
   }
   if (member.rank <= 0 || member.rank >= host.size) {
-    return concat("rank ",
-                  member.rank,
-                  " is outside the world of ",
-                  host.size,
-                  " ranks of rank 0 (pid ",
-                  host.pid,
-                  ")");
+    return concat("rank {} is outside the world of {} ranks of rank 0 (pid {})",
+                  {member.rank, host.size, host.pid});
   }
   return std::nullopt;
 }
@@ -194,18 +178,9 @@ void number_machines(std::vector<Member>& members) {
     const int expected = next;
     next = next + 1 == member.local_size ? 0 : next + 1;
     TRIREME_CHECK(member.local_rank == expected && member.local_rank < member.local_size,
-                  "rank ",
-                  member.rank,
-                  " on ",
-                  member.host,
-                  " is local rank ",
-                  member.local_rank,
-                  " of ",
-                  member.local_size,
-                  ", expected local rank ",
-                  expected,
-                  ": the ranks of a machine must be consecutive (mpirun --map-by slot, srun "
-                  "--distribution=block)");
+                  "rank {} on {} is local rank {} of {}, expected local rank {}: the ranks of a "
+                  "machine must be consecutive (mpirun --map-by slot, srun --distribution=block)",
+                  {member.rank, member.host, member.local_rank, member.local_size, expected});
   }
 }
 

@@ -66,29 +66,16 @@ std::string reason_not_to_listen(const MeetingPlace& place,
   const std::string where = concat("machine 0 cannot listen at ", place.text(), ": ");
   switch (error) {
     case EADDRINUSE:
-      return concat(where,
-                    "port ",
-                    place.port,
-                    " of ",
-                    address.text(),
-                    " is in use: choose another port for ",
-                    place.source,
-                    ", on every machine");
+      return concat("{}port {} of {} is in use: choose another port for {}, on every machine",
+                    {where, place.port, address.text(), place.source});
     case EADDRNOTAVAIL:
       return concat(
-          where,
-          "the address ",
-          address.text(),
-          " does not belong to this machine: ",
-          place.source,
-          " is an address of machine 0; give one that \"ip address\" shows here, or start "
-          "--node-rank 0 there");
+          "{}the address {} does not belong to this machine: {} is an address of machine 0; give "
+          "one that \"ip address\" shows here, or start --node-rank 0 there",
+          {where, address.text(), place.source});
     case EACCES:
-      return concat(where,
-                    "port ",
-                    place.port,
-                    " needs privileges: choose a port of 1024 or above for ",
-                    place.source);
+      return concat("{}port {} needs privileges: choose a port of 1024 or above for {}",
+                    {where, place.port, place.source});
     default:
       return concat(where, errno_text(error));
   }
@@ -112,11 +99,9 @@ MeetingPlace parse_meeting_place(const std::string& text, const std::string& sou
   const auto port =
       colon == std::string::npos ? std::nullopt : parse_integer(text.substr(colon + 1));
   TRIREME_CHECK(!host.empty() && port && *port >= 1 && *port <= 65535,
-                source,
-                ": expected HOST:PORT with a port from 1 to 65535, an IPv6 address in "
-                "brackets ([::1]:29500), found \"",
-                text,
-                "\"");
+                "{}: expected HOST:PORT with a port from 1 to 65535, an IPv6 address in brackets "
+                "([::1]:29500), found \"{}\"",
+                {source, text});
   return {host, static_cast<int>(*port), source};
 }
 
@@ -151,16 +136,13 @@ std::vector<SocketAddress> resolve(const MeetingPlace& place) {
   const int error =
       getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &found);
   TRIREME_CHECK(error == 0,
-                place.source,
-                " ",
-                place.text(),
-                ": the name \"",
-                place.host,
-                "\" does not resolve on this machine: ",
-                error == EAI_SYSTEM ? errno_text(errno) : gai_strerror(error),
-                "; check its spelling (getent hosts ",
-                place.host,
-                "), or give machine 0's numeric address");
+                "{} {}: the name \"{}\" does not resolve on this machine: {}; check its spelling "
+                "(getent hosts {}), or give machine 0's numeric address",
+                {place.source,
+                 place.text(),
+                 place.host,
+                 error == EAI_SYSTEM ? errno_text(errno) : gai_strerror(error),
+                 place.host});
   std::vector<SocketAddress> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
     SocketAddress address;
@@ -193,10 +175,8 @@ FileDescriptor listen_beside(const FileDescriptor& listener) {
   FileDescriptor result;
   const int error = try_to_listen(address, &result);
   TRIREME_CHECK(error == 0,
-                "no port is left at ",
-                address.text(),
-                " for the ranks to meet: ",
-                errno_text(error));
+                "no port is left at {} for the ranks to meet: {}",
+                {address.text(), errno_text(error)});
   return result;
 }
 

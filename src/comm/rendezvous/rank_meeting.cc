@@ -27,13 +27,8 @@ HostPolicy::Judgement RankHost::judge(const Message& said, const Gathering& gath
   }
   if (!judgement.objection && gathering.guests[index(member->rank)].link) {
     const auto holder = unpack_member(gathering.guests[index(member->rank)].said.bytes);
-    judgement.objection = concat("rank ",
-                                 member->rank,
-                                 " is already taken by pid ",
-                                 holder->pid,
-                                 " on ",
-                                 holder->host,
-                                 ": start every rank once");
+    judgement.objection = concat("rank {} is already taken by pid {} on {}: start every rank once",
+                                 {member->rank, holder->pid, holder->host});
   }
   return judgement;
 }
@@ -55,19 +50,14 @@ void RankHost::give_up(Gathering& gathering) {
   }
   throw CommError(CommError::Reason::kRendezvousTimeout,
                   gathering.first_missing(),
-                  concat("rendezvous timed out after ",
-                         gathering.deadline.elapsed_seconds(),
-                         " s: ",
-                         gathering.count(),
-                         " of ",
-                         options_.self.size,
-                         " ranks ",
-                         options_.reached,
-                         ", missing: ",
-                         gathering.missing(),
-                         "; ",
-                         options_.hint,
-                         gathering.remarks_text()));
+                  concat("rendezvous timed out after {} s: {} of {} ranks {}, missing: {}; {}{}",
+                         {gathering.deadline.elapsed_seconds(),
+                          gathering.count(),
+                          options_.self.size,
+                          options_.reached,
+                          gathering.missing(),
+                          options_.hint,
+                          gathering.remarks_text()}));
 }
 
 void RankJoiner::refused(const std::string& text, bool genuine) const {
@@ -81,18 +71,11 @@ void RankJoiner::refused(const std::string& text, bool genuine) const {
 }
 
 void RankJoiner::timed_out(const std::string& trouble) {
-  throw CommError(CommError::Reason::kRendezvousTimeout,
-                  0,
-                  concat("rendezvous timed out after ",
-                         deadline_.elapsed_seconds(),
-                         " s: ",
-                         self_.full_name(),
-                         " found no rank 0 at ",
-                         place(),
-                         " (",
-                         trouble,
-                         "); ",
-                         hint()));
+  throw CommError(
+      CommError::Reason::kRendezvousTimeout,
+      0,
+      concat("rendezvous timed out after {} s: {} found no rank 0 at {} ({}); {}",
+             {deadline_.elapsed_seconds(), self_.full_name(), place(), trouble, hint()}));
 }
 
 }  // namespace trireme::detail

@@ -28,9 +28,8 @@ sockaddr_un abstract_address(const std::string& name, socklen_t* length) {
 FileDescriptor new_socket() {
   FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   TRIREME_CHECK(fd.valid(),
-                "a Unix socket could not be created: ",
-                errno_text(errno),
-                "; check the limit on open files (ulimit -n)");
+                "a Unix socket could not be created: {}; check the limit on open files (ulimit -n)",
+                {errno_text(errno)});
   return fd;
 }
 
@@ -166,10 +165,8 @@ std::unique_ptr<UnixDoor> UnixDoor::open(const std::string& name) {
     return nullptr;
   }
   TRIREME_CHECK(::listen(fd.get(), 4096) == 0,
-                "rank 0 cannot listen on the Unix socket @",
-                name,
-                ": ",
-                errno_text(errno));
+                "rank 0 cannot listen on the Unix socket @{}: {}",
+                {name, errno_text(errno)});
   return std::unique_ptr<UnixDoor>(new UnixDoor(std::move(fd)));
 }
 

@@ -154,13 +154,9 @@ bool Endpoint::are_undisturbed(const std::vector<int>& peers) const {
 CommError Endpoint::unreadable(int peer, int error) const {
   return {CommError::Reason::kAborted,
           peer,
-          concat("the memory that ",
-                 name(peer),
-                 " contributes could not be read (process_vm_readv: ",
-                 errno_text(error),
-                 "): it must be readable memory, and stay until wait() has returned; ",
-                 kEnvKernelCopy,
-                 "=off does without")};
+          concat("the memory that {} contributes could not be read (process_vm_readv: {}): it must "
+                 "be readable memory, and stay until wait() has returned; {}=off does without",
+                 {name(peer), errno_text(error), kEnvKernelCopy})};
 }
 
 std::string Endpoint::plain_name(int peer) const {
@@ -221,13 +217,9 @@ std::byte* Endpoint::resolve(int peer, std::uint32_t id, std::uint64_t offset) c
   const std::lock_guard lock(buffers_mutex_);
   const auto found = buffers_.find(id);
   TRIREME_CHECK(found != buffers_.end(),
-                "rank ",
-                rank(),
-                " has dropped shared buffer #",
-                id,
-                ", which ",
-                name(peer),
-                " still uses: keep a SharedBuffer until every operation on it is finished");
+                "rank {} has dropped shared buffer #{}, which {} still uses: keep a SharedBuffer "
+                "until every operation on it is finished",
+                {rank(), id, name(peer)});
   return found->second.mapping->data() + index(peer) * found->second.stride + offset;
 }
 

@@ -141,15 +141,12 @@ KernelCopyReport try_kernel_copy(const std::vector<MemoryProbe>& probes,
     }
     const bool same_namespace = theirs.pid_namespace == mine.pid_namespace;
     copy_text(report.why_not,
-              concat("rank ",
-                     world_ranks[index(rank)],
-                     " cannot read the memory of rank ",
-                     world_ranks[peer],
-                     " (process_vm_readv, pid ",
-                     theirs.pid,
-                     "): ",
-                     error != 0 ? errno_text(error) : "that pid is another process here",
-                     same_namespace ? "" : "; they are in different process namespaces"));
+              concat("rank {} cannot read the memory of rank {} (process_vm_readv, pid {}): {}{}",
+                     {world_ranks[index(rank)],
+                      world_ranks[peer],
+                      theirs.pid,
+                      error != 0 ? errno_text(error) : "that pid is another process here",
+                      same_namespace ? "" : "; they are in different process namespaces"}));
     copy_text(report.remedy, remedy_for(error, same_namespace));
     return report;
   }

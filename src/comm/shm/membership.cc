@@ -206,10 +206,8 @@ class Guest {
   [[noreturn]] void blame_own_limit(const std::string& what) const {
     throw CommError(CommError::Reason::kAborted,
                     meeting_.self.rank,
-                    concat(meeting_.self.full_name(),
-                           " has too few open files left for ",
-                           what,
-                           ": raise the limit (ulimit -n)"));
+                    concat("{} has too few open files left for {}: raise the limit (ulimit -n)",
+                           {meeting_.self.full_name(), what}));
   }
 
   const MembershipOptions& options_;

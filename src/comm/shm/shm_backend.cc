@@ -273,9 +273,8 @@ class ShmBackend final : public Backend {
     const bool came =
         endpoint_->links().front()->receive(&notice, sizeof(notice), &fds, Deadline(timeout_));
     TRIREME_ASSERT(came && notice.id == last_buffer_,
-                   "the descriptor of shared buffer #",
-                   last_buffer_,
-                   " did not arrive");
+                   "the descriptor of shared buffer #{} did not arrive",
+                   {last_buffer_});
     if (notice.created == 0) {
       return;
     }

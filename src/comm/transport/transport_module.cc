@@ -23,9 +23,8 @@ std::string kind_of(const std::string& launcher) {
   TRIREME_CHECK(
       launcher.starts_with("mpirun") || launcher.starts_with("mpiexec") || launcher == "srun",
       "the backend mpi is for programs started by mpirun, mpiexec or srun, but this one was "
-      "started by ",
-      launcher == "none" ? "none of them" : launcher,
-      ": start it with one of them, or use another backend (TRIREME_BACKEND)");
+      "started by {}: start it with one of them, or use another backend (TRIREME_BACKEND)",
+      {launcher == "none" ? "none of them" : launcher});
   return launcher == "mpiexec (MPICH)" ? "mpich" : "openmpi";
 }
 

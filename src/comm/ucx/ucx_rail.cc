@@ -54,9 +54,8 @@ UcxRail::UcxRail(const std::string& interface, bool only_tcp, int rank, int rank
   check(ucp_config_read(nullptr, nullptr, &config), "its settings could not be read");
   if (!interface.empty()) {
     TRIREME_CHECK(ucp_config_modify(config, "NET_DEVICES", interface.c_str()) == UCS_OK,
-                  "UCX does not accept interface \"",
-                  interface,
-                  "\"");
+                  "UCX does not accept interface \"{}\"",
+                  {interface});
   }
   if (only_tcp) {
     set_default(config, "TLS", "tcp");
@@ -94,14 +93,11 @@ UcxRail::~UcxRail() {
 
 void UcxRail::check(ucs_status_t status, const std::string& what) const {
   TRIREME_CHECK(status == UCS_OK,
-                "UCX on ",
-                interface_.empty() ? "the interfaces it chose" : concat("interface ", interface_),
-                ": ",
-                what,
-                ": ",
-                ucx_status_text(status),
-                "; check that the interface exists and is up (ip address), and UCX's own "
-                "variables (UCX_TLS, UCX_NET_DEVICES)");
+                "UCX on {}: {}: {}; check that the interface exists and is up (ip address), and "
+                "UCX's own variables (UCX_TLS, UCX_NET_DEVICES)",
+                {interface_.empty() ? "the interfaces it chose" : concat("interface ", interface_),
+                 what,
+                 ucx_status_text(status)});
 }
 
 void UcxRail::connect(const std::vector<std::string>& addresses, bool in_pieces) {

@@ -73,10 +73,8 @@ class UcxTransport final : public Transport {
   UcxTransport(const UcxOptions& options, const ExchangeBytes& exchange)
       : options_(options), losses_(static_cast<std::size_t>(options.size)) {
     TRIREME_CHECK(options.interfaces.size() <= kMostRails,
-                  "at most ",
-                  kMostRails,
-                  " interfaces can be used at once, found ",
-                  options.interfaces.size());
+                  "at most {} interfaces can be used at once, found {}",
+                  {kMostRails, options.interfaces.size()});
     for (const std::string& interface :
          options.interfaces.empty() ? std::vector<std::string>{""} : options.interfaces) {
       rails_.push_back(std::make_unique<UcxRail>(
@@ -202,15 +200,9 @@ class UcxTransport final : public Transport {
     for (std::size_t rank = 0; rank < everyone.size(); ++rank) {
       auto parts = unpack(everyone[rank]);
       TRIREME_CHECK(parts.size() == rails_.size(),
-                    "rank ",
-                    rank,
-                    " uses ",
-                    parts.size(),
-                    " interfaces and rank ",
-                    options_.rank,
-                    " uses ",
-                    rails_.size(),
-                    ": give every rank the same number (--interfaces)");
+                    "rank {} uses {} interfaces and rank {} uses {}: give every rank the same "
+                    "number (--interfaces)",
+                    {rank, parts.size(), options_.rank, rails_.size()});
       for (std::size_t rail = 0; rail < parts.size(); ++rail) {
         any_for_tcp |= parts[rail].is_for_tcp;
         addresses[rail].push_back(std::move(parts[rail].address));

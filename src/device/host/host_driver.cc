@@ -20,12 +20,9 @@ class HostDriver final : public Driver {
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
       throw MemoryError(
-          detail::concat("memory of ",
-                         bytes,
-                         " bytes was requested and refused: ",
-                         detail::errno_text(errno),
-                         ": free memory, raise the limit (ulimit -v), or use a higher "
-                         "ZeRO stage or more ranks"));
+          detail::concat("memory of {} bytes was requested and refused: {}: free memory, raise the "
+                         "limit (ulimit -v), or use a higher ZeRO stage or more ranks",
+                         {bytes, detail::errno_text(errno)}));
     }
     madvise(data, bytes, MADV_HUGEPAGE);
     return static_cast<std::byte*>(data);

@@ -38,10 +38,8 @@ void convert(const Span& to, const ConstSpan& from) {
     return;
   }
   TRIREME_ASSERT(from.dtype() == Dtype::kFloat32 && is_half(to.dtype()),
-                 "a copy cannot make ",
-                 dtype_name(to.dtype()),
-                 " of ",
-                 dtype_name(from.dtype()));
+                 "a copy cannot make {} of {}",
+                 {dtype_name(to.dtype()), dtype_name(from.dtype())});
   round_floats(
       to.dtype(), reinterpret_cast<const float*>(from.bytes()), to.bytes(), count_of(from));
 }
@@ -70,11 +68,8 @@ void HostStream::copy(const Span& to, const ConstSpan& from, NotFinite* not_fini
   check_here(to);
   check_here(from);
   TRIREME_ASSERT(to.numel() == from.numel(),
-                 "a copy of ",
-                 from.numel(),
-                 " elements has ",
-                 to.numel(),
-                 " to go to");
+                 "a copy of {} elements has {} to go to",
+                 {from.numel(), to.numel()});
   const bool looks = not_finite != nullptr && is_float(from.dtype());
   const bool moves = to.bytes() != from.bytes();
   if (from.numel() == 0) {

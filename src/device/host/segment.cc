@@ -74,11 +74,9 @@ FileDescriptor create_memory(std::size_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       bytes > limit.rlim_cur) {
-    throw MemoryError(concat("shared memory of ",
-                             mebibytes(bytes),
-                             " is above the file size limit of ",
-                             mebibytes(limit.rlim_cur),
-                             " (ulimit -f): raise the limit"));
+    throw MemoryError(concat(
+        "shared memory of {} is above the file size limit of {} (ulimit -f): raise the limit",
+        {mebibytes(bytes), mebibytes(limit.rlim_cur)}));
   }
   FileDescriptor fd(memfd_create("trireme", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) {
@@ -98,12 +96,10 @@ void check_available(std::size_t bytes) {
   // In a control group with a limit the kernel would kill a process of ours rather than refuse.
   const std::uint64_t available = available_memory_bytes();
   if (bytes > available) {
-    throw MemoryError(concat("shared memory of ",
-                             mebibytes(bytes),
-                             " was requested, but only ",
-                             mebibytes(available),
-                             " are available to this process: free memory, raise the container's "
-                             "limit, or ask for less"));
+    throw MemoryError(
+        concat("shared memory of {} was requested, but only {} are available to this process: free "
+               "memory, raise the container's limit, or ask for less",
+               {mebibytes(bytes), mebibytes(available)}));
   }
 }
 
@@ -118,13 +114,10 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes) {
               FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
               static_cast<off_t>(offset),
               static_cast<off_t>(bytes));
-    throw MemoryError(concat("shared memory of ",
-                             mebibytes(bytes),
-                             " could not be reserved: ",
-                             errno_text(error),
-                             "; ",
-                             mebibytes(available_memory_bytes()),
-                             " are available to this process: free memory or ask for less"));
+    throw MemoryError(
+        concat("shared memory of {} could not be reserved: {}; {} are available to this process: "
+               "free memory or ask for less",
+               {mebibytes(bytes), errno_text(error), mebibytes(available_memory_bytes())}));
   }
 }
 
@@ -139,11 +132,10 @@ std::shared_ptr<Segment> Segment::map(const FileDescriptor& fd, std::size_t byte
   if (data == MAP_FAILED) {
     const int error = errno;
     live.by_inode.erase(key);
-    throw MemoryError(concat("shared memory of ",
-                             mebibytes(bytes),
-                             " could not be mapped: ",
-                             errno_text(error),
-                             "; the limit on address space (ulimit -v) may be too low"));
+    throw MemoryError(
+        concat("shared memory of {} could not be mapped: {}; the limit on address space (ulimit "
+               "-v) may be too low",
+               {mebibytes(bytes), errno_text(error)}));
   }
   // Fewer page faults and TLB misses where the machine allows huge pages for shared memory.
   madvise(data, bytes, MADV_HUGEPAGE);
@@ -172,11 +164,10 @@ const std::byte* Segment::read_only() {
     // mapping of shared pages can be asked for a second time.
     void* data = mremap(data_, 0, bytes_, MREMAP_MAYMOVE);
     if (data == MAP_FAILED || mprotect(data, bytes_, PROT_READ) != 0) {
-      throw MemoryError(concat("shared memory of ",
-                               mebibytes(bytes_),
-                               " could not be mapped a second time: ",
-                               errno_text(errno),
-                               "; the limit on address space (ulimit -v) may be too low"));
+      throw MemoryError(
+          concat("shared memory of {} could not be mapped a second time: {}; the limit on address "
+                 "space (ulimit -v) may be too low",
+                 {mebibytes(bytes_), errno_text(errno)}));
     }
     madvise(data, bytes_, MADV_HUGEPAGE);
     read_only_ = static_cast<std::byte*>(data);

@@ -184,11 +184,10 @@ const Definition<LambOptions>& definition_of<LambOptions>() {
           [](const O& o) {
             // Beyond it the direction has no bound that holds for all steps, and its norm no exact
             // sum.
-            TRIREME_CHECK(o.beta1 * o.beta1 <= o.beta2,
-                          "lamb: beta1^2 must not be larger than beta2, found beta1 ",
-                          o.beta1,
-                          " and beta2 ",
-                          o.beta2);
+            TRIREME_CHECK(
+                o.beta1 * o.beta1 <= o.beta2,
+                "lamb: beta1^2 must not be larger than beta2, found beta1 {} and beta2 {}",
+                {o.beta1, o.beta2});
           },
       .passes = [](const O& o) -> std::vector<OptimizerPass> {
         return {{.combine = OptimizerPass::Combine::kLargest,

@@ -120,20 +120,18 @@ const Definition<MuonOptions>& definition_of<MuonOptions>() {
       .states =
           [](const O&, const ParameterInfo& parameter) {
             TRIREME_CHECK(parameter.sizes.size() == 2,
-                          "muon is for matrices, but parameter ",
-                          parameter.name,
-                          " has ",
-                          parameter.sizes.size(),
-                          parameter.sizes.size() == 1 ? " dimension" : " dimensions",
-                          ": give it another rule (ParameterGroups)");
+                          "muon is for matrices, but parameter {} has {}{}: give it another rule "
+                          "(ParameterGroups)",
+                          {parameter.name,
+                           parameter.sizes.size(),
+                           parameter.sizes.size() == 1 ? " dimension" : " dimensions"});
             return std::vector<OptimizerState>{"momentum_buffer"};
           },
       .update =
           [](const O& o, const auto& slice, const auto& transform, double lr) {
             TRIREME_CHECK(slice.whole != nullptr && slice.numel == slice.whole->info.numel(),
-                          "muon: expected a whole matrix, found ",
-                          slice.numel,
-                          " elements of one");
+                          "muon: expected a whole matrix, found {} elements of one",
+                          {slice.numel});
             slice.dtype == Dtype::kFloat64 ? update_muon<double>(o, slice, transform, lr)
                                            : update_muon<float>(o, slice, transform, lr);
           },

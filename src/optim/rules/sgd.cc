@@ -92,12 +92,10 @@ const Definition<SgdOptions>& definition_of<SgdOptions>() {
           },
       .check =
           [](const O& o) {
-            TRIREME_CHECK(
-                !o.nesterov || (o.momentum > 0 && o.dampening == 0),
-                "sgd: nesterov needs a momentum above 0 and no dampening, found momentum ",
-                o.momentum,
-                " and dampening ",
-                o.dampening);
+            TRIREME_CHECK(!o.nesterov || (o.momentum > 0 && o.dampening == 0),
+                          "sgd: nesterov needs a momentum above 0 and no dampening, found momentum "
+                          "{} and dampening {}",
+                          {o.momentum, o.dampening});
           }};
   return definition;
 }

@@ -57,10 +57,9 @@ class DataParallelCore {
             return;
           }
           TRIREME_CHECK(state_ == State::kBackward,
-                        "parameter ",
-                        plan_.parameters[parameter].name,
-                        " got a gradient outside of DataParallel::backward(): call it instead of "
-                        "loss.backward()");
+                        "parameter {} got a gradient outside of DataParallel::backward(): call it "
+                        "instead of loss.backward()",
+                        {plan_.parameters[parameter].name});
           gradients_->add(parameter, gradient);
         });
   }
@@ -70,17 +69,13 @@ class DataParallelCore {
                   "backward() needs a loss of one element that depends on the parameters");
     for (const Parameter& parameter : plan_.parameters) {
       TRIREME_CHECK(parameter.tensor.requires_grad() == parameter.trainable,
-                    "parameter ",
-                    parameter.name,
-                    parameter.trainable ? " was frozen" : " was unfrozen",
-                    " after DataParallel was built, which sums the gradients of those that were "
-                    "trainable then: build a new one");
-      TRIREME_CHECK(
-          !parameter.tensor.grad().defined(),
-          "parameter ",
-          parameter.name,
-          " still has the gradient of the last backward: call optimizer.zero_grad() before "
-          "each backward, or no_sync() to add several up");
+                    "parameter {}{} after DataParallel was built, which sums the gradients of "
+                    "those that were trainable then: build a new one",
+                    {parameter.name, parameter.trainable ? " was frozen" : " was unfrozen"});
+      TRIREME_CHECK(!parameter.tensor.grad().defined(),
+                    "parameter {} still has the gradient of the last backward: call "
+                    "optimizer.zero_grad() before each backward, or no_sync() to add several up",
+                    {parameter.name});
     }
     TRIREME_CHECK(state_ == State::kReady,
                   "a backward pass failed and left its sums half done: build a new one");

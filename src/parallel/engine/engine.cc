@@ -41,13 +41,8 @@ void EngineBase::backward(const at::Tensor& loss) {
       "backward() was called twice without step(): call step() after every micro-batch; it "
       "updates the parameters when the step's last one is done");
   TRIREME_CHECK(own > 0,
-                "rank ",
-                e.ranks->rank(),
-                " has no micro-batch in a step of ",
-                e.dealt.total(),
-                " on ",
-                e.ranks->size(),
-                " ranks: call step() alone");
+                "rank {} has no micro-batch in a step of {} on {} ranks: call step() alone",
+                {e.ranks->rank(), e.dealt.total(), e.ranks->size()});
   TRIREME_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
                 "backward() needs a loss of one element that depends on the parameters, found ",
                 !loss.defined()     ? "an undefined tensor"
@@ -154,19 +149,15 @@ void EngineBase::deal(const std::vector<std::int64_t>& micro_batches) {
     TRIREME_CHECK(count >= 0, "deal(): a rank cannot compute ", count, " micro-batches");
   }
   const MicroBatches dealt(micro_batches);
-  TRIREME_CHECK(micro_batches.size() == e.dealt.ranks() && dealt.total() > 0,
-                "deal() needs a number for each of the ",
-                e.dealt.ranks(),
-                " ranks, not all 0; found ",
-                micro_batches.size(),
-                " that add up to ",
-                dealt.total());
-  // Groups are of consecutive micro-batches, and of consecutive ranks: those must be the same.
   TRIREME_CHECK(
-      dealt.dealt_in_turn() || e.ranks->sum_group() == 1,
-      "deal(): with sum_group ",
-      e.ranks->sum_group(),
-      " micro-batches are dealt to the ranks in turn; leave it at 1 to deal them differently");
+      micro_batches.size() == e.dealt.ranks() && dealt.total() > 0,
+      "deal() needs a number for each of the {} ranks, not all 0; found {} that add up to {}",
+      {e.dealt.ranks(), micro_batches.size(), dealt.total()});
+  // Groups are of consecutive micro-batches, and of consecutive ranks: those must be the same.
+  TRIREME_CHECK(dealt.dealt_in_turn() || e.ranks->sum_group() == 1,
+                "deal(): with sum_group {} micro-batches are dealt to the ranks in turn; leave it "
+                "at 1 to deal them differently",
+                {e.ranks->sum_group()});
   const std::int64_t rounds = e.rounds_of(dealt);
   TRIREME_CHECK(rounds == 1 || !e.plan.ownership.by_machine(),
                 "deal(): with EngineOptions::shard_group every rank sums once in a step, found ",
@@ -205,12 +196,10 @@ at::Tensor EngineBase::grad(const std::string& name) {
   EngineParts& e = parts();
   e.check_alive();
   check_asks(e, "grad()");
-  TRIREME_CHECK(e.complete_here(),
-                "grad(): micro-batch ",
-                e.phase.done(),
-                " of ",
-                e.own_micro_batches(),
-                " is not the step's last one: the gradient is not complete");
+  TRIREME_CHECK(
+      e.complete_here(),
+      "grad(): micro-batch {} of {} is not the step's last one: the gradient is not complete",
+      {e.phase.done(), e.own_micro_batches()});
   const std::size_t parameter = e.unchanged->parameter_named(name);
   TRIREME_CHECK(
       e.plan.parameters[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");
@@ -225,9 +214,8 @@ at::Tensor EngineBase::average(const std::string& name) {
                 "average(): no moving average is kept: set EngineOptions::ema_decay");
   const std::size_t parameter = e.unchanged->parameter_named(name);
   TRIREME_CHECK(e.plan.parameters[parameter].trainable,
-                "parameter ",
-                name,
-                " is frozen: it has no moving average");
+                "parameter {} is frozen: it has no moving average",
+                {name});
   return e.optimizer->average(parameter);
 }
 

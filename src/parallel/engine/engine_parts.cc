@@ -68,10 +68,9 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
   check_shard_group();
   if (rule.takes_whole_parameters()) {
     TRIREME_CHECK(options.split != Split::kDimension && options.shares.empty(),
-                  "the optimizer ",
-                  rule.name(),
-                  " updates whole parameters: leave EngineOptions::split and shares as they are, "
-                  "or set Split::kLayer");
+                  "the optimizer {} updates whole parameters: leave EngineOptions::split and "
+                  "shares as they are, or set Split::kLayer",
+                  {rule.name()});
     options.split = Split::kLayer;  // where parameters are divided changes no bit
   }
   plan.complete(*model, options, *ranks, *owners);
@@ -95,11 +94,8 @@ void EngineParts::list_model() {
   }
   for (const Parameter& parameter : plan.parameters) {
     TRIREME_CHECK(is_float(parameter.dtype) || !parameter.trainable,
-                  "parameter ",
-                  parameter.name,
-                  " is ",
-                  dtype_name(parameter.dtype),
-                  ": only floating-point parameters have gradients");
+                  "parameter {} is {}: only floating-point parameters have gradients",
+                  {parameter.name, dtype_name(parameter.dtype)});
     if (parameter.trainable && parameter.dtype == Dtype::kFloat16 && !scaler) {
       scaler = std::make_unique<LossScaler>(options.loss_scale);
     }
@@ -131,19 +127,17 @@ void EngineParts::check_shard_group() {
   if (owners->size() == ranks->size()) {
     return;
   }
-  TRIREME_CHECK(
-      rounds_of(dealt) == 1,
-      "EngineOptions::shard_group: the ranks of a machine sum once in a step, this one has ",
-      rounds_of(dealt),
-      " rounds: use SumOrder::kLocalFirst, or as many micro-batches as ranks");
+  TRIREME_CHECK(rounds_of(dealt) == 1,
+                "EngineOptions::shard_group: the ranks of a machine sum once in a step, this one "
+                "has {} rounds: use SumOrder::kLocalFirst, or as many micro-batches as ranks",
+                {rounds_of(dealt)});
   TRIREME_CHECK(!options.gradient_hook,
                 "EngineOptions::shard_group: a gradient hook sums for all ranks; use kWorld");
   for (const Parameter& parameter : plan.parameters) {
     TRIREME_CHECK(parameter.numel == 0 || has_memory(parameter.tensor),
-                  "parameter ",
-                  parameter.name,
-                  " was built divided among the ranks: with EngineOptions::shard_group, build the "
-                  "model whole");
+                  "parameter {} was built divided among the ranks: with "
+                  "EngineOptions::shard_group, build the model whole",
+                  {parameter.name});
     broadcast_tensor(parameter.tensor, *ranks);
   }
 }
@@ -197,12 +191,10 @@ void EngineParts::receive(std::size_t parameter, const at::Tensor& gradient) {
   if (!here && anyone_in_backward()) {
     return;
   }
-  TRIREME_CHECK(
-      here,
-      "parameter ",
-      plan.parameters[parameter].name,
-      " got a gradient outside of engine.backward(): call engine.backward(loss) instead of "
-      "loss.backward()");
+  TRIREME_CHECK(here,
+                "parameter {} got a gradient outside of engine.backward(): call "
+                "engine.backward(loss) instead of loss.backward()",
+                {plan.parameters[parameter].name});
   MemoryLimit::check();  // between operators
   gradients->add(parameter, gradient);
 }
@@ -210,15 +202,9 @@ void EngineParts::receive(std::size_t parameter, const at::Tensor& gradient) {
 double EngineParts::checked_rate() const {
   const Rate now = rate();
   TRIREME_CHECK(std::isfinite(now.value()) && now.value() >= 0,
-                "the learning rate of step ",
-                steps + 1,
-                " is ",
-                now.value(),
-                ", a base of ",
-                now.base,
-                " times ",
-                now.factor,
-                " from EngineOptions::schedule: expected a number of 0 or more");
+                "the learning rate of step {} is {}, a base of {} times {} from "
+                "EngineOptions::schedule: expected a number of 0 or more",
+                {steps + 1, now.value(), now.base, now.factor});
   return now.value();
 }
 
@@ -232,13 +218,11 @@ void EngineParts::check_alive() const {
                 "a backward pass failed on rank ",
                 ranks->rank(),
                 " and left its step half done: call unwrap() and build a new engine");
-  TRIREME_CHECK(!phase.is(Phase::kUpdating),
-                "the update of step ",
-                steps + 1,
-                " failed on rank ",
-                ranks->rank(),
-                ": parameters, optimizer states and buffers may be half updated; call unwrap(), "
-                "build a new engine and load the last checkpoint");
+  TRIREME_CHECK(
+      !phase.is(Phase::kUpdating),
+      "the update of step {} failed on rank {}: parameters, optimizer states and buffers may be "
+      "half updated; call unwrap(), build a new engine and load the last checkpoint",
+      {steps + 1, ranks->rank()});
   TRIREME_CHECK(
       !phase.is(Phase::kHalfLoaded),
       "loading into this engine failed and left it half loaded: call unwrap() and build a "

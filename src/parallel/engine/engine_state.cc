@@ -62,11 +62,10 @@ struct Progress {
 };
 
 std::int64_t count_in(const Json& json, const std::string& name) {
-  TRIREME_CHECK(json.is_number_integer() && json.get<std::int64_t>() >= 0,
-                "restore(): expected what progress() returned, where ",
-                name,
-                " is a count of 0 or more, found ",
-                json.dump());
+  TRIREME_CHECK(
+      json.is_number_integer() && json.get<std::int64_t>() >= 0,
+      "restore(): expected what progress() returned, where {} is a count of 0 or more, found {}",
+      {name, json.dump()});
   return json.get<std::int64_t>();
 }
 
@@ -74,9 +73,8 @@ Progress parse_progress(const std::string& text) {
   Progress progress;
   try {
     TRIREME_CHECK(!json_too_deep_at(text),
-                  "restore(): expected what progress() returned, found JSON of more than ",
-                  kMostJsonLevels,
-                  " levels");
+                  "restore(): expected what progress() returned, found JSON of more than {} levels",
+                  {kMostJsonLevels});
     const Json json = Json::parse(text);
     progress.optimizer = json.at("optimizer").get<std::string>();
     progress.steps = count_in(json.at("steps"), "steps");
@@ -274,11 +272,9 @@ void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
   if (!progress.empty()) {
     const std::string saved = detail::parse_progress(progress).optimizer;
     TRIREME_CHECK(saved == e.optimizer->rules().optimizer().name(),
-                  "the state was saved with the optimizer ",
-                  saved,
-                  ", but this engine has ",
-                  e.optimizer->rules().optimizer().name(),
-                  ": use the same one, or load only the weights");
+                  "the state was saved with the optimizer {}, but this engine has {}: use the same "
+                  "one, or load only the weights",
+                  {saved, e.optimizer->rules().optimizer().name()});
   }
   const EngineState state = detail::state_of(e, /*saved=*/false);
   detail::Update update(e.plan, *e.memory);

@@ -54,11 +54,8 @@ void ModelMove::give_back() {
   if (!lost.empty()) {
     log(LogLevel::kError,
         concat("an engine could not be built, and these parameters of its model could not be given "
-               "back: ",
-               listed(lost),
-               " (",
-               why,
-               "): build the model again"));
+               "back: {} ({}): build the model again",
+               {listed(lost), why}));
   }
 }
 

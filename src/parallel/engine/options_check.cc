@@ -12,10 +12,9 @@ void check_options(const EngineOptions& options) {
                 options.zero);
   check_placement("EngineOptions::placement", options.placement, options.zero);
   TRIREME_CHECK(options.micro_batches >= 0 && options.accumulate >= 1,
-                "a step needs at least one micro-batch: EngineOptions::micro_batches is ",
-                options.micro_batches,
-                " and accumulate is ",
-                options.accumulate);
+                "a step needs at least one micro-batch: EngineOptions::micro_batches is {} and "
+                "accumulate is {}",
+                {options.micro_batches, options.accumulate});
   TRIREME_CHECK(
       options.micro_batches == 0 || options.accumulate == 1,
       "give EngineOptions::micro_batches (of all ranks) or accumulate (of each rank), not "
@@ -39,18 +38,13 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       concat(
           "sum_order ", static_cast<int>(o.sum_order), ", divisor ", static_cast<int>(o.divisor)),
       concat("precision ", static_cast<int>(o.precision), ", scale_loss ", o.scale_loss),
-      concat("loss_scale.initial ",
-             exact_text(scale.initial),
-             ", growth ",
-             exact_text(scale.growth),
-             ", backoff ",
-             exact_text(scale.backoff),
-             ", growth_interval ",
-             scale.growth_interval,
-             ", least ",
-             exact_text(scale.least),
-             ", most ",
-             exact_text(scale.most)),
+      concat("loss_scale.initial {}, growth {}, backoff {}, growth_interval {}, least {}, most {}",
+             {exact_text(scale.initial),
+              exact_text(scale.growth),
+              exact_text(scale.backoff),
+              scale.growth_interval,
+              exact_text(scale.least),
+              exact_text(scale.most)}),
       concat("clip_norm ", exact_text(o.clip_norm), ", clip_value ", exact_text(o.clip_value)),
       concat("ema_decay ", exact_text(o.ema_decay)),
       concat("check_gradients ", o.check_gradients),

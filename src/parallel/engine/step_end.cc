@@ -19,25 +19,20 @@ GradientError not_finite(const Agreement& agreement,
                          std::int64_t step) {
   return GradientError(
       agreement.bad_rank,
-      concat("the gradient of parameter ",
-             parameter,
-             " is not finite on rank ",
-             agreement.bad_rank,
-             " in step ",
-             step,
-             ": nothing was changed and the step's gradients are dropped; look at the data, the "
-             "loss and the learning rate, or clip (in C++, EngineOptions::check_gradients = false "
-             "goes on regardless)"));
+      concat(
+          "the gradient of parameter {} is not finite on rank {} in step {}: nothing was changed "
+          "and the step's gradients are dropped; look at the data, the loss and the learning rate, "
+          "or clip (in C++, EngineOptions::check_gradients = false goes on regardless)",
+          {parameter, agreement.bad_rank, step}));
 }
 
 // Of a sum whose terms are finite.
 GradientError norm_not_finite(std::int64_t step) {
-  return GradientError(
-      -1,
-      concat("the norm of the gradient is not finite in step ",
-             step,
-             ", although every micro-batch's gradient is: their sum overflows; nothing was "
-             "changed and the step's gradients are dropped"));
+  return GradientError(-1,
+                       concat("the norm of the gradient is not finite in step {}, although every "
+                              "micro-batch's gradient is: their sum overflows; nothing was changed "
+                              "and the step's gradients are dropped",
+                              {step}));
 }
 
 // Although the loss scale cannot become smaller.
@@ -46,36 +41,29 @@ GradientError overflow_at_least(const Agreement& agreement,
                                 std::int64_t step,
                                 const LossScaler& scaler) {
   const int rank = agreement.bad_rank;
-  return GradientError(rank,
-                       concat(rank < 0 ? std::string("the norm of the gradient")
-                                       : concat("the gradient of parameter ", parameter),
-                              " is not finite",
-                              rank < 0 ? "" : concat(" on rank ", rank),
-                              " in step ",
-                              step,
-                              " although the loss scale is at its least, ",
-                              scaler.scale(),
-                              ", after ",
-                              scaler.state().skipped,
-                              " skipped steps: the loss itself is not finite, or too large for "
-                              "float16; look at the data and the learning rate, clip, or use "
-                              "bfloat16"));
+  return GradientError(
+      rank,
+      concat("{} is not finite{} in step {} although the loss scale is at its least, {}, after {} "
+             "skipped steps: the loss itself is not finite, or too large for float16; look at the "
+             "data and the learning rate, clip, or use bfloat16",
+             {rank < 0 ? std::string("the norm of the gradient")
+                       : concat("the gradient of parameter ", parameter),
+              rank < 0 ? "" : concat(" on rank ", rank),
+              step,
+              scaler.scale(),
+              scaler.state().skipped}));
 }
 
 ConfigError different_rates(const Agreement& agreement, std::int64_t step) {
-  return ConfigError(concat("the learning rate differs between ranks in step ",
-                            step,
-                            ": rank ",
-                            agreement.lead,
-                            " has ",
-                            agreement.lead_rate,
-                            ", rank ",
-                            agreement.other_rate_rank,
-                            " has ",
-                            agreement.other_rate,
-                            ": call set_learning_rate() with the same value, and build engines "
-                            "with the same EngineOptions::schedule, on every rank; nothing was "
-                            "changed"));
+  return ConfigError(
+      concat("the learning rate differs between ranks in step {}: rank {} has {}, rank {} has {}: "
+             "call set_learning_rate() with the same value, and build engines with the same "
+             "EngineOptions::schedule, on every rank; nothing was changed",
+             {step,
+              agreement.lead,
+              agreement.lead_rate,
+              agreement.other_rate_rank,
+              agreement.other_rate}));
 }
 
 // Bounds of clip_grad_norm().
@@ -83,18 +71,11 @@ ConfigError different_bounds(double mine,
                              const ShardedOptimizer::Norm& all,
                              int rank,
                              std::int64_t step) {
-  return ConfigError(concat("clip_grad_norm: the bound differs between ranks in step ",
-                            step,
-                            ": rank ",
-                            rank,
-                            " has ",
-                            mine,
-                            ", the smallest is ",
-                            all.least_bound,
-                            " and the largest ",
-                            all.most_bound,
-                            ": give every rank the same; nothing was changed and the step's "
-                            "gradients are dropped"));
+  return ConfigError(
+      concat("clip_grad_norm: the bound differs between ranks in step {}: rank {} has {}, the "
+             "smallest is {} and the largest {}: give every rank the same; nothing was changed and "
+             "the step's gradients are dropped",
+             {step, rank, mine, all.least_bound, all.most_bound}));
 }
 
 }  // namespace

@@ -44,11 +44,8 @@ bool StepPhase::follows(Phase next, Phase now) {
 
 void StepPhase::enter(Phase next) {
   TRIREME_ASSERT(follows(next, now_),
-                 "an engine that is ",
-                 phase_name(now_),
-                 " cannot be ",
-                 phase_name(next),
-                 " next");
+                 "an engine that is {} cannot be {} next",
+                 {phase_name(now_), phase_name(next)});
   now_ = next;
   if (next == kBetweenSteps) {
     done_ = 0;

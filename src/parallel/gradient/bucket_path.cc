@@ -15,13 +15,9 @@ namespace {
 // The gradient's elements in the order of the parameter's memory and in its dtype.
 at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor& gradient) {
   TRIREME_CHECK(gradient.sizes() == at::IntArrayRef(parameter.sizes),
-                "the gradient of parameter ",
-                parameter.name,
-                " has sizes ",
-                gradient.sizes(),
-                ", the parameter had ",
-                at::IntArrayRef(parameter.sizes),
-                " when the engine was built: its shape must not change");
+                "the gradient of parameter {} has sizes {}, the parameter had {} when the engine "
+                "was built: its shape must not change",
+                {parameter.name, gradient.sizes(), at::IntArrayRef(parameter.sizes)});
   const at::ScalarType type = scalar_type_of(dtype);
   // Memory that is to be read with another sign is not what it looks like.
   if (gradient.scalar_type() == type && gradient.layout() == at::kStrided && !gradient.is_neg() &&
@@ -94,14 +90,10 @@ bool BucketPath::add(std::size_t parameter, const at::Tensor& gradient) {
   bool finite = true;
   present_[parameter] = 1;  // before a bucket with it can be launched
   for (const std::size_t b : buckets_of_[parameter]) {
-    TRIREME_CHECK(
-        !filling_[b].launched,
-        "parameter ",
-        p.name,
-        " got a gradient that the graph of the loss does not lead to (a backward inside of "
-        "backward?): rank ",
-        context_.ranks.rank(),
-        " already reported that there is none");
+    TRIREME_CHECK(!filling_[b].launched,
+                  "parameter {} got a gradient that the graph of the loss does not lead to (a "
+                  "backward inside of backward?): rank {} already reported that there is none",
+                  {p.name, context_.ranks.rank()});
     finite &= write(parameter, b, const_run_of(ordered));
     if (filling_[b].missing == 0) {
       order_.filled(b);
@@ -172,12 +164,9 @@ int BucketPath::acquire_slot() {
   if (!told_of_growth_ && order_.learned()) {
     told_of_growth_ = true;
     log(LogLevel::kWarning,
-        concat("rank ",
-               context_.ranks.rank(),
-               ": gradients arrive in an unexpected order, and more than ",
-               ring.size(),
-               " buckets are half full: the memory for buckets grows "
-               "(EngineOptions::bucket_count)"));
+        concat("rank {}: gradients arrive in an unexpected order, and more than {} buckets are "
+               "half full: the memory for buckets grows (EngineOptions::bucket_count)",
+               {context_.ranks.rank(), ring.size()}));
   }
   return ring.grow();
 }

@@ -21,11 +21,9 @@ void check_sums(const PartContext& context) {
                   " has sparse gradients: divide among all ranks (EngineOptions::shard_group)");
   }
   TRIREME_CHECK(group == 1 || size % group == 0 || group % size == 0,
-                "sums add up groups of ",
-                group,
-                " micro-batches (sum_group), which neither divides the ",
-                size,
-                " ranks nor is a multiple of them: choose one that does");
+                "sums add up groups of {} micro-batches (sum_group), which neither divides the {} "
+                "ranks nor is a multiple of them: choose one that does",
+                {group, size});
   for (const Unit& unit : context.plan.units) {
     TRIREME_CHECK(group == 1 || !unit.sparse,
                   "parameter ",
@@ -81,13 +79,10 @@ void GradientRounds::begin_round(bool last_of_this_rank, std::vector<bool> expec
 void GradientRounds::add(std::size_t parameter, const at::Tensor& gradient) {
   TRIREME_CHECK(
       present_[parameter] == GradientState::kAbsent,
-      "parameter ",
-      context_.plan.parameters[parameter].name,
-      " got two gradients in one backward on rank ",
-      context_.ranks.rank(),
-      ": its layer is in two segments that are recomputed (activation checkpointing), each "
-      "of which hands over a gradient of its own: put all uses of a layer into one segment, "
-      "or recompute only one of them");
+      "parameter {} got two gradients in one backward on rank {}: its layer is in two segments "
+      "that are recomputed (activation checkpointing), each of which hands over a gradient of its "
+      "own: put all uses of a layer into one segment, or recompute only one of them",
+      {context_.plan.parameters[parameter].name, context_.ranks.rank()});
   const bool finite = path_of_[parameter]->add(parameter, gradient);
   present_[parameter] = finite ? GradientState::kPresent : GradientState::kNotFinite;
 }

@@ -37,11 +37,9 @@ void HookedPath::launch(const Ready& ready) {
   const at::Tensor summed = context_.options.gradient_hook(
       {.index = ready.bucket, .values = values, .ranks = context_.ranks});
   TRIREME_CHECK(summed.defined() && summed.numel() == numel,
-                "the gradient hook was given ",
-                numel,
-                " values and returned ",
-                summed.defined() ? summed.numel() : 0,
-                ": return the sum of all of them over the ranks");
+                "the gradient hook was given {} values and returned {}: return the sum of all of "
+                "them over the ranks",
+                {numel, summed.defined() ? summed.numel() : 0});
   const Dtype dtype = unit_of(ready.bucket).sum_dtype();
   const at::Tensor exact = summed.reshape({numel}).to(scalar_type_of(dtype)).contiguous();
   const Range own = own_part(ready.bucket);

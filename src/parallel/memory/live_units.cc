@@ -26,10 +26,9 @@ class LiveUnits::Handle final : public Watched {
   LiveUnits& units() const {
     const auto units = units_.lock();
     TRIREME_CHECK(units,
-                  "parameter ",
-                  names_.at(0),
-                  " was divided among the ranks by an engine that is gone: call engine.unwrap() "
-                  "before the engine ends to keep the model");
+                  "parameter {} was divided among the ranks by an engine that is gone: call "
+                  "engine.unwrap() before the engine ends to keep the model",
+                  {names_.at(0)});
     return *units;  // pinned units belong to an engine that is alive
   }
 
@@ -94,12 +93,9 @@ void LiveUnits::pin(std::size_t index) {
       if (!make_room(unit.bytes, index, 0) && !told_) {
         told_ = true;
         log(LogLevel::kWarning,
-            concat(
-                "one operator needs more parameters at a time than EngineOptions::gather_bytes (",
-                limit_,
-                ") allows: ",
-                live_bytes_ + unit.bytes,
-                " bytes; it gets them"));
+            concat("one operator needs more parameters at a time than EngineOptions::gather_bytes "
+                   "({}) allows: {} bytes; it gets them",
+                   {limit_, live_bytes_ + unit.bytes}));
       }
       live_bytes_ += unit.bytes;
       try {

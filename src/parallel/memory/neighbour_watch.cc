@@ -87,22 +87,17 @@ CommError NeighbourWatch::of_the_world(const CommError& error,
     const Neighbour& dead = neighbour(error.peer());
     return CommError(Reason::kPeerDied,
                      dead.rank,
-                     concat(self,
-                            ": ",
-                            dead.name(),
-                            ", on the same machine, ended without leaving the world: it crashed or "
-                            "was killed"));
+                     concat("{}: {}, on the same machine, ended without leaving the world: it "
+                            "crashed or was killed",
+                            {self, dead.name()}));
   }
   if (error.reason() == Reason::kTimeout) {
     const Neighbour& other = neighbour(holder);
     return CommError(Reason::kTimeout,
                      other.rank,
-                     concat(self,
-                            " waited until its deadline for ",
-                            other.name(),
-                            ", on the same machine, which ",
-                            doing,
-                            ": it is stopped, or cut off from the network; --timeout allows more"));
+                     concat("{} waited until its deadline for {}, on the same machine, which {}: "
+                            "it is stopped, or cut off from the network; --timeout allows more",
+                            {self, other.name(), doing}));
   }
   const int peer = error.peer();
   return CommError(error.reason(), peer < 0 ? peer : neighbour(peer).rank, error.what());

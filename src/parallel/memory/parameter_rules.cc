@@ -11,25 +11,18 @@ namespace {
 
 // A user's rule may say anything.
 void check_states(const Optimizer& rule, const std::vector<OptimizerState>& states) {
-  TRIREME_CHECK(states.size() <= static_cast<std::size_t>(kMostOptimizerStates),
-                "the optimizer ",
-                rule.name(),
-                " keeps ",
-                states.size(),
-                " states for every element (Optimizer::states): expected 0 to ",
-                kMostOptimizerStates);
+  TRIREME_CHECK(
+      states.size() <= static_cast<std::size_t>(kMostOptimizerStates),
+      "the optimizer {} keeps {} states for every element (Optimizer::states): expected 0 to {}",
+      {rule.name(), states.size(), kMostOptimizerStates});
   std::set<std::string> different;
   for (const OptimizerState& state : states) {
     different.insert(state.name);
   }
   TRIREME_CHECK(different.size() == states.size(),
-                "the optimizer ",
-                rule.name(),
-                " has ",
-                states.size(),
-                " states and ",
-                different.size(),
-                " different names for them (Optimizer::states): checkpoints need one for each");
+                "the optimizer {} has {} states and {} different names for them "
+                "(Optimizer::states): checkpoints need one for each",
+                {rule.name(), states.size(), different.size()});
 }
 
 }  // namespace
@@ -77,13 +70,9 @@ std::string ParameterRules::assignment() const {
     if (p > 0 && rules_[p] == rules_[p - 1]) {
       continue;
     }
-    text += concat(text.empty() ? "" : "; ",
-                   "from ",
-                   whole_[p].info.name,
-                   " on ",
-                   rules_[p]->name(),
-                   ", ",
-                   rules_[p]->settings());
+    text += concat(
+        "{}from {} on {}, {}",
+        {text.empty() ? "" : "; ", whole_[p].info.name, rules_[p]->name(), rules_[p]->settings()});
   }
   return text;
 }

@@ -61,10 +61,8 @@ std::string refusal(const Watched& watched, const std::string& name) {
     case Watched::Holder::kEngine:
       return concat(
           ", which belongs to an engine: ranks share it or hold copies of it. Write inside a "
-          "scope: "
-          "{ auto scope = engine.gathered({\"",
-          name,
-          "\"}); ... }, on every rank");
+          "scope: { auto scope = engine.gathered({\"{}\"}); ... }, on every rank",
+          {name});
     case Watched::Holder::kNoEngineYet:
       return ", which build_sharded has divided among the ranks: write to it in the model's "
              "constructor, or inside engine.gathered() once it has an engine";
@@ -87,15 +85,12 @@ void check_span(const at::Tensor& tensor, bool write) {
   }
   const std::string name = watched->name_at(tensor.storage_offset());
   TRIREME_CHECK(!write,
-                "a collective would write to parameter ",
-                name,
-                refusal(*watched, name),
-                "; or hand over a copy: clone() it first");
+                "a collective would write to parameter {}{}; or hand over a copy: clone() it first",
+                {name, refusal(*watched, name)});
   TRIREME_CHECK(watched->always_present(),
-                "a collective cannot read parameter ",
-                name,
-                ", which is divided among the ranks and put together only while an operator uses "
-                "it: clone() it first");
+                "a collective cannot read parameter {}, which is divided among the ranks and put "
+                "together only while an operator uses it: clone() it first",
+                {name});
 }
 
 void use(Pins& pins,
@@ -205,11 +200,10 @@ void show_memory(c10::StorageImpl& storage,
 
 void refuse_access(c10::StorageImpl& storage, const Watched& watched) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
-      concat("the memory of parameter ",
-             watched.name_at(0),
-             " and those beside it is divided among the ranks and was asked for outside of an "
-             "operator (torch::save, data_ptr): open a scope first, { auto scope = "
-             "engine.gathered(); ... }, on every rank"));
+      concat("the memory of parameter {} and those beside it is divided among the ranks and was "
+             "asked for outside of an operator (torch::save, data_ptr): open a scope first, { auto "
+             "scope = engine.gathered(); ... }, on every rank",
+             {watched.name_at(0)}));
 }
 
 bool has_memory(const at::Tensor& tensor) {

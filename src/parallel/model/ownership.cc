@@ -14,11 +14,8 @@ std::vector<Range> divide(const Unit& unit,
                           int world) {
   if (!options.shares.empty()) {
     TRIREME_CHECK(static_cast<int>(options.shares.size()) == world,
-                  "EngineOptions::shares has ",
-                  options.shares.size(),
-                  " entries for ",
-                  world,
-                  " ranks: give one for each");
+                  "EngineOptions::shares has {} entries for {} ranks: give one for each",
+                  {options.shares.size(), world});
     TRIREME_CHECK(options.split == Split::kElement,
                   "EngineOptions::shares divides by element: leave split at Split::kElement");
     return partition_by_weight(unit.layout, options.shares);

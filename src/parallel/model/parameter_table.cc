@@ -38,16 +38,13 @@ void check_device(const torch::nn::Module& model) {
   for (const auto& item : model.named_buffers()) {
     const at::Tensor& buffer = item.value();
     TRIREME_CHECK(!buffer.defined() || !buffer.is_meta(),
-                  "buffer ",
-                  item.key(),
-                  " has no values (it is on the device meta): give it some before the engine is "
-                  "built");
+                  "buffer {} has no values (it is on the device meta): give it some before the "
+                  "engine is built",
+                  {item.key()});
     TRIREME_CHECK(!buffer.defined() || buffer.device().is_cpu(),
-                  "buffer ",
-                  item.key(),
-                  " is on ",
-                  buffer.device().str(),
-                  ": this build trains on the CPU, move the model with model->to(torch::kCPU)");
+                  "buffer {} is on {}: this build trains on the CPU, move the model with "
+                  "model->to(torch::kCPU)",
+                  {item.key(), buffer.device().str()});
   }
 }
 
@@ -56,10 +53,9 @@ void check_dense(const torch::nn::Module& model) {
   for (const auto& item : model.named_buffers()) {
     const at::Tensor& buffer = item.value();
     TRIREME_CHECK(!buffer.defined() || buffer.layout() == at::kStrided,
-                  "buffer ",
-                  item.key(),
-                  " is not dense: it cannot be copied from rank to rank; register what to_dense() "
-                  "returns");
+                  "buffer {} is not dense: it cannot be copied from rank to rank; register what "
+                  "to_dense() returns",
+                  {item.key()});
   }
 }
 
@@ -86,12 +82,9 @@ void check_sharers(const std::vector<Named>& sharers) {
     for (std::size_t other = one + 1; other < sharers.size(); ++other) {
       TRIREME_CHECK(
           intersection(extent_of(sharers[one].tensor), extent_of(sharers[other].tensor)).empty(),
-          "parameters ",
-          sharers[one].name,
-          " and ",
-          sharers[other].name,
-          " are two tensors on one memory (tied with set_data?): to tie them, register the "
-          "same tensor under both names");
+          "parameters {} and {} are two tensors on one memory (tied with set_data?): to tie them, "
+          "register the same tensor under both names",
+          {sharers[one].name, sharers[other].name});
     }
   }
   TRIREME_CHECK(sharers.front().tensor.storage().use_count() <= sharers.size(),
@@ -149,21 +142,16 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
       continue;  // tied: the same tensor under another name
     }
     TRIREME_CHECK(tensor.device().is_cpu(),
-                  "parameter ",
-                  item.key(),
-                  " is on ",
-                  tensor.device().str(),
-                  ": this build trains on the CPU, move the model with model->to(torch::kCPU)");
+                  "parameter {} is on {}: this build trains on the CPU, move the model with "
+                  "model->to(torch::kCPU)",
+                  {item.key(), tensor.device().str()});
     TRIREME_CHECK(tensor.layout() == at::kStrided,
-                  "parameter ",
-                  item.key(),
-                  " is not dense: a sparse parameter cannot be divided among ranks");
-    TRIREME_CHECK(
-        !tensor.requires_grad() || tensor.is_leaf(),
-        "parameter ",
-        item.key(),
-        " is the result of an operation, so it has no gradient of its own: register a leaf "
-        "tensor");
+                  "parameter {} is not dense: a sparse parameter cannot be divided among ranks",
+                  {item.key()});
+    TRIREME_CHECK(!tensor.requires_grad() || tensor.is_leaf(),
+                  "parameter {} is the result of an operation, so it has no gradient of its own: "
+                  "register a leaf tensor",
+                  {item.key()});
     if (Watched* watched = watched_of(tensor)) {
       TRIREME_CHECK(watched->holder() != Watched::Holder::kEngine,
                     "parameter ",
@@ -178,15 +166,13 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     const auto dtype = find_dtype(tensor.scalar_type());
     TRIREME_CHECK(
         dtype,
-        "parameter ",
-        item.key(),
-        " is of ",
-        c10::toString(tensor.scalar_type()),
-        ", which cannot be divided among ranks: expected float32, float64, float16 or bfloat16, "
-        "or, if it is frozen, int64, int32, int16, int8, uint8 or bool",
-        tensor.is_complex() ? "; register torch::view_as_real() of it, and use "
-                              "torch::view_as_complex() in forward()"
-                            : "");
+        "parameter {} is of {}, which cannot be divided among ranks: expected float32, float64, "
+        "float16 or bfloat16, or, if it is frozen, int64, int32, int16, int8, uint8 or bool{}",
+        {item.key(),
+         c10::toString(tensor.scalar_type()),
+         tensor.is_complex() ? "; register torch::view_as_real() of it, and use "
+                               "torch::view_as_complex() in forward()"
+                             : ""});
     parameter.dtype = *dtype;
     parameter.trainable = tensor.requires_grad();
     // Memory formats (channels_last) are kept; memory with holes or overlaps becomes contiguous.
@@ -201,9 +187,8 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
   check_own_memory(model);
   check_device(model);
   TRIREME_CHECK(!parameters.empty(),
-                "the module ",
-                model.name(),
-                " has no parameters: there is nothing to train");
+                "the module {} has no parameters: there is nothing to train",
+                {model.name()});
   const auto mark_sparse = [&](const at::Tensor& weight) {
     for (Parameter& parameter : parameters) {
       if (parameter.tensor.unsafeGetTensorImpl() == weight.unsafeGetTensorImpl()) {

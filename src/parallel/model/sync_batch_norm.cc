@@ -191,10 +191,8 @@ void SyncBatchNormImpl::reset() {
 
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   TRIREME_CHECK(input.dim() >= 2 && input.size(1) == options.num_features(),
-                "SyncBatchNorm: expected an input [batch, ",
-                options.num_features(),
-                ", ...], found sizes ",
-                input.sizes());
+                "SyncBatchNorm: expected an input [batch, {}, ...], found sizes {}",
+                {options.num_features(), input.sizes()});
   if (!is_training() && options.track_running_stats()) {
     return torch::batch_norm(
         input, weight, bias, running_mean, running_var, false, 0, options.eps(), false);

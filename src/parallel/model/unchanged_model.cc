@@ -31,12 +31,10 @@ void UnchangedModel::check_registered() const {
     return;
   }
   TRIREME_CHECK(now.size() == registered_.size(),
-                "the model had ",
-                registered_.size(),
-                " parameters when the engine was built and has ",
-                now.size(),
-                ": those registered since then would not be trained; register them earlier, or "
-                "call engine.unwrap() and build a new engine");
+                "the model had {} parameters when the engine was built and has {}: those "
+                "registered since then would not be trained; register them earlier, or call "
+                "engine.unwrap() and build a new engine",
+                {registered_.size(), now.size()});
   const auto is_in = [](const std::vector<const at::TensorImpl*>& list, const at::Tensor& tensor) {
     return std::find(list.begin(), list.end(), tensor.unsafeGetTensorImpl()) != list.end();
   };
@@ -49,10 +47,9 @@ void UnchangedModel::check_registered() const {
   }
   for (const Parameter& parameter : parameters_) {
     TRIREME_CHECK(is_in(now, parameter.tensor),
-                  "parameter ",
-                  parameter.name,
-                  " was taken out of the model after the engine was built: call engine.unwrap(), "
-                  "change the model, and build a new engine");
+                  "parameter {} was taken out of the model after the engine was built: call "
+                  "engine.unwrap(), change the model, and build a new engine",
+                  {parameter.name});
   }
 }
 
@@ -67,11 +64,9 @@ void UnchangedModel::check() const {
                   " was given other memory or another shape (set_data, to()) after the engine was "
                   "built: change values inside engine.gathered(), and shapes before building it");
     TRIREME_CHECK(parameter.tensor.requires_grad() == parameter.trainable,
-                  "parameter ",
-                  parameter.name,
-                  parameter.trainable ? " was frozen" : " was unfrozen",
-                  " after the engine was built: call engine.unwrap(), change it, and build a new "
-                  "engine");
+                  "parameter {}{} after the engine was built: call engine.unwrap(), change it, and "
+                  "build a new engine",
+                  {parameter.name, parameter.trainable ? " was frozen" : " was unfrozen"});
   }
 }
 
@@ -79,10 +74,8 @@ std::size_t UnchangedModel::parameter_named(const std::string& name) const {
   const auto all = model_.named_parameters(true);
   const at::Tensor* tensor = all.find(name);
   TRIREME_CHECK(tensor != nullptr,
-                "the model has no parameter ",
-                name,
-                "; its first one is ",
-                parameters_[0].name);
+                "the model has no parameter {}; its first one is {}",
+                {name, parameters_[0].name});
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].tensor.is_same(*tensor)) {
       return i;

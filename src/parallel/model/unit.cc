@@ -33,12 +33,10 @@ class Grouping {
   std::vector<Group> of(torch::nn::Module& model) {
     visit(model, "");
     for (const std::string& unit : options_.units) {
-      TRIREME_CHECK(std::ranges::find(found_, unit) != found_.end(),
-                    "EngineOptions::units names ",
-                    unit,
-                    ", which is not a module of ",
-                    model.name(),
-                    " with parameters of its own");
+      TRIREME_CHECK(
+          std::ranges::find(found_, unit) != found_.end(),
+          "EngineOptions::units names {}, which is not a module of {} with parameters of its own",
+          {unit, model.name()});
     }
     std::vector<Group> joined;
     for (Group& group : groups_) {
