@@ -10,9 +10,15 @@
 namespace trireme::device {
 namespace {
 
+using Key = std::pair<DeviceType, std::int16_t>;
+
+Key key_of(Device device) {
+  return {device.type, device.index};
+}
+
 struct Installed {
   std::mutex mutex;
-  std::map<std::int16_t, std::shared_ptr<Driver>> gpus;  // guarded by mutex
+  std::map<Key, std::shared_ptr<Driver>> others;  // guarded by mutex
 };
 
 Installed& installed() {
@@ -28,8 +34,8 @@ Driver& driver(Device device) {
   }
   Installed& drivers = installed();
   const std::lock_guard lock(drivers.mutex);
-  const auto found = drivers.gpus.find(device.index);
-  TRIREME_CHECK(found != drivers.gpus.end(),
+  const auto found = drivers.others.find(key_of(device));
+  TRIREME_CHECK(found != drivers.others.end(),
                 "memory of ",
                 device_name(device),
                 " was asked for, but this program has no driver for it: use the host's (cpu)");
@@ -41,9 +47,9 @@ void install(Device device, std::shared_ptr<Driver> driver) {
   Installed& drivers = installed();
   const std::lock_guard lock(drivers.mutex);
   if (driver == nullptr) {
-    drivers.gpus.erase(device.index);
+    drivers.others.erase(key_of(device));
   } else {
-    drivers.gpus[device.index] = std::move(driver);
+    drivers.others[key_of(device)] = std::move(driver);
   }
 }
 

@@ -161,6 +161,13 @@ TEST(Stream, LeavesResultsInMemoryThatTheHostSees) {
   EXPECT_EQ(with.driver().allocated, 0) << "memory goes back to the driver that gave it";
 }
 
+TEST(Driver, IsOfOneKindAndNotOfAnotherWithTheSameNumber) {
+  testing::WithLateDevice with;
+  const Device other{DeviceType{99}, testing::kLateDevice.index};
+  const std::string message = testing::message_of<ConfigError>([&] { device::driver(other); });
+  EXPECT_NE(message.find("this program has no driver for it"), std::string::npos) << message;
+}
+
 TEST(HostStream, RefusesMemoryOfAnotherDevice) {
   std::vector<float> a(3);
   std::vector<float> b(3);
