@@ -1,5 +1,5 @@
 // Messages through MPI's point-to-point calls. A module of its own for each MPI
-// (net/transport_module.h), because their binary interfaces differ.
+// (transport/transport_module.h), because their binary interfaces differ.
 
 #include <cstdlib>
 #include <thread>
