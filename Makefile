@@ -9,7 +9,9 @@ help:
 	@echo 'make test-long what takes longer: long training runs, the address sanitizer, repeated tests'
 	@echo 'make bench     every table of the documentation for this machine, next to Gloo, Open MPI, PyTorch and'
 	@echo '               DeepSpeed, into build/bench/tables.md (half an hour)'
+	@echo 'make build     install what is missing, and build everything'
 	@echo 'make lint      format, layering, static analysis'
+	@echo 'make format    format the code'
 
 setup:
 	@scripts/setup
