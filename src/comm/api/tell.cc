@@ -41,11 +41,12 @@ char kind_of(const std::exception& error) {
 
 std::string packed(const std::exception& error) {
   const auto* data = dynamic_cast<const DataError*>(&error);
-  return concat("{}{}\0{}\0{}",
-                {kind_of(error),
-                 data != nullptr ? data->offset() : -1,
-                 data != nullptr ? data->file() : "",
-                 detail::reason_of(error)});
+  return concat(kind_of(error),
+                data != nullptr ? data->offset() : -1,
+                '\0',
+                data != nullptr ? data->file() : "",
+                '\0',
+                detail::reason_of(error));
 }
 
 [[noreturn]] void throw_packed(const std::string& packed, std::ptrdiff_t rank) {
