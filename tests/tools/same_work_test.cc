@@ -43,5 +43,14 @@ TEST(SameWork, NamesTheModelFirstAndAFewReasonsOnly) {
   EXPECT_FALSE(other_work({{"data", "a", "b"}}, /*same_data=*/false).empty());
 }
 
+// What is masked is easier or harder to tell than what comes next: the losses of the two are of
+// different tasks. Other models learn the same from the same data.
+TEST(SameWork, ABertAsksAnotherQuestionThanAGpt) {
+  EXPECT_EQ(reasons_text(other_question({{"model", "gpt", "bert"}})),
+            "different model: gpt and bert");
+  EXPECT_FALSE(other_question({{"model", "bert", "gpt"}}).empty());
+  EXPECT_TRUE(other_question({{"model", "mlp", "convnet"}}).empty());
+}
+
 }  // namespace
 }  // namespace trireme::tools

@@ -44,7 +44,7 @@ template <class Counts>
 Reasons reasons_among(const std::vector<ComparedSetting>& differing, Counts counts) {
   Reasons reasons;
   for (const ComparedSetting& setting : differing) {
-    if (counts(setting.name)) {
+    if (counts(setting)) {
       reasons.push_back(detail::concat(
           setting.name, ": ", value_shown(setting.a), " and ", value_shown(setting.b)));
     }
@@ -65,21 +65,25 @@ Effect effect_on_speed(const std::string& setting) {
 }
 
 Reasons other_work(const std::vector<ComparedSetting>& differing, bool same_data) {
-  return reasons_among(differing, [&](const std::string& name) {
-    return effect_on_speed(name) == Effect::kWork && !(same_data && is_among(kNamesOfData, name));
+  return reasons_among(differing, [&](const ComparedSetting& setting) {
+    return effect_on_speed(setting.name) == Effect::kWork &&
+           !(same_data && is_among(kNamesOfData, setting.name));
   });
 }
 
 Reasons more_than_ranks(const std::vector<ComparedSetting>& differing, bool same_data) {
-  return reasons_among(differing, [&](const std::string& name) {
-    return name != "ranks" && effect_on_speed(name) != Effect::kNone &&
-           !(same_data && is_among(kNamesOfData, name));
+  return reasons_among(differing, [&](const ComparedSetting& setting) {
+    return setting.name != "ranks" && effect_on_speed(setting.name) != Effect::kNone &&
+           !(same_data && is_among(kNamesOfData, setting.name));
   });
 }
 
 Reasons other_question(const std::vector<ComparedSetting>& differing) {
-  return reasons_among(differing,
-                       [](const std::string& name) { return is_among(kQuestion, name); });
+  return reasons_among(differing, [](const ComparedSetting& setting) {
+    // A bert predicts what is masked; all other models of the same data predict the same.
+    const bool other_task = setting.name == "model" && (setting.a == "bert" || setting.b == "bert");
+    return other_task || is_among(kQuestion, setting.name);
+  });
 }
 
 std::string reasons_text(const Reasons& reasons) {
