@@ -29,7 +29,7 @@ class SafetensorsWriter::Impl {
         entries_(std::move(entries)),
         file_(open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
     if (!file_.valid()) {
-      throw Error(concat("\"", partial_, "\" could not be created: ", errno_text(errno)));
+      throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
     }
     try {
       const std::string header = detail::safetensors_header(path_, entries_, metadata);

@@ -187,7 +187,8 @@ class RowIndexer {
                            text.empty() ? target && !rules_.regression ? "none" : "an empty cell"
                                         : shown(text)});
           },
-          target ? "rows without a target can be left out: --missing drop"
+          target ? "rows without a target can be left out: in training with --missing drop; to "
+                   "predict, --targets no"
                  : "empty cells, and words for a missing value such as NaN, are allowed with "
                    "--missing mean, zero or drop");
     }

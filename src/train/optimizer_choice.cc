@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/core/error.h"
 #include "trireme/optim/parameter_groups.h"
 #include "trireme/settings/values.h"
 
@@ -39,6 +40,18 @@ Schedule schedule_of(const TrainSettings& s, std::int64_t steps) {
   }
   return warm_up > 0 ? schedule.with_warm_up(warm_up, 1.0 / static_cast<double>(warm_up + 1))
                      : schedule;
+}
+
+std::string schedule_ends_early(const TrainSettings& s, std::int64_t steps) {
+  const bool has_end = s.schedule == ScheduleKind::kCosine || s.schedule == ScheduleKind::kLinear ||
+                       s.schedule == ScheduleKind::kOneCycle;
+  if (!has_end || s.schedule_steps == 0 || s.schedule_steps >= steps) {
+    return "";
+  }
+  return concat(
+      "warning: the schedule ends after {} of {} steps (schedule_steps); the others are taken with a "
+      "learning rate of {}",
+      {s.schedule_steps, steps, s.lr * schedule_of(s, steps).factor(steps - 1)});
 }
 
 EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {

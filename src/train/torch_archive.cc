@@ -112,7 +112,7 @@ class PartialFile {
         partial_(concat(path, ".partial-", getpid())),
         file_(open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
     if (!file_.valid()) {
-      throw Error(concat("\"", partial_, "\" could not be created: ", errno_text(errno)));
+      throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
     }
   }
   ~PartialFile() {

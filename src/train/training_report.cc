@@ -132,7 +132,7 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
              "memory of a rank",
              concat(megabytes_text(most->model_bytes()),
                     result.built_in_parts ? " for the model, built in parts" : " for the model",
-                    settings.ranks > 1
+                    settings.ranks > 1 && settings.zero > 0
                         ? concat("; DDP would take ", megabytes_text(result.memory.ddp_bytes))
                         : ""));
     for (int category = 0; category < kMemoryCategories; ++category) {

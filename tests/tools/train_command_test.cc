@@ -168,6 +168,18 @@ TEST_F(TrainCommand, ClassesAreCalledWhatTheDataCallsThem) {
   EXPECT_FALSE(summary("numbers").at("classes").at(0).contains("name"));
 }
 
+TEST_F(TrainCommand, SaysWhenTheScheduleEndsBeforeTheRun) {
+  const auto says = [&](const char* run, const std::string& settings) {
+    const Finished finished = train(run, mlp() + "--steps 3 --warm-up 0 --lr 0.5 " + settings);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return finished.out.find("the schedule ends after 2 of 3 steps (schedule_steps); the others are "
+                             "taken with a learning rate of 0.125") != std::string::npos;
+  };
+  EXPECT_TRUE(says("early", "--schedule linear --final-factor 0.25 --schedule-steps 2"));
+  EXPECT_FALSE(says("whole", "--schedule linear --final-factor 0.25 --schedule-steps 3"));
+  EXPECT_FALSE(says("longer", "--schedule linear --final-factor 0.25 --schedule-steps 30"));
+}
+
 TEST_F(TrainCommand, SaysWhichRanksHaveNothingToDo) {
   const auto said = [&](const char* run, const std::string& settings) {
     const Finished finished = train(run, mlp() + "--steps 2 " + settings);

@@ -149,6 +149,12 @@ int plot(const PlotOptions& options) {
   TRIREME_CHECK(options.metric.find('/') == std::string::npos && !options.metric.empty(),
                 "plot: expected the name of a metric, found \"{}\"",
                 {options.metric});
+  for (const char* other : {".png", ".pdf", ".jpg", ".jpeg"}) {
+    TRIREME_CHECK(!options.path.ends_with(other),
+                  "plot: expected a name for an SVG file, found \"{}\": end it with .svg, and convert "
+                  "the chart with a program such as rsvg-convert",
+                  {options.path});
+  }
   const std::string path =
       options.path.empty() ? options.runs[0] + "/" + options.metric + ".svg" : options.path;
   write_output(path, to_svg(chart_of(sources_of(options.runs), options)));

@@ -36,8 +36,8 @@ std::string train_help() {
          "\n"
          "SETTINGS, as flags or as members of a JSON object:\n" +
          settings_help() +
-         "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed; 130, 143 or 129 ended by\n"
-         "Ctrl-C, SIGTERM or SIGHUP (the run folder is valid).\n";
+         "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed, 4 ranks did not meet in time;\n"
+         "130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP (the run folder is valid).\n";
 }
 
 }  // namespace trireme::tools

@@ -118,6 +118,12 @@ std::string about_absence(const std::string& rest) {
              : "";
 }
 
+// "--config: At Most 1 required but received 2".
+std::string about_repetition(const std::string& rest) {
+  return rest.starts_with("At Most 1 required but received ") ? "expected once, found more often"
+                                                              : "";
+}
+
 // "Could not convert: --seed = x". All that is converted is numbers.
 std::string about_number(const std::string& text) {
   const std::string before = "Could not convert: ";
@@ -135,7 +141,7 @@ std::string in_our_words(const std::string& text) {
   }
   const std::size_t end = text.find(": ");
   const std::string rest = end == std::string::npos ? "" : text.substr(end + 2);
-  for (const auto& about : {about_choice, about_range, about_absence}) {
+  for (const auto& about : {about_choice, about_range, about_absence, about_repetition}) {
     if (const std::string ours = about(rest); !ours.empty()) {
       return concat(text.substr(0, end), ": ", ours);
     }
