@@ -108,8 +108,10 @@ class Host {
                     {policy_.stranger(), talk.link->peer()}));
     }
     const bool is_crowded = talks_.size() >= kMostStrangers;
-    return talk.link->open() && !talk.patience.passed() &&
-           !(is_crowded && talk.patience.elapsed_seconds() * 1000 >= kPatienceInACrowd.count());
+    const bool is_too_slow =
+        talk.patience.passed() ||
+        (is_crowded && talk.patience.elapsed_seconds() * 1000 >= kPatienceInACrowd.count());
+    return talk.link->open() && (door_.comes_once() || !is_too_slow);
   }
 
   bool challenge(Talk& talk, const std::string& greeting) {

@@ -111,7 +111,8 @@ class Door {
   virtual int fd() const = 0;
   // The next connection; null where there is none, with the reason in errno.
   virtual std::unique_ptr<Link> accept() = 0;
-  // Nobody else can come.
+  // Everyone comes once: nobody else can after them, and whoever is sent away cannot come again.
+  virtual bool comes_once() const { return false; }
   virtual bool is_closed() const { return false; }
   // Until one of `entries` is ready, or something may be.
   virtual void wait(std::vector<pollfd>& entries, Milliseconds most);

@@ -165,7 +165,8 @@ void NetMeeting::tell_all(const std::string& message) {
 std::string NetMeeting::hear() {
   const auto message = links_[0]->receive(deadline_);
   if (!message) {
-    broken(0, concat("lost rank 0 ", links_[0]->why_closed()));
+    const std::string& why = links_[0]->why_closed();
+    broken(0, why.empty() ? "lost rank 0" : concat("lost rank 0 (", why, ")"));
   }
   Unpacker fields(message->bytes);
   const int lost_rank = fields.number_in(kNobodyLost, kAny);

@@ -48,11 +48,14 @@ void TcpLink::flush() {
 }
 
 std::optional<Message> TcpLink::pull() {
+  char buffer[16 << 10];
   while (open()) {
     std::size_t whole = kLengthBytes;
     if (incoming_.size() >= kLengthBytes) {
       const std::size_t length = length_in(incoming_);
       if (length > longest()) {
+        // Closed over something unread, a connection is reset, which a harmless stranger reports.
+        recv(fd(), buffer, sizeof(buffer), 0);
         close("it sent something that Trireme does not send");
         break;
       }
@@ -64,7 +67,6 @@ std::optional<Message> TcpLink::pull() {
       }
     }
     // No more than this message: what else is sent stays with the kernel, which knows when to stop.
-    char buffer[16 << 10];
     const ssize_t got = recv(fd(), buffer, std::min(sizeof(buffer), whole - incoming_.size()), 0);
     if (got > 0) {
       incoming_.append(buffer, static_cast<std::size_t>(got));

@@ -53,6 +53,7 @@ class TransportDoor final : public Door {
   explicit TransportDoor(Transport& transport) : transport_(transport) {}
   int fd() const override { return -1; }
   std::unique_ptr<Link> accept() override;
+  bool comes_once() const override { return true; }
   bool is_closed() const override { return next_ == transport_.size(); }
   void wait(std::vector<pollfd>& entries, Milliseconds most) override;
 

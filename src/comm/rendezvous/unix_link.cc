@@ -42,9 +42,8 @@ ucred credentials_of(int fd) {
 
 }  // namespace
 
-std::string UnixLink::peer() const {
-  return concat("pid ", credentials_of(fd()).pid);
-}
+UnixLink::UnixLink(FileDescriptor fd)
+    : Link(std::move(fd)), peer_(concat("pid ", credentials_of(this->fd()).pid)) {}
 
 std::optional<std::string> UnixLink::objection() const {
   const uid_t user = credentials_of(fd()).uid;

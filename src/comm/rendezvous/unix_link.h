@@ -14,9 +14,9 @@ namespace trireme::detail {
 // kernel says who is at the other end, and nobody else is in between.
 class UnixLink final : public Link {
  public:
-  explicit UnixLink(FileDescriptor fd) : Link(std::move(fd)) {}
+  explicit UnixLink(FileDescriptor fd);
 
-  std::string peer() const override;
+  std::string peer() const override { return peer_; }
   std::optional<std::string> objection() const override;  // to other users
   bool is_exposed() const override { return false; }
   void flush() override;
@@ -30,6 +30,7 @@ class UnixLink final : public Link {
   // False where it cannot go yet.
   bool try_to_send(const std::string& bytes, const std::vector<int>& fds);
 
+  std::string peer_;
   std::deque<Message> outgoing_;
 };
 

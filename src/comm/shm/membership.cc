@@ -139,9 +139,9 @@ class Greeter {
 };
 
 // The side of the others.
-class Guest {
+class Newcomer {
  public:
-  Guest(const MembershipOptions& options, const MachineMeeting& meeting)
+  Newcomer(const MembershipOptions& options, const MachineMeeting& meeting)
       : options_(options), meeting_(meeting), link_(*meeting.links.front()) {}
 
   void run(Membership& membership) const {
@@ -227,7 +227,7 @@ Membership become_members(const MembershipOptions& options) {
   if (membership.rank == 0) {
     Greeter(options, meeting).run(membership);
   } else {
-    Guest(options, meeting).run(membership);
+    Newcomer(options, meeting).run(membership);
   }
   membership.links = std::move(meeting.links);
   return membership;
