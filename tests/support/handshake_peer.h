@@ -144,13 +144,13 @@ struct MemberByHand {
   }
 };
 
-// A message under a key of the session, the `count`th of its direction, and back again; empty where
-// it is not genuine.
+// A message under a key of the session, the `count`th of its direction: a tag of 16 bytes and the
+// message, encrypted; and back again, empty where it is not genuine.
 inline std::string sealed_by_hand(const std::string& key,
                                   std::uint64_t count,
                                   const std::string& message) {
   unsigned char nonce[12] = {};
-  std::memcpy(nonce, &count, sizeof(count));
+  std::memcpy(nonce + 4, &count, sizeof(count));
   std::string sealed(message.size() + 16, '\0');
   crypto_aead_chacha20poly1305_ietf_encrypt(reinterpret_cast<unsigned char*>(sealed.data()),
                                             nullptr,
@@ -161,14 +161,18 @@ inline std::string sealed_by_hand(const std::string& key,
                                             nullptr,
                                             nonce,
                                             reinterpret_cast<const unsigned char*>(key.data()));
-  return sealed;
+  return sealed.substr(message.size()) + sealed.substr(0, message.size());
 }
 
 inline std::string opened_by_hand(const std::string& key,
                                   std::uint64_t count,
-                                  const std::string& sealed) {
+                                  const std::string& box) {
+  if (box.size() < 16) {
+    return "";
+  }
   unsigned char nonce[12] = {};
-  std::memcpy(nonce, &count, sizeof(count));
+  std::memcpy(nonce + 4, &count, sizeof(count));
+  const std::string sealed = box.substr(16) + box.substr(0, 16);
   std::string message(sealed.size() - 16, '\0');
   const int wrong = crypto_aead_chacha20poly1305_ietf_decrypt(
       reinterpret_cast<unsigned char*>(message.data()),

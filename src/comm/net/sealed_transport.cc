@@ -1,13 +1,14 @@
 #include "comm/net/sealed_transport.h"
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
+#include <list>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
-
-#include <sodium.h>
 
 #include "comm/algo/channel.h"
 #include "comm/rendezvous/packing.h"
@@ -18,8 +19,7 @@
 namespace trireme::detail {
 namespace {
 
-constexpr std::size_t kLengthAt = crypto_aead_chacha20poly1305_ietf_ABYTES;
-static_assert(kSealBytes == kLengthAt + sizeof(std::uint64_t));
+static_assert(kSealBytes == kTagBytes + sizeof(std::uint64_t));
 
 // Streams that steer: what is wrong there makes a rank write where it should not.
 bool is_steering(std::uint32_t tag) {
@@ -28,30 +28,8 @@ bool is_steering(std::uint32_t tag) {
          stream == Channel::Stream::kControl;
 }
 
-// Which message it is, for whom: never twice under one key.
-struct Place {
-  int peer;
-  std::uint32_t tag;
-  std::uint64_t count;
-
-  std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES> nonce() const {
-    std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES> bytes{};
-    std::memcpy(bytes.data(), &tag, sizeof(tag));
-    std::memcpy(bytes.data() + sizeof(tag), &count, sizeof(count));
-    return bytes;
-  }
-};
-
-// Of a transport and its duplicates: which ranks a wrong message came from.
-class Suspects {
- public:
-  explicit Suspects(int size) : found_(index(size)) {}
-  void add(int rank) { found_[index(rank)] = true; }
-  bool contains(int rank) const { return found_[index(rank)]; }
-
- private:
-  std::vector<std::atomic<bool>> found_;
-};
+// Of a transport and its duplicates, by rank: whether a wrong message came in its name.
+using Suspects = std::vector<std::atomic<bool>>;
 
 class SealedTransport final : public Transport {
  public:
@@ -81,11 +59,15 @@ class SealedTransport final : public Transport {
     if (!is_sealed(tag)) {
       return wrapped(inner_->send(to, tag, data, bytes, length));
     }
-    auto message = std::make_unique<Sealed>();
-    message->buffer = std::make_unique_for_overwrite<std::byte[]>(kSealBytes + bytes);
-    seal({to, tag, sent_[{to, tag}]++}, data, bytes, message->buffer.get());
-    message->inner = inner_->send(to, tag, message->buffer.get(), kSealBytes + bytes, length);
-    return message->inner.pending() ? Request(message.release()) : Request();
+    Message& message = add(to, {tag, sent_[{to, tag}]++}, bytes);
+    const std::uint64_t size = bytes;
+    std::memcpy(message.box.get() + kTagBytes, &size, sizeof(size));
+    if (bytes > 0) {
+      std::memcpy(message.box.get() + kSealBytes, data, bytes);
+    }
+    seal(keys_to_[index(to)], message.place, message.whole(bytes), clear_bytes(bytes));
+    message.inner = inner_->send(to, tag, message.box.get(), kSealBytes + bytes, length);
+    return request_of(message);
   }
 
   Request receive(
@@ -93,21 +75,16 @@ class SealedTransport final : public Transport {
     if (!is_sealed(tag)) {
       return wrapped(inner_->receive(from, tag, data, bytes, length));
     }
-    auto message = std::make_unique<Sealed>();
-    message->buffer = std::make_unique_for_overwrite<std::byte[]>(kSealBytes + bytes);
-    message->is_received = true;
-    message->to = data;
-    message->room = bytes;
     // Messages meet receives in the order in which these are posted.
-    message->place = {from, tag, received_[{from, tag}]++};
-    message->inner = inner_->receive(from, tag, message->buffer.get(), kSealBytes + bytes, length);
-    Request request(message.release());
-    finished(request);
-    return request;
+    Message& message = add(from, {tag, received_[{from, tag}]++}, bytes);
+    message.is_received = true;
+    message.to = {data, bytes};
+    message.inner = inner_->receive(from, tag, message.box.get(), kSealBytes + bytes, length);
+    return request_of(message);
   }
 
   bool finished(Request& request) override {
-    auto* message = static_cast<Sealed*>(request.handle());
+    auto* message = static_cast<Message*>(request.handle());
     if (message == nullptr) {
       return true;
     }
@@ -116,27 +93,26 @@ class SealedTransport final : public Transport {
     }
     if (message->is_received && !open(*message)) {
       message->is_wrong = true;
-      suspects_->add(message->place.peer);
+      (*suspects_)[index(message->peer)] = true;
       return false;
     }
-    delete message;
-    request.clear();
+    forget(request);
     return true;
   }
 
   void drop(Request& request) override {
-    if (auto* message = static_cast<Sealed*>(request.handle())) {
-      inner_->drop(message->inner);
-      if (message->inner.pending()) {
-        static_cast<void>(message->buffer.release());  // it may still be written to
+    if (request.pending()) {
+      auto& message = *static_cast<Message*>(request.handle());
+      inner_->drop(message.inner);
+      if (message.inner.pending()) {
+        static_cast<void>(message.box.release());  // it may still be written to
       }
-      delete message;
-      request.clear();
+      forget(request);
     }
   }
 
   std::optional<std::string> lost(int rank) override {
-    return suspects_->contains(rank) ? std::string(kTampered) : inner_->lost(rank);
+    return (*suspects_)[index(rank)] ? std::string(kTampered) : inner_->lost(rank);
   }
 
   std::unique_ptr<Transport> duplicate(const ExchangeBytes& exchange) override {
@@ -148,82 +124,74 @@ class SealedTransport final : public Transport {
   }
 
  private:
-  // A request of this transport; of a message that is not sealed only with the inner one.
-  struct Sealed {
+  // On its way. One that is not sealed has only the inner request.
+  struct Message {
+    std::list<Message>::iterator self;
     Request inner;
-    std::unique_ptr<std::byte[]> buffer;
-    bool is_received = false;
-    std::byte* to = nullptr;  // where the message goes that has come
-    std::size_t room = 0;
+    int peer = 0;
     Place place{};
+    std::unique_ptr<std::byte[]> box{};  // the tag, the length, the message
+    bool is_received = false;
+    std::span<std::byte> to{};  // where one goes that has come
     bool is_wrong = false;
+
+    std::span<std::byte> whole(std::size_t bytes) const { return {box.get(), kSealBytes + bytes}; }
   };
   using Counts = std::map<std::pair<int, std::uint32_t>, std::uint64_t>;
 
   bool is_sealed(std::uint32_t tag) const { return options_.encrypt || is_steering(tag); }
 
-  static Request wrapped(Request inner) {
-    if (!inner.pending()) {
-      return {};
-    }
-    auto message = std::make_unique<Sealed>();
-    message->inner = std::move(inner);
-    return Request(message.release());
+  // Authenticated as they are: the length, which the receiver of a message of up to so many bytes
+  // does not know, and the message where it is not encrypted.
+  std::size_t clear_bytes(std::size_t bytes) const {
+    return sizeof(std::uint64_t) + (options_.encrypt ? 0 : bytes);
+  }
+
+  Message& add(int peer, const Place& place, std::size_t bytes) {
+    Message& message = messages_.emplace_back();
+    message.self = std::prev(messages_.end());
+    message.peer = peer;
+    message.place = place;
+    message.box = std::make_unique_for_overwrite<std::byte[]>(kSealBytes + bytes);
+    std::fill_n(message.box.get(), kSealBytes, std::byte{});
+    return message;
+  }
+  Request wrapped(Request inner) {
+    Message& message = messages_.emplace_back();
+    message.self = std::prev(messages_.end());
+    message.inner = std::move(inner);
+    return request_of(message);
+  }
+  Request request_of(Message& message) {
+    Request request(&message);
+    finished(request);
+    return request;
+  }
+  void forget(Request& request) {
+    messages_.erase(static_cast<Message*>(request.handle())->self);
+    request.clear();
   }
 
   std::string key_of(int from, int to) const {
     return hmac_sha256(options_.key, Packer().number(from).number(to).take());
   }
 
-  static unsigned char* raw(std::byte* data) { return reinterpret_cast<unsigned char*>(data); }
-  static const unsigned char* raw(const std::string& key) {
-    return reinterpret_cast<const unsigned char*>(key.data());
-  }
-
-  // The tag; the length, which the receiver of a message of up to so many bytes does not know; the
-  // message. What is not encrypted is authenticated as it is.
-  void seal(const Place& place, const std::byte* data, std::size_t bytes, std::byte* to) const {
-    const std::uint64_t length = bytes;
-    std::memcpy(to + kLengthAt, &length, sizeof(length));
-    if (bytes > 0 && !options_.encrypt) {
-      std::memcpy(to + kSealBytes, data, bytes);
-    }
-    crypto_aead_chacha20poly1305_ietf_encrypt_detached(
-        raw(to + kSealBytes),
-        raw(to),
-        nullptr,
-        reinterpret_cast<const unsigned char*>(data),
-        options_.encrypt ? bytes : 0,
-        raw(to + kLengthAt),
-        sizeof(length) + (options_.encrypt ? 0 : bytes),
-        nullptr,
-        place.nonce().data(),
-        raw(keys_to_[index(place.peer)]));
-  }
-
   // False where it is not the message that was sealed for this place.
-  bool open(const Sealed& message) const {
-    std::uint64_t length = 0;
-    std::byte* from = message.buffer.get();
-    std::memcpy(&length, from + kLengthAt, sizeof(length));
-    if (length > message.room || crypto_aead_chacha20poly1305_ietf_decrypt_detached(
-                                     raw(message.to),
-                                     nullptr,
-                                     raw(from + kSealBytes),
-                                     options_.encrypt ? length : 0,
-                                     raw(from),
-                                     raw(from + kLengthAt),
-                                     sizeof(length) + (options_.encrypt ? 0 : length),
-                                     message.place.nonce().data(),
-                                     raw(keys_from_[index(message.place.peer)])) != 0) {
+  bool open(const Message& message) const {
+    std::uint64_t bytes = 0;
+    std::memcpy(&bytes, message.box.get() + kTagBytes, sizeof(bytes));
+    const std::string& key = keys_from_[index(message.peer)];
+    if (bytes > message.to.size() ||
+        !unseal(key, message.place, message.whole(bytes), clear_bytes(bytes))) {
       return false;
     }
-    if (length > 0 && !options_.encrypt) {
-      std::memcpy(message.to, from + kSealBytes, length);
+    if (bytes > 0) {
+      std::memcpy(message.to.data(), message.box.get() + kSealBytes, bytes);
     }
     return true;
   }
 
+  std::list<Message> messages_;  // outlives the transport, which may still send some as it ends
   const std::shared_ptr<Transport> inner_;
   const SealOptions options_;
   const std::shared_ptr<Suspects> suspects_;
@@ -238,7 +206,7 @@ class SealedTransport final : public Transport {
 
 std::shared_ptr<Transport> seal_transport(std::shared_ptr<Transport> transport,
                                           const SealOptions& options) {
-  auto suspects = std::make_shared<Suspects>(transport->size());
+  auto suspects = std::make_shared<Suspects>(index(transport->size()));
   return std::make_shared<SealedTransport>(std::move(transport), options, std::move(suspects));
 }
 

@@ -37,9 +37,6 @@ struct Gathering {
 // What the host of a meeting decides for itself.
 class HostPolicy {
  public:
-  HostPolicy() = default;
-  HostPolicy(const HostPolicy&) = delete;
-  HostPolicy& operator=(const HostPolicy&) = delete;
   virtual ~HostPolicy() = default;
 
   virtual std::string self() const = 0;      // "rank 0 of 4 (pid 4711)"

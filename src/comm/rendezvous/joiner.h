@@ -10,9 +10,6 @@ namespace trireme::detail {
 // What a joiner of a meeting decides for itself.
 class JoinerPolicy {
  public:
-  JoinerPolicy() = default;
-  JoinerPolicy(const JoinerPolicy&) = delete;
-  JoinerPolicy& operator=(const JoinerPolicy&) = delete;
   virtual ~JoinerPolicy() = default;
 
   virtual std::string self() const = 0;   // "rank 1 of 4 (pid 4711, /path/to/app)"

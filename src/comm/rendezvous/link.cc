@@ -45,7 +45,7 @@ void Link::send(const std::string& bytes, const std::vector<int>& fds) {
 
 std::optional<Message> Link::next() {
   auto message = pull();
-  if (message && seals_ && !seals_->incoming.open(std::string(message->bytes), &message->bytes)) {
+  if (message && seals_ && !seals_->incoming.open(message->bytes, &message->bytes)) {
     close("a message was altered, replayed or left out on the way");
     return std::nullopt;
   }

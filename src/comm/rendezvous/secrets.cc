@@ -1,6 +1,7 @@
 #include "comm/rendezvous/secrets.h"
 
 #include <array>
+#include <cstring>
 
 #include <sodium.h>
 
@@ -9,12 +10,12 @@
 namespace trireme::detail {
 namespace {
 
-const unsigned char* raw(const std::string& bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
+const unsigned char* raw(const void* bytes) {
+  return static_cast<const unsigned char*>(bytes);
 }
 
-unsigned char* raw(std::string& bytes) {
-  return reinterpret_cast<unsigned char*>(bytes.data());
+unsigned char* raw(void* bytes) {
+  return static_cast<unsigned char*>(bytes);
 }
 
 // Also chooses the fastest code for this processor.
@@ -22,13 +23,10 @@ void begin_sodium() {
   TRIREME_ASSERT(sodium_init() >= 0, "libsodium cannot find a source of random numbers");
 }
 
-// A number that is never used twice with one key, since messages are counted.
-std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES> nonce_of(
-    std::uint64_t count) {
+std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES> nonce_of(Place place) {
   std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES> nonce{};
-  for (std::size_t byte = 0; byte < sizeof(count); ++byte) {
-    nonce[byte] = static_cast<unsigned char>(count >> (8 * byte));
-  }
+  std::memcpy(nonce.data(), &place.stream, sizeof(place.stream));
+  std::memcpy(nonce.data() + sizeof(place.stream), &place.count, sizeof(place.count));
   return nonce;
 }
 
@@ -43,22 +41,22 @@ std::string random_bytes(std::size_t count) {
 
 std::string sha256(const std::string& text) {
   std::string digest(crypto_hash_sha256_BYTES, '\0');
-  crypto_hash_sha256(raw(digest), raw(text), text.size());
+  crypto_hash_sha256(raw(digest.data()), raw(text.data()), text.size());
   return digest;
 }
 
 std::string hmac_sha256(const std::string& key, const std::string& text) {
   crypto_auth_hmacsha256_state state;
-  crypto_auth_hmacsha256_init(&state, raw(key), key.size());
-  crypto_auth_hmacsha256_update(&state, raw(text), text.size());
+  crypto_auth_hmacsha256_init(&state, raw(key.data()), key.size());
+  crypto_auth_hmacsha256_update(&state, raw(text.data()), text.size());
   std::string mac(crypto_auth_hmacsha256_BYTES, '\0');
-  crypto_auth_hmacsha256_final(&state, raw(mac));
+  crypto_auth_hmacsha256_final(&state, raw(mac.data()));
   return mac;
 }
 
 std::string hex_of(const std::string& bytes) {
   std::string hex(2 * bytes.size() + 1, '\0');
-  sodium_bin2hex(hex.data(), hex.size(), raw(bytes), bytes.size());
+  sodium_bin2hex(hex.data(), hex.size(), raw(bytes.data()), bytes.size());
   hex.pop_back();
   return hex;
 }
@@ -70,45 +68,64 @@ bool same_secret(const std::string& a, const std::string& b) {
 KeyPair make_key_pair() {
   begin_sodium();
   KeyPair pair{std::string(kKeyBytes, '\0'), std::string(kKeyBytes, '\0')};
-  crypto_kx_keypair(raw(pair.open), raw(pair.secret));
+  crypto_kx_keypair(raw(pair.open.data()), raw(pair.secret.data()));
   return pair;
 }
 
 std::string shared_secret(const KeyPair& own, const std::string& theirs) {
   std::string secret(kKeyBytes, '\0');
-  const bool good = theirs.size() == kKeyBytes &&
-                    crypto_scalarmult(raw(secret), raw(own.secret), raw(theirs)) == 0;
+  const bool good =
+      theirs.size() == kKeyBytes &&
+      crypto_scalarmult(raw(secret.data()), raw(own.secret.data()), raw(theirs.data())) == 0;
   return good ? secret : "";
 }
 
-std::string Seal::close(const std::string& message) {
-  std::string sealed(message.size() + crypto_aead_chacha20poly1305_ietf_ABYTES, '\0');
-  crypto_aead_chacha20poly1305_ietf_encrypt(raw(sealed),
-                                            nullptr,
-                                            raw(message),
-                                            message.size(),
-                                            nullptr,
-                                            0,
-                                            nullptr,
-                                            nonce_of(count_++).data(),
-                                            raw(key_));
-  return sealed;
+void seal(const std::string& key, const Place& place, std::span<std::byte> box, std::size_t clear) {
+  const auto said = box.subspan(kTagBytes, clear);
+  const auto text = box.subspan(kTagBytes + clear);
+  crypto_aead_chacha20poly1305_ietf_encrypt_detached(raw(text.data()),
+                                                     raw(box.data()),
+                                                     nullptr,
+                                                     raw(text.data()),
+                                                     text.size(),
+                                                     raw(said.data()),
+                                                     said.size(),
+                                                     nullptr,
+                                                     nonce_of(place).data(),
+                                                     raw(key.data()));
 }
 
-bool Seal::open(const std::string& sealed, std::string* message) {
-  if (sealed.size() < crypto_aead_chacha20poly1305_ietf_ABYTES) {
+bool unseal(const std::string& key,
+            const Place& place,
+            std::span<std::byte> box,
+            std::size_t clear) {
+  const auto said = box.subspan(kTagBytes, clear);
+  const auto text = box.subspan(kTagBytes + clear);
+  return crypto_aead_chacha20poly1305_ietf_decrypt_detached(raw(text.data()),
+                                                            nullptr,
+                                                            raw(text.data()),
+                                                            text.size(),
+                                                            raw(box.data()),
+                                                            raw(said.data()),
+                                                            said.size(),
+                                                            nonce_of(place).data(),
+                                                            raw(key.data())) == 0;
+}
+
+std::string Seal::close(const std::string& message) {
+  std::string box = std::string(kTagBytes, '\0') + message;
+  seal(key_, next_, std::as_writable_bytes(std::span(box)), 0);
+  ++next_.count;
+  return box;
+}
+
+bool Seal::open(std::string box, std::string* message) {
+  if (box.size() < kTagBytes || !unseal(key_, next_, std::as_writable_bytes(std::span(box)), 0)) {
     return false;
   }
-  message->resize(sealed.size() - crypto_aead_chacha20poly1305_ietf_ABYTES);
-  return crypto_aead_chacha20poly1305_ietf_decrypt(raw(*message),
-                                                   nullptr,
-                                                   nullptr,
-                                                   raw(sealed),
-                                                   sealed.size(),
-                                                   nullptr,
-                                                   0,
-                                                   nonce_of(count_++).data(),
-                                                   raw(key_)) == 0;
+  ++next_.count;
+  *message = box.substr(kTagBytes);
+  return true;
 }
 
 }  // namespace trireme::detail

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,22 @@ KeyPair make_key_pair();
 // Empty for a public key that nobody honest has.
 std::string shared_secret(const KeyPair& own, const std::string& theirs);
 
+inline constexpr std::size_t kTagBytes = 16;
+
+// Which message it is: never twice under one key.
+struct Place {
+  std::uint32_t stream = 0;
+  std::uint64_t count = 0;
+};
+
+// ChaCha20-Poly1305, in place. A box is room for the tag, then `clear` bytes that are authenticated
+// as they are, then what is encrypted, too. False where it is not what was sealed for the place.
+void seal(const std::string& key, const Place& place, std::span<std::byte> box, std::size_t clear);
+bool unseal(const std::string& key,
+            const Place& place,
+            std::span<std::byte> box,
+            std::size_t clear);
+
 // Messages under a key that two have: nobody else can read or change one, send one, leave one out
 // or send one again. One for each direction.
 class Seal {
@@ -47,11 +64,11 @@ class Seal {
 
   std::string close(const std::string& message);
   // False where it is not the next message that the other end has sealed.
-  bool open(const std::string& sealed, std::string* message);
+  bool open(std::string box, std::string* message);
 
  private:
   std::string key_;
-  std::uint64_t count_ = 0;
+  Place next_;
 };
 
 }  // namespace trireme::detail
