@@ -106,6 +106,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   add_if_said(kEnvInterfaces, options.interfaces);
   add_if_said(kEnvBackend, options.backend);
   add_if_said(kEnvAlgorithm, options.algorithm);
+  add_if_said(kEnvEncrypt, options.encrypt ? "on" : "");
   if (options.sum_group) {
     ours.push_back(concat(kEnvSumGroup, "=", *options.sum_group));
   }

@@ -84,6 +84,11 @@ TEST(Rendezvous, RefusesWhoWouldAddUpDifferently) {
                  {"groups of 2 ranks first and rank 0 groups of 1", "TRIREME_SUM_GROUP"});
 }
 
+TEST(Rendezvous, RefusesWhoEncryptsAlone) {
+  expect_refused([](InitOptions& options) { options.encrypt = true; },
+                 {"it encrypts and rank 0 does not encrypt", "TRIREME_ENCRYPT"});
+}
+
 TEST(Rendezvous, RefusesAnotherAlgorithm) {
   expect_refused([](InitOptions& options) { options.algorithm = "ring"; },
                  {"the algorithm \"ring\" and rank 0 \"auto\"", "TRIREME_ALGORITHM"});

@@ -135,7 +135,7 @@ struct MemberByHand {
 
   std::string bytes() const {
     std::string all = number(rank) + number(size) + number(getpid()) + number(rank) + number(size) +
-                      text("by-hand") + text("kernel") + text("network") + number(1) +
+                      text("by-hand") + text("kernel") + text("network") + number(1) + number(0) +
                       text(algorithm) + text(library) + text(program) + text("/by/hand");
     for (int word = 0; word < 16; ++word) {
       all += number(word == 0 ? 1 : 0);

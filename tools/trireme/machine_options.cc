@@ -55,6 +55,7 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
             launch.sum_group,
             "Sum groups of this many ranks first; use the number of ranks per machine for "
             "less traffic between machines (default: 1)");
+  app.add_flag("--encrypt", launch.encrypt, "Encrypt what ranks send each other between machines");
 }
 
 }  // namespace trireme::tools

@@ -31,7 +31,7 @@ std::string train_help() {
          "--node-rank;\n"
          "                      --run is a folder they share. --interfaces, --backend, "
          "--algorithm,\n"
-         "                      --sum-group and --token-file work as for trireme run "
+         "                      --sum-group, --encrypt and --token-file work as for trireme run "
          "(docs/cluster.md)\n"
          "\n"
          "SETTINGS, as flags or as members of a JSON object:\n" +

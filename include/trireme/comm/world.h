@@ -54,6 +54,9 @@ struct InitOptions {
   // Where rank 0 can be reached from other machines, "HOST:PORT". Empty: TRIREME_RENDEZVOUS, else
   // what the launcher implies.
   std::string rendezvous;
+  // Encrypt what ranks send each other over a network, for all ranks alike. What steers them is
+  // authenticated in any case (docs/security.md). Not set: TRIREME_ENCRYPT (on or off), else off.
+  std::optional<bool> encrypt;
   // Sums add up groups of this many ranks first, then the groups' sums: with as many as each
   // machine has ranks, less crosses the network. Part of the order of summation, so the same on
   // all ranks, and the bits differ from those of another group. 0: TRIREME_SUM_GROUP, else 1.

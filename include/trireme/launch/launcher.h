@@ -49,6 +49,7 @@ struct LaunchOptions {
   std::string backend;     // "auto", "shm", "ucx" or "mpi"
   std::string algorithm;
   std::optional<int> sum_group;
+  bool encrypt = false;
 };
 
 // Exit codes of `launch`; a job ended by a signal to the launcher gives 128 + its number.

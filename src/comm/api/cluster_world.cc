@@ -167,7 +167,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
   std::string world;
-  SealOptions seals;
+  SealOptions seals{"", identity.encrypt};
   if (uses_mpi(options)) {
     transport = load_mpi_transport(options.place.launcher);
     TRIREME_CHECK(

@@ -104,6 +104,13 @@ bool kernel_copy_of(const InitOptions& options) {
   return value == "auto";
 }
 
+bool encrypt_of(const InitOptions& options) {
+  const std::string value = env_string(kEnvEncrypt).value_or("off");
+  TRIREME_CHECK(
+      value == "on" || value == "off", kEnvEncrypt, ": expected on or off; found \"", value, "\"");
+  return options.encrypt.value_or(value == "on");
+}
+
 int sum_group_of(const InitOptions& options) {
   constexpr std::int64_t kMost = 1 << 20;
   const std::int64_t group =
@@ -152,6 +159,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
   identity.token = options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
   identity.program_version = program_version_of(options);
   identity.sum_group = builder.machine.sum_group = sum_group_of(options);
+  identity.encrypt = encrypt_of(options);
   identity.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
   builder.machine.meeting.name = detail::meeting_name(detail::hex_digest(job));
   builder.machine.meeting.timeout = builder.queue.timeout = timeout_of(options);

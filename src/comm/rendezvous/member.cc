@@ -65,6 +65,7 @@ Member make_member(const Identity& identity) {
     }
   }
   member.sum_group = identity.sum_group;
+  member.encrypt = identity.encrypt;
   member.algorithm = identity.algorithm;
   member.library = TRIREME_VERSION;
   member.program = printable(identity.program_version);
@@ -83,6 +84,7 @@ std::string pack_member(const Member& member) {
       .text(member.kernel)
       .text(member.network)
       .number(member.sum_group)
+      .number(member.encrypt ? 1 : 0)
       .text(member.algorithm)
       .text(member.library)
       .text(member.program)
@@ -105,6 +107,7 @@ std::optional<Member> unpack_member(const std::string& bytes) {
   member.kernel = fields.text();
   member.network = fields.text();
   member.sum_group = fields.number_in(0, kAny);
+  member.encrypt = fields.number_in(0, 1) != 0;
   member.algorithm = printable(fields.text());
   member.library = printable(fields.text());
   member.program = printable(fields.text());
@@ -138,6 +141,11 @@ std::optional<std::string> objection(const Member& host, const Member& member) {
         "it was told to sum groups of {} ranks first and rank 0 groups of {}: give the same "
         "--sum-group (TRIREME_SUM_GROUP) on every machine",
         {member.sum_group, host.sum_group});
+  }
+  if (member.encrypt != host.encrypt) {
+    return concat("it {} and rank 0 {}: give the same --encrypt (TRIREME_ENCRYPT) on every machine",
+                  {member.encrypt ? "encrypts" : "does not encrypt",
+                   host.encrypt ? "encrypts" : "does not encrypt"});
   }
   if (member.algorithm != host.algorithm) {
     return concat(

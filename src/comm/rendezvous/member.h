@@ -19,6 +19,7 @@ struct Identity {
   std::string token;
   std::string program_version;
   int sum_group = 1;
+  bool encrypt = false;
   std::string algorithm = "auto";
 };
 
@@ -36,6 +37,7 @@ struct Member {
   std::array<std::uint64_t, 16> cpus{};  // that it may run on, a bit each (the first 1024)
   // For the host to judge by; others are not told:
   int sum_group = 1;
+  bool encrypt = false;
   std::string algorithm;
   std::string library;  // the version of Trireme
   std::string program;  // the version of the program
