@@ -4,17 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "train/micro_batch_search.h"
 #include "train/optimizer_choice.h"
 #include "train/out_of_memory.h"
 #include "train/sampling_choice.h"
-#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
-#include "trireme/core/machine.h"
 #include "trireme/core/random.h"
 #include "trireme/parallel/autocast.h"
 #include "trireme/tensor/memory_limit.h"
@@ -28,12 +24,6 @@ using Time = std::chrono::steady_clock;
 double seconds_since(Time::time_point begin) {
   return std::chrono::duration<double>(Time::now() - begin).count();
 }
-
-// Of the memory that is free, what the tensors of a rank may take: the rest of the system, and
-// allocations that are not tensors, need some, too. What they never get, since the kernel would
-// begin to kill, is more than kMostOfFreeMemory.
-constexpr double kShareOfFreeMemory = 0.9;
-constexpr double kMostOfFreeMemory = 0.95;
 
 }  // namespace
 
@@ -160,16 +150,6 @@ std::int64_t StepRunner::count_steps() const {
   }
 }
 
-void StepRunner::limit_memory() const {
-  const auto wanted = memory_limit_bytes(settings_.memory_limit);
-  const double free = static_cast<double>(available_memory_bytes()) / world_->local_size();
-  const auto limit =
-      wanted ? *wanted : static_cast<std::uint64_t>(std::max(1.0, kShareOfFreeMemory * free));
-  const auto most = static_cast<std::uint64_t>(kMostOfFreeMemory * free);
-  MemoryLimit::set(limit, limit == 0 ? 0 : std::max(limit, most));
-  MemoryLimit::reset_peak();
-}
-
 at::Tensor StepRunner::scores(const TensorBatch& batch) const {
   if (settings_.precision == TrainPrecision::kAutocast) {
     const Autocast scope;
@@ -183,74 +163,6 @@ at::Tensor StepRunner::scores(const TensorBatch& batch) const {
   }
   return model_.scores(batch);
 }
-
-// --- memory
-
-bool StepRunner::fits(std::int64_t micro_batch) {
-  // Two for every rank, of which one is computed: the step can then be given up.
-  engine_->deal(std::vector<std::int64_t>(static_cast<std::size_t>(world_->size()), 2));
-  bool good = true;
-  std::string reason = "a trial";
-  try {
-    std::vector<std::int64_t> samples;
-    Batch batch;
-    sampler_.fill(position_, 0, micro_batch, samples);
-    data_->read(samples, batch);
-    compute_one(engine_->micro_batch(0), batch);
-  } catch (const std::exception& error) {
-    if (!ran_out_of_memory(error)) {
-      throw;
-    }
-    good = false;
-  }
-  try {
-    engine_->give_up(reason);
-  } catch (const StepGivenUp&) {
-    statistics_.forget_step();
-  }
-  losses_.clear();
-  return good;
-}
-
-// What micro-batches have to divide from here on: this batch and all that are to come.
-std::int64_t StepRunner::common_batch() const {
-  std::int64_t common = batch_at(next_step_);
-  for (const BatchChange& change : batch_changes_) {
-    common = change.step > next_step_ ? std::gcd(common, change.batch) : common;
-  }
-  return common;
-}
-
-void StepRunner::find_micro_batch() {
-  const std::int64_t share = (settings_.batch + world_->size() - 1) / world_->size();
-  micro_batch_ = largest_micro_batch(
-      common_batch(), share, [this](std::int64_t size) { return fits(size); }, *world_);
-  if (micro_batch_ == 0) {
-    throw MemoryError(
-        "micro_batch: not even one sample fits into the memory of a rank (memory_limit): use "
-        "fewer ranks, a higher stage (--zero 3), --recompute, or a smaller model");
-  }
-  say_(concat("micro-batches of {} fit; a batch of {} is {} of them",
-              {micro_batch_, settings_.batch, settings_.batch / micro_batch_}));
-}
-
-void StepRunner::make_smaller(const StepGivenUp& reason) {
-  const std::int64_t before = micro_batch_;
-  micro_batch_ = smaller_micro_batch(common_batch(), before);
-  if (micro_batch_ == 0) {
-    throw MemoryError(concat(reason.what(),
-                             "; not even one sample fits: use fewer ranks, a higher stage (--zero "
-                             "3), --recompute, or a smaller model"));
-  }
-  TRIREME_CHECK(settings_.partition != Partition::kHash,
-                reason.what(),
-                "; smaller micro-batches would change the shares of the data: set micro_batch");
-  say_(concat(
-      reason.what(), "; continuing with micro-batches of ", micro_batch_, " instead of ", before));
-  dealt_.clear();
-}
-
-// --- a step
 
 void StepRunner::deal(std::int64_t batch) {
   std::vector<std::int64_t> wanted = balance_.deal(batch / micro_batch_);
@@ -394,87 +306,6 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
   Outcome all = exchange(notice, mine);
   position_ += batch;
   ++next_step_;
-  return all;
-}
-
-StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
-  // What each rank has to say, then its losses.
-  enum : std::size_t {
-    kStop,
-    kFailed,
-    kSeconds,
-    kCompute,
-    kData,
-    kComm,
-    kRankBytes,
-    kTensorBytes,
-    kFirst
-  };
-  const auto rounds = static_cast<std::size_t>(*std::max_element(dealt_.begin(), dealt_.end()));
-  const auto world = static_cast<std::size_t>(world_->size());
-  const std::size_t stride = kFirst + rounds;
-  std::vector<double> record(stride, 0);
-  record[kStop] = notice.wants_stop ? 1 : 0;
-  record[kFailed] = notice.failure.empty() ? 0 : 1;
-  record[kSeconds] = mine.seconds;
-  record[kCompute] = std::max(0.0, mine.seconds - mine.comm_seconds - mine.data_seconds);
-  record[kData] = mine.data_seconds;
-  record[kComm] = mine.comm_seconds;
-  record[kRankBytes] = static_cast<double>(mine.rank_bytes);
-  record[kTensorBytes] = static_cast<double>(mine.tensor_bytes);
-  std::copy(losses_.begin(), losses_.end(), record.begin() + kFirst);
-  std::vector<double> records(stride * world);
-  world_->all_gather(record, records).wait();
-
-  Outcome all = mine;
-  std::vector<double> compute(world);
-  double comm = 0;
-  bool failed = false;
-  for (std::size_t rank = 0; rank < world; ++rank) {
-    const double* of = records.data() + rank * stride;
-    all.stop |= of[kStop] != 0;
-    failed |= of[kFailed] != 0;
-    all.seconds = std::max(all.seconds, of[kSeconds]);
-    all.data_seconds = std::max(all.data_seconds, of[kData]);
-    all.rank_bytes = std::max(all.rank_bytes, static_cast<std::int64_t>(of[kRankBytes]));
-    all.tensor_bytes = std::max(all.tensor_bytes, static_cast<std::int64_t>(of[kTensorBytes]));
-    comm += of[kComm];
-    compute[rank] = of[kCompute];
-  }
-  if (failed) {  // every rank has come to know of it, and learns why
-    on_all_ranks(*world_, [&] {
-      if (!notice.failure.empty()) {
-        throw CheckpointError("", -1, notice.failure);
-      }
-    });
-  }
-  all.comm_seconds = comm / static_cast<double>(world);
-  // The losses in the order of the micro-batches: round by round, in rank order.
-  double sum = 0;
-  std::int64_t micro_batch = 0;
-  for (std::size_t round = 0; round < rounds; ++round) {
-    for (std::size_t rank = 0; rank < world; ++rank) {
-      if (dealt_[rank] <= static_cast<std::int64_t>(round)) {
-        continue;
-      }
-      const double loss = records[rank * stride + kFirst + round];
-      if (!std::isfinite(loss) && settings_.precision != TrainPrecision::kFloat16) {
-        throw GradientError(
-            static_cast<int>(rank),
-            concat("the loss of micro-batch {} is {} on rank {} in step {}, although its gradients "
-                   "are finite: look at the data and the learning rate",
-                   {micro_batch, loss, rank, next_step_ + 1}));
-      }
-      sum += loss;
-      ++micro_batch;
-    }
-  }
-  all.loss = sum / static_cast<double>(micro_batch);
-  balance_.observe(compute, dealt_);
-  const std::string news = balance_.news();
-  if (!news.empty()) {
-    say_(news);
-  }
   return all;
 }
 

@@ -1,0 +1,97 @@
+// How the steps of a run get along with the memory that there is.
+
+#include <algorithm>
+#include <numeric>
+
+#include "train/micro_batch_search.h"
+#include "train/out_of_memory.h"
+#include "train/step_runner.h"
+#include "trireme/core/error.h"
+#include "trireme/core/machine.h"
+
+namespace trireme::detail {
+namespace {
+
+// Of the memory that is free, what the tensors of a rank may take: the rest of the system, and
+// allocations that are not tensors, need some, too. What they never get, since the kernel would
+// begin to kill, is more than kMostOfFreeMemory.
+constexpr double kShareOfFreeMemory = 0.9;
+constexpr double kMostOfFreeMemory = 0.95;
+
+}  // namespace
+
+void StepRunner::limit_memory() const {
+  const auto wanted = memory_limit_bytes(settings_.memory_limit);
+  const double free = static_cast<double>(available_memory_bytes()) / world_->local_size();
+  const auto limit =
+      wanted ? *wanted : static_cast<std::uint64_t>(std::max(1.0, kShareOfFreeMemory * free));
+  const auto most = static_cast<std::uint64_t>(kMostOfFreeMemory * free);
+  MemoryLimit::set(limit, limit == 0 ? 0 : std::max(limit, most));
+  MemoryLimit::reset_peak();
+}
+
+bool StepRunner::fits(std::int64_t micro_batch) {
+  // Two for every rank, of which one is computed: the step can then be given up.
+  engine_->deal(std::vector<std::int64_t>(static_cast<std::size_t>(world_->size()), 2));
+  bool good = true;
+  std::string reason = "a trial";
+  try {
+    std::vector<std::int64_t> samples;
+    Batch batch;
+    sampler_.fill(position_, 0, micro_batch, samples);
+    data_->read(samples, batch);
+    compute_one(engine_->micro_batch(0), batch);
+  } catch (const std::exception& error) {
+    if (!ran_out_of_memory(error)) {
+      throw;
+    }
+    good = false;
+  }
+  try {
+    engine_->give_up(reason);
+  } catch (const StepGivenUp&) {
+    statistics_.forget_step();
+  }
+  losses_.clear();
+  return good;
+}
+
+// What micro-batches have to divide from here on: this batch and all that are to come.
+std::int64_t StepRunner::common_batch() const {
+  std::int64_t common = batch_at(next_step_);
+  for (const BatchChange& change : batch_changes_) {
+    common = change.step > next_step_ ? std::gcd(common, change.batch) : common;
+  }
+  return common;
+}
+
+void StepRunner::find_micro_batch() {
+  const std::int64_t share = (settings_.batch + world_->size() - 1) / world_->size();
+  micro_batch_ = largest_micro_batch(
+      common_batch(), share, [this](std::int64_t size) { return fits(size); }, *world_);
+  if (micro_batch_ == 0) {
+    throw MemoryError(
+        "micro_batch: not even one sample fits into the memory of a rank (memory_limit): use "
+        "fewer ranks, a higher stage (--zero 3), --recompute, or a smaller model");
+  }
+  say_(concat("micro-batches of {} fit; a batch of {} is {} of them",
+              {micro_batch_, settings_.batch, settings_.batch / micro_batch_}));
+}
+
+void StepRunner::make_smaller(const StepGivenUp& reason) {
+  const std::int64_t before = micro_batch_;
+  micro_batch_ = smaller_micro_batch(common_batch(), before);
+  if (micro_batch_ == 0) {
+    throw MemoryError(concat(reason.what(),
+                             "; not even one sample fits: use fewer ranks, a higher stage (--zero "
+                             "3), --recompute, or a smaller model"));
+  }
+  TRIREME_CHECK(settings_.partition != Partition::kHash,
+                reason.what(),
+                "; smaller micro-batches would change the shares of the data: set micro_batch");
+  say_(concat(
+      reason.what(), "; continuing with micro-batches of ", micro_batch_, " instead of ", before));
+  dealt_.clear();
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "train/run_checkpoints.h"
+#include "train/step_runner.h"
+#include "train/train_progress.h"
+#include "trireme/optim/schedule.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::detail {
+
+// A run of the loop: steps, and what happens between them.
+class Training {
+ public:
+  // What is trained, on what, and who hears of it. All of it outlives the run.
+  struct Subject {
+    const TrainSettings& settings;
+    const Trainable& model;
+    const Parts& data;
+    std::int64_t data_fingerprint;
+    const std::shared_ptr<World>& world;
+    TrainObserver* observer;  // of the rank that reports
+    const std::function<bool()>& stop;
+    RunCheckpoints& checkpoints;
+  };
+  explicit Training(const Subject& subject);
+  TrainResult run();
+
+ private:
+  bool leads() const { return observer_ != nullptr; }
+  double run_seconds() const;
+  double run_processor_seconds() const;
+  void say(const std::string& text);
+
+  // Weights are read by the rank that keeps them; the others wait, since they must not change.
+  void keep_weights(const std::string& which);
+
+  // --- checkpoints
+  void begin();
+
+  // To whoever resumes a run that has come to its end: what there is to do.
+  void say_what_is_left();
+  std::string how_to_train_longer(const std::string& flags) const;
+  void go_on(const TrainProgress& saved);
+  void save();
+
+  // --- a step
+
+  // True when somebody wants to stop.
+  bool take_step();
+  void count(const StepRunner::Outcome& outcome);
+  std::int64_t tokens_in(std::int64_t samples) const;
+  void report(const StepRunner::Outcome& outcome);
+  void show_gradients();
+  void show_parameters();
+  void show(const std::string& tag, const at::Tensor& tensor, std::int64_t step);
+
+  // --- evaluation
+  bool is_due() const;
+
+  // Whether it is time to stop early.
+  bool has_stalled();
+
+  // False where somebody wanted to stop before all was evaluated: nothing has happened then, and
+  // whoever resumes evaluates.
+  bool evaluate_now(bool last = false);
+
+  // --- the end
+  void finish();
+
+  // Why the last checkpoint could not be written, which all ranks know then: the weights, which are
+  // smaller, may still find room.
+  std::exception_ptr save_last();
+  void summarise();
+
+  const TrainSettings& settings_;
+  const Parts& data_;
+  std::shared_ptr<World> world_;
+  TrainObserver* observer_;
+  std::function<bool()> stop_;
+  RunCheckpoints& checkpoints_;
+  std::shared_ptr<const Task> task_;
+  StepRunner runner_;
+  Trainable judged_;  // scores in the precision of the run
+  ReduceOnPlateau plateau_;
+  std::optional<Goal> goal_ = goal_of(settings_);
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double processor_begin_;
+  std::int64_t first_step_ = 0;  // that was taken before this part of the run
+  double last_record_seconds_ = 0;
+  TrainProgress progress_;  // what is in `runner_` and `plateau_`, only when it is saved
+  TrainResult result_;
+};
+
+}  // namespace trireme::detail
