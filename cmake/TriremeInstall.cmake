@@ -16,9 +16,10 @@ if(TARGET trireme_bench_optim)
   install(TARGETS ${torch_programs})
 endif()
 
-# What trireme.h includes, and what those include, and no other header: include/ is the wall between the
-# rooms as well, and most of what is behind it is nobody's business outside.
-set(wanted trireme/trireme.h)
+# What trireme.h and the exchange of weights (docs/checkpoints.md) include, and what those include, and no
+# other header: include/ is the wall between the rooms as well, and most of what is behind it is nobody's
+# business outside.
+set(wanted trireme/trireme.h trireme/checkpoint/exchange.h trireme/train/torch_archive.h trireme/train/weights.h)
 set(installed_headers)
 while(wanted)
   list(POP_FRONT wanted header)

@@ -11,6 +11,12 @@ function(run)
   set(fingerprint "${fingerprint}" PARENT_SCOPE)
 endfunction()
 run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix")
+# Headers that docs/checkpoints.md tells users to include, and what they include.
+foreach(header IN ITEMS checkpoint/exchange.h checkpoint/model_notes.h checkpoint/tensor_source.h train/torch_archive.h train/weights.h)
+  if(NOT EXISTS "${WORK}/prefix/include/trireme/${header}")
+    message(FATAL_ERROR "expected trireme/${header} in the installation, found none")
+  endif()
+endforeach()
 # Copied out of the tree: one by itself, word by word as its CMakeLists.txt says, the others together.
 file(COPY "${EXAMPLES}" DESTINATION "${WORK}")
 function(build source build)
