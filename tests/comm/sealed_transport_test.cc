@@ -220,9 +220,9 @@ TEST_F(TamperedWorld, NamesTheRankWhoseAnnouncementWasReplayed) {
 
 TEST_F(TamperedWorld, NamesTheRankInWhoseNameAGoodbyeWasForged) {
   expect_named(kControlTag, [](Post& post, std::uint32_t tag) {
-    std::string notice(1500, '\0');
+    std::string notice(1000, '\0');
     notice[0] = 1;  // it leaves
-    post[{1, tag}].push_back(bytes_of(std::string(16, 'x') + number(1500) + notice));
+    post[{1, tag}].push_back(bytes_of(std::string(16, 'x') + number(1000) + notice));
   });
 }
 

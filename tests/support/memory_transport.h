@@ -49,7 +49,9 @@ class MemoryTransport final : public Transport {
     if (abandoned || waiting.empty() || posted_[receive->key].front().get() != receive) {
       return false;
     }
-    EXPECT_LE(waiting.front().size(), receive->bytes);
+    if (waiting.front().size() > receive->bytes) {
+      return false;  // from a rank that made another call: as other transports, never finished
+    }
     std::memcpy(receive->data, waiting.front().data(), waiting.front().size());
     waiting.pop_front();
     drop(request);

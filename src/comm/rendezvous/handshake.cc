@@ -57,8 +57,9 @@ bool JoiningSide::take_challenge(const std::string& bytes) {
   const std::string theirs = fields.text();
   const std::string proof = fields.text();
   root_ = root_of(token_, shared_secret(pair_, theirs), greeting_, theirs);
-  genuine_ = !root_.empty() && same_secret(proof, derive(root_, kHostProof, ""));
-  return fields.complete() && word == static_cast<int>(Word::kChallenge);
+  const bool whole = fields.complete() && word == static_cast<int>(Word::kChallenge);
+  genuine_ = whole && !root_.empty() && same_secret(proof, derive(root_, kHostProof, ""));
+  return whole;
 }
 
 std::string JoiningSide::introduce(const std::string& said) {
