@@ -339,7 +339,7 @@ TEST(GivingUp, SeveralRanksAtOnceAndAlone) {
           EXPECT_TRUE(contains(error.what(), "no reason was given")) << error.what();
         }
         const std::string longer(5000, 'x');
-        EXPECT_LT(message_of<StepGivenUp>([&] { engine.give_up(longer); }).size(), 1000U);
+        EXPECT_TRUE(contains(message_of<StepGivenUp>([&] { engine.give_up(longer); }), longer));
         for (int step = 0; step < 2; ++step) {
           take_step(calm, step);
           take_step(engine, step);
