@@ -49,7 +49,8 @@ std::string schedule_ends_early(const TrainSettings& s, std::int64_t steps) {
     return "";
   }
   return concat(
-      "warning: the schedule ends after {} of {} steps (schedule_steps); the others are taken with a "
+      "warning: the schedule ends after {} of {} steps (schedule_steps); the others are taken with "
+      "a "
       "learning rate of {}",
       {s.schedule_steps, steps, s.lr * schedule_of(s, steps).factor(steps - 1)});
 }

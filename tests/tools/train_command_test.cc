@@ -172,8 +172,9 @@ TEST_F(TrainCommand, SaysWhenTheScheduleEndsBeforeTheRun) {
   const auto says = [&](const char* run, const std::string& settings) {
     const Finished finished = train(run, mlp() + "--steps 3 --warm-up 0 --lr 0.5 " + settings);
     EXPECT_EQ(finished.code, 0) << finished.err;
-    return finished.out.find("the schedule ends after 2 of 3 steps (schedule_steps); the others are "
-                             "taken with a learning rate of 0.125") != std::string::npos;
+    return finished.out.find(
+               "the schedule ends after 2 of 3 steps (schedule_steps); the others are "
+               "taken with a learning rate of 0.125") != std::string::npos;
   };
   EXPECT_TRUE(says("early", "--schedule linear --final-factor 0.25 --schedule-steps 2"));
   EXPECT_FALSE(says("whole", "--schedule linear --final-factor 0.25 --schedule-steps 3"));

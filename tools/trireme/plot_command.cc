@@ -150,10 +150,11 @@ int plot(const PlotOptions& options) {
                 "plot: expected the name of a metric, found \"{}\"",
                 {options.metric});
   for (const char* other : {".png", ".pdf", ".jpg", ".jpeg"}) {
-    TRIREME_CHECK(!options.path.ends_with(other),
-                  "plot: expected a name for an SVG file, found \"{}\": end it with .svg, and convert "
-                  "the chart with a program such as rsvg-convert",
-                  {options.path});
+    TRIREME_CHECK(
+        !options.path.ends_with(other),
+        "plot: expected a name for an SVG file, found \"{}\": end it with .svg, and convert "
+        "the chart with a program such as rsvg-convert",
+        {options.path});
   }
   const std::string path =
       options.path.empty() ? options.runs[0] + "/" + options.metric + ".svg" : options.path;
