@@ -9,7 +9,7 @@ namespace trireme::detail {
 
 // Note [sealed messages]: what ranks tell each other over a network is authenticated. Announcements
 // of operations with the inputs in them, headers of messages and control messages carry a tag of 16
-// bytes (ChaCha20-Poly1305) under a key that only the two ranks have, for one direction, and the
+// bytes (ChaCha20-Poly1305) under a key of the two ranks for one direction, and the
 // number of the message in its stream. So one that is altered, forged, replayed, moved to another
 // stream or left out is found, by the rank that receives it, which takes the other for lost and
 // names it. Contributions and results, which go in large pieces straight from and to the user's
