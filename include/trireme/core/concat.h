@@ -42,7 +42,8 @@ class Filling {
  public:
   template <class T>
   Filling(const T& value)  // NOLINT(google-explicit-constructor): values are listed as they are.
-      : value_(&value), write_([](std::ostream& out, const void* written) {
+      : value_(static_cast<const void*>(&value)),
+        write_([](std::ostream& out, const void* written) {
           out << *static_cast<const T*>(written);
         }) {}
 

@@ -38,6 +38,7 @@ class Joiner {
     // another token says then that it refuses this process, and both sides know.
     Message mine = policy_.introduction();
     std::vector<int> fds;
+    fds.reserve(mine.fds.size());
     for (const FileDescriptor& fd : mine.fds) {
       fds.push_back(fd.get());
     }
