@@ -182,7 +182,8 @@ void fill_in_size(TrainSettings& settings) {
   for (const auto& [member, value] : settings_of_size(settings)) {
     settings.*member = settings.*member == 0 ? value : settings.*member;
   }
-  fill_in(settings, model_kind(settings.model).defaults, &TrainSettings::width);
+  using S = TrainSettings;
+  fill_in(settings, model_kind(settings.model).defaults, &S::layers, &S::width, &S::heads);
 }
 
 void leave_out_size(TrainSettings& settings) {

@@ -1415,6 +1415,11 @@ TEST(Models, AreDocumentedWithTheirDefaults) {
     EXPECT_EQ(resolved.lr, kind.defaults.lr);
     EXPECT_EQ(resolved.steps, kind.defaults.steps);
     EXPECT_EQ(resolved.epochs, kind.defaults.epochs);
+    if (kind.samples != SampleKind::kTokens) {  // those of text follow from its size
+      EXPECT_EQ(resolved.layers, kind.defaults.layers);
+      EXPECT_EQ(resolved.width, kind.defaults.width);
+      EXPECT_EQ(resolved.heads, kind.defaults.heads);
+    }
   }
   expect_parts(page, {"| --batch | 32 | 32 | 128 | 128 | 128 |"});
   EXPECT_EQ(model_kind("gtp").name, std::string());

@@ -53,8 +53,8 @@ struct TextModelSize {
 };
 const TextModelSize& text_model_size(TextSize size);
 
-// Layers, width, heads and sequence of a transformer that are not given, from its size; the width
-// of a wide model.
+// Layers, width, heads and sequence of a transformer that are not given, from its size; of other
+// models, from their own defaults.
 void fill_in_size(TrainSettings& settings);
 // The other way round: those that are what the size says are not given any more, so that another
 // size says something else.
