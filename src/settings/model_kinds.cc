@@ -1,5 +1,6 @@
 #include "trireme/settings/model_kinds.h"
 
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -143,15 +144,25 @@ std::vector<std::string> model_names() {
   return names;
 }
 
+namespace {
+
+template <class Holds>
+std::string names_of_those(const Holds& holds) {
+  std::vector<std::string> names = model_names();
+  std::erase_if(names, [&](const std::string& name) { return !holds(model_kind(name)); });
+  return detail::enumerated(names, " or ");
+}
+
+}  // namespace
+
 std::string models_on(SampleKind samples, bool images) {
-  std::string text;
-  for (const std::string& name : model_names()) {
-    const ModelKind& kind = model_kind(name);
-    if (kind.samples == samples && (images || !kind.needs_images)) {
-      text += (text.empty() ? "" : " or ") + name;
-    }
-  }
-  return text;
+  return names_of_those([=](const ModelKind& kind) {
+    return kind.samples == samples && (images || !kind.needs_images);
+  });
+}
+
+std::string models_for(const std::string& command) {
+  return names_of_those([&](const ModelKind& kind) { return kind.command == command; });
 }
 
 const TextModelSize& text_model_size(TextSize size) {

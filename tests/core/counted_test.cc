@@ -16,5 +16,12 @@ TEST(Counted, OneIsSingularAndEverythingElseIsNot) {
   EXPECT_EQ(counted(2, "class", "classes"), "2 classes");
 }
 
+TEST(Enumerated, WordsHaveCommasAndAWordBeforeTheLast) {
+  EXPECT_EQ(enumerated({}), "");
+  EXPECT_EQ(enumerated({"a"}, " or "), "a");
+  EXPECT_EQ(enumerated({"a", "b"}, " or "), "a or b");
+  EXPECT_EQ(enumerated({"a", "b", "c"}), "a, b and c");
+}
+
 }  // namespace
 }  // namespace trireme::detail

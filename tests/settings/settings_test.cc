@@ -1423,8 +1423,27 @@ TEST(Models, AreDocumentedWithTheirDefaults) {
   }
   expect_parts(page, {"| --batch | 32 | 32 | 128 | 128 | 128 |"});
   EXPECT_EQ(model_kind("gtp").name, std::string());
-  EXPECT_EQ(models_on(SampleKind::kDense), "mlp or convnet");
   expect_parts(refusal_of_json(R"({"size": "large"})"), {"size", "tiny, small, gpt2", "large"});
+}
+
+// A model that is added appears in them by itself.
+TEST(Models, AreListedInMessagesByWhatTheyTake) {
+  const auto expect_list = [](const std::string& list, const auto& holds) {
+    for (const ModelKind& kind : model_kinds()) {
+      const bool is_in = list.find(kind.name) != std::string::npos;
+      EXPECT_EQ(is_in, std::string(kind.name).empty() || holds(kind))
+          << kind.name << " in " << list;
+    }
+  };
+  expect_list(models_on(SampleKind::kDense),
+              [](const ModelKind& kind) { return kind.samples == SampleKind::kDense; });
+  expect_list(models_on(SampleKind::kDense, /*images=*/false), [](const ModelKind& kind) {
+    return kind.samples == SampleKind::kDense && !kind.needs_images;
+  });
+  for (const std::string command : {"predict", "sample"}) {
+    expect_list(models_for(command),
+                [&](const ModelKind& kind) { return kind.command == command; });
+  }
 }
 
 TEST(Resolve, RefusesSettingsThatContradictEachOther) {

@@ -317,14 +317,19 @@ std::vector<std::string> split_off_worker_words(std::vector<std::string>& words)
 }
 
 void add_worker_commands(CLI::App& program, Action& action, const std::vector<std::string>& words) {
-  const std::pair<const char*, const char*> commands[] = {
+  const std::pair<std::string, std::string> commands[] = {
       {"predict",
-       "Predict with a trained mlp, convnet or wide model: trireme predict RUN --data FILE"},
-      {"sample", "Generate text with a trained gpt: trireme sample --run RUN --prompt TEXT"}};
+       concat("Predict with a trained ",
+              models_for("predict"),
+              " model: trireme predict RUN --data FILE")},
+      {"sample",
+       concat("Generate text with a trained ",
+              models_for("sample"),
+              ": trireme sample --run RUN --prompt TEXT")}};
   for (const auto& [name, what] : commands) {
     CLI::App* command = program.add_subcommand(name, what);
     command->set_help_flag();  // its program has one
-    command->callback([&action, words, name = std::string(name)] {
+    command->callback([&action, words, name = name] {
       action = [words, name] {
         std::vector<std::string> arguments = words;
         arguments.insert(arguments.begin(), name);

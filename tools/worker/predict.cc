@@ -275,11 +275,13 @@ int run_prediction(const PredictOptions& options) {
 int predict(const std::vector<std::string>& arguments) {
   PredictOptions options;
   CLI::App app(
-      "Predicts with a trained mlp, convnet or wide model. One line for each row of the data: the "
-      "predicted class by its name and the probability of each class, or the predicted number. The "
-      "data is treated as the training data was: columns, categories, missing values and "
-      "normalisation are those of the run. Where the data has targets, metrics are printed to "
-      "standard error (and are in the JSON).",
+      concat("Predicts with a trained ",
+             models_for("predict"),
+             " model. One line for each row of the data: the predicted class by its name and the "
+             "probability of each class, or the predicted number. The data is treated as the "
+             "training data was: columns, categories, missing values and normalisation are those "
+             "of the run. Where the data has targets, metrics are printed to standard error (and "
+             "are in the JSON)."),
       "trireme predict");
   app.add_option("RUN", options.run, "The folder of the run")->required()->type_name("RUN");
   app.add_option("--data",

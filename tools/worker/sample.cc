@@ -146,7 +146,8 @@ std::vector<std::string> with_prompt_attached(const CLI::App& app,
 
 int sample(const std::vector<std::string>& arguments) {
   SampleOptions options;
-  CLI::App app("Generate text with a trained gpt.", "trireme sample");
+  CLI::App app(detail::concat("Generate text with a trained ", models_for("sample"), "."),
+               "trireme sample");
   app.add_option("--run", options.run, "The folder of the run")->required()->type_name("RUN");
   app.add_option("--prompt",
                  options.prompt,

@@ -17,11 +17,11 @@ std::string counted(Count count, std::string_view one, std::string_view several 
                            : concat(count, " ", several);
 }
 
-// "a, b and c"
-inline std::string enumerated(const std::vector<std::string>& words) {
+// "a, b and c"; `last`: what is between the last two.
+inline std::string enumerated(const std::vector<std::string>& words, const char* last = " and ") {
   std::string text;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+    text += (i == 0 ? "" : i + 1 == words.size() ? last : ", ") + words[i];
   }
   return text;
 }

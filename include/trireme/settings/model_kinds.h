@@ -31,6 +31,8 @@ const ModelKind& model_kind(const std::string& name);
 std::vector<std::string> model_names();  // of the built-in models
 // Those that take samples like these, for messages: "mlp or convnet".
 std::string models_on(SampleKind samples, bool images = true);
+// Those that this command of the program takes when they are trained: "mlp, convnet or wide".
+std::string models_for(const std::string& command);
 
 // Takes those of these settings from `defaults` that are not given.
 template <class... T>
