@@ -1,7 +1,6 @@
 #include "launch/launch_checks.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <sstream>
 
@@ -81,12 +80,9 @@ void check_options(const LaunchOptions& options) {
                 "--nnodes {}: expected --rendezvous HOST:PORT, an address of machine 0 and a free "
                 "port there, the same on every machine, found none",
                 {options.nodes});
-  constexpr std::array kBackends = {"auto", "shm", "ucx", "mpi"};
-  TRIREME_CHECK(
-      options.backend.empty() ||
-          std::find(kBackends.begin(), kBackends.end(), options.backend) != kBackends.end(),
-      "--backend: expected auto, shm, ucx or mpi, found \"{}\"",
-      {options.backend});
+  if (!options.backend.empty()) {
+    check_backend(options.backend, "--backend");
+  }
   if (!options.algorithm.empty()) {
     algorithm_named(options.algorithm, "--algorithm");
   } else if (const auto name = env_string(kEnvAlgorithm)) {

@@ -1,8 +1,8 @@
 #include "machine_options.h"
 
 #include "number_options.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
-#include "trireme/core/printable.h"
 
 namespace trireme::tools {
 namespace {
@@ -38,12 +38,8 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
                  launch.interfaces,
                  "Network interfaces for the ranks' data (default: all that can reach machine 0)")
       ->type_name("A,B");
-  app.add_option("--backend", launch.backend, "How ranks communicate: auto, shm, ucx or mpi")
-      ->check([](const std::string& name) {
-        const bool known = name == "auto" || name == "shm" || name == "ucx" || name == "mpi";
-        return known ? std::string()
-                     : "expected auto, shm, ucx or mpi, found \"" + detail::printable(name) + "\"";
-      })
+  app.add_option("--backend", launch.backend, "How ranks communicate: " + backend_names())
+      ->each([](const std::string& name) { check_backend(name, "--backend"); })
       ->type_name("NAME");
   app.add_option("--algorithm",
                  launch.algorithm,

@@ -41,6 +41,11 @@ inline constexpr char kEnvProgramVersion[] = "TRIREME_PROGRAM_VERSION";
 // "FD:INODE" of a pipe on which a failing rank writes one FailureReport line.
 inline constexpr char kEnvReport[] = "TRIREME_REPORT";
 
+// The backends that have a name: "auto, shm, ucx or mpi".
+std::string backend_names();
+// Throws ConfigError for a name that none of them has. `where` it was given: "--backend".
+void check_backend(const std::string& name, const std::string& where);
+
 // A process that mpirun, srun or torchrun has started as one of several ranks.
 struct ForeignRank {
   std::string launcher;  // "srun"

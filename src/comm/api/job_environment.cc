@@ -1,5 +1,6 @@
 #include "comm/api/job_environment.h"
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -8,8 +9,10 @@
 #include <unistd.h>
 
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 namespace {
@@ -251,6 +254,24 @@ JobEnvironment read_job_environment() {
 }  // namespace trireme::detail
 
 namespace trireme {
+namespace {
+
+const std::vector<std::string>& backends() {
+  static const std::vector<std::string> names = {"auto", "shm", "ucx", "mpi"};
+  return names;
+}
+
+}  // namespace
+
+std::string backend_names() {
+  return detail::enumerated(backends(), " or ");
+}
+
+void check_backend(const std::string& name, const std::string& where) {
+  TRIREME_CHECK(std::find(backends().begin(), backends().end(), name) != backends().end(),
+                "{}: expected {}, found \"{}\"",
+                {where, backend_names(), detail::printable(name)});
+}
 
 std::optional<ForeignRank> foreign_rank() {
   if (env_string(kEnvRank)) {

@@ -126,9 +126,7 @@ int sum_group_of(const InitOptions& options) {
 std::shared_ptr<World> init(const InitOptions& options) {
   const JobEnvironment place = place_of_this_process(options);
   const std::string backend = option_or_variable(options.backend, kEnvBackend);
-  TRIREME_CHECK(backend == "auto" || backend == "shm" || backend == "ucx" || backend == "mpi",
-                "{}: expected auto, shm, ucx or mpi; found \"{}\"",
-                {options.backend.empty() ? kEnvBackend : "InitOptions::backend", backend});
+  check_backend(backend, options.backend.empty() ? kEnvBackend : "InitOptions::backend");
   const bool several = place.local_size != place.size;
   TRIREME_CHECK(!several || backend != "shm",
                 "{} started {} ranks, {} of them on this machine: the backend shm is for one "
@@ -178,7 +176,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
   facts.local_rank = place.local_rank;
   facts.local_size = place.local_size;
   facts.launcher = place.launcher;
-  const bool over_network = several || backend == "ucx" || backend == "mpi";
+  const bool over_network = several || (backend != "auto" && backend != "shm");
   try {
     if (over_network) {
       detail::ClusterOptions cluster;
