@@ -37,7 +37,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kName = "trireme bench checkpoint";
 // What a system has on disk at one time, of what it saves.
 constexpr std::size_t kCopiesOnDisk = 3;
 constexpr const char* kNoDisk =
@@ -92,7 +91,7 @@ class CheckpointBench {
                  scratch_.path().c_str(),
                  file_system_of(options.folder).c_str());
     if (in_memory()) {
-      std::fprintf(stderr, "%s: warning: %s\n", kName, kNoDisk);
+      std::fprintf(stderr, "trireme: warning: %s\n", kNoDisk);
     }
     Json list = Json::array();
     for (const StateTensor& tensor : tensors_) {
@@ -172,7 +171,6 @@ class CheckpointBench {
     const int ranks = contender.one_rank ? 1 : options_.ranks;
     LaunchOptions job;
     job.threads = 1;
-    job.name = kName;
     job.rank0_speaks = true;
     if (!contender.worker.empty()) {
       job.ranks = ranks;
@@ -327,7 +325,7 @@ int run(int argc, char** argv) {
   CLI::App program(
       "Measure saving and loading training state, the pause caused by a save in the background, "
       "and training steps during it.",
-      kName);
+      "trireme bench checkpoint");
   program.add_option("-n,--ranks", options.ranks, "Number of ranks (default: 2)")
       ->check(CLI::Range(1, 64));
   program
@@ -377,7 +375,7 @@ int main(int argc, char** argv) {
   try {
     return trireme::bench::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme bench checkpoint: %s\n", error.what());
+    std::fprintf(stderr, "trireme: %s\n", error.what());
     return 1;
   }
 }

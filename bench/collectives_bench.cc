@@ -130,7 +130,6 @@ class CollectivesBench {
   int measure_ours(int rounds) {
     LaunchOptions job = options_.launch;
     const std::string output = scratch_.file("ours.json");
-    job.name = "trireme bench collectives";
     job.ranks = ranks_;
     job.threads = 1;
     job.command = collectives_rank_command(options_, rounds, output);

@@ -301,8 +301,7 @@ int run(int argc, char** argv) {
   if (!json_path.empty()) {
     file.open(json_path);
     if (!file) {
-      std::fprintf(
-          stderr, "trireme bench optim: the file \"%s\" cannot be written\n", json_path.c_str());
+      std::fprintf(stderr, "trireme: the file \"%s\" cannot be written\n", json_path.c_str());
       return 2;
     }
   }
@@ -342,7 +341,7 @@ int main(int argc, char** argv) {
   try {
     return trireme::bench::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme bench optim: %s\n", error.what());
+    std::fprintf(stderr, "trireme: %s\n", error.what());
     return 1;
   }
 }

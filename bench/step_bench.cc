@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
            : options.machines > 0 ? bench::run_step_machines(options, tuning)
                                   : bench::run_step_modes(options, tuning);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme bench step: %s\n", error.what());
+    std::fprintf(stderr, "trireme: %s\n", error.what());
     return dynamic_cast<const ConfigError*>(&error) != nullptr ? 2 : 1;
   }
 }

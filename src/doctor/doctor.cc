@@ -169,7 +169,6 @@ class JsonOutput {
 // that was stopped by a signal, else 0.
 int measure_with_ranks(const ScratchFolder& scratch, LaunchOptions launch, Report& report) {
   launch.command = {"/proc/self/exe", "doctor", "--worker", scratch.path()};
-  launch.name = "trireme doctor";
   int code = 0;
   try {
     code = trireme::launch(launch);

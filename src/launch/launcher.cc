@@ -282,9 +282,7 @@ class Job {
 
   // --- speaking
 
-  void complain(const std::string& message) {
-    errors_.push(concat(options_.name, ": ", message, "\n"));
-  }
+  void complain(const std::string& message) { errors_.push(concat("trireme: ", message, "\n")); }
 
   void flush_output() {
     output_.flush();

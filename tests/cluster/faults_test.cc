@@ -80,8 +80,8 @@ TEST_P(LostMachineTest, ACutLinkIsNamedOnBothSidesByTheDeadline) {
                   "cut off from the network; trireme doctor",
                   "warning: " + job.title(1 - machine) + " has not been heard from for",
                   "the network in between is cut",
-                  "trireme run: " + job.title(machine) + ": rank ",
-                  "trireme run: " + job.title(1 - machine) + " has not been heard from"});
+                  "trireme: " + job.title(machine) + ": rank ",
+                  "trireme: " + job.title(1 - machine) + " has not been heard from"});
     expect_summary(job, machine, 2 * per);
   }
   job.expect_nothing_left();
@@ -116,7 +116,7 @@ TEST_P(LostMachineTest, AMachineThatLosesPowerIsNamedByTheDeadline) {
   const Finished result = job.wait(0);
   EXPECT_LT(Clock::now() - start, kEnd);
   expect_blame(job, result, 0, per, 2 * per, 1);
-  expect_parts(result.err, {"trireme run: " + job.title(1) + " has not been heard from"});
+  expect_parts(result.err, {"trireme: " + job.title(1) + " has not been heard from"});
   expect_summary(job, 0, 2 * per);
   job.expect_nothing_left();
 }
@@ -177,7 +177,7 @@ TEST_F(FaultsTest, AKilledRankIsNamedOnBothMachines) {
       EXPECT_EQ(result.code, 3);
       expect_parts(
           result.err,
-          {concat("trireme run: ", job.title(1), ": rank ", rank, " of ", 2 * per), "signal 9"});
+          {concat("trireme: ", job.title(1), ": rank ", rank, " of ", 2 * per), "signal 9"});
       if (machine == 0 || per > 1) {
         expect_parts(result.err, {name});
       }

@@ -54,9 +54,8 @@ TEST_P(LostInAStepTest, IsNamedByEverySurvivor) {
       const Finished result = job.wait(machine);
       EXPECT_LT(Clock::now() - start, std::chrono::seconds(120));
       EXPECT_EQ(result.code, 3) << result.err;
-      expect_parts(
-          result.err,
-          {concat("trireme run: ", job.title(1), ": rank ", lost, " of ", ranks), "signal 9"});
+      expect_parts(result.err,
+                   {concat("trireme: ", job.title(1), ": rank ", lost, " of ", ranks), "signal 9"});
       for (int rank = machine * per; rank < (machine + 1) * per; ++rank) {
         // In its own words, not only the launcher's, who ends a rank that takes too long for them.
         const std::string words = testing::lines_of(result.err, concat("[", rank, "] "));

@@ -47,7 +47,7 @@ TEST(LostRank, AKilledRankIsNamedByTheOthersAtOnce) {
   const Finished result = program.wait();
   EXPECT_EQ(result.code, 3);
   expect_parts(result.err,
-               {"trireme run: rank 1 of 3",
+               {"trireme: rank 1 of 3",
                 "signal 9",
                 detail::concat("rank 1 (pid ", ranks[1], ") ended without leaving the world"),
                 "last operations:"});
@@ -117,7 +117,7 @@ TEST(LostRank, MismatchedCallsAreNamedByTheLauncherToo) {
   EXPECT_EQ(result.code, 3);
   expect_parts(
       result.err,
-      {"all_reduce(sum, float32 x 10)", "broadcast(float32 x 10, root 0)", "trireme run: rank"});
+      {"all_reduce(sum, float32 x 10)", "broadcast(float32 x 10, root 0)", "trireme: rank"});
 }
 
 // Deaths at random moments, from before the rendezvous to the middle of collectives.

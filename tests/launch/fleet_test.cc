@@ -155,7 +155,7 @@ TEST(Fleet, NamesTheCauseAndNotARankThatBlamesIt) {
                                     "trap '' TERM; sleep 0.3; exit 6");
   for (const Finished& result : results) {
     EXPECT_EQ(result.code, 3);
-    expect_parts(result.err, {"trireme run: machine 1 (", "rank 1 of 2", "exit code 6"});
+    expect_parts(result.err, {"trireme: machine 1 (", "rank 1 of 2", "exit code 6"});
     expect_no_part(result.err, "exit code 5");
   }
 }
@@ -222,7 +222,7 @@ TEST(Fleet, AStoppedLauncherIsSilentAndThenEndsTheJob) {
     expect_parts(result.err,
                  {"warning: machine 1 (",
                   ") has not been heard from for ",
-                  "trireme run: machine 1 (",  // without a warning: it is given up
+                  "trireme: machine 1 (",  // without a warning: it is given up
                   "its launcher is stopped, or the network in between is cut"});
   }
   // When it goes on, it learns that the job is over.
@@ -244,7 +244,7 @@ TEST(Fleet, ASilentMachineIsNamedBesideTheRankThatMissesIt) {
   kill(second->pid(), SIGSTOP);
   const Finished result = first->wait(milliseconds(30'000));
   EXPECT_EQ(result.code, 3);
-  expect_parts(result.err, {"rank 0 of 2", "exit code 5", "trireme run: machine 1 ("});
+  expect_parts(result.err, {"rank 0 of 2", "exit code 5", "trireme: machine 1 ("});
   kill(second->pid(), SIGCONT);
   EXPECT_EQ(second->wait(milliseconds(30'000)).code, 3);
   machines.expect_nothing_left();
@@ -296,7 +296,7 @@ TEST(Fleet, ASignalToOneLauncherEndsTheJob) {
       expect_parts(result.out, {"caught"});
       if (machine == stopped) {
         EXPECT_EQ(result.code, 128 + SIGINT);
-        expect_parts(result.err, {"trireme run: stopped by signal 2"});
+        expect_parts(result.err, {"trireme: stopped by signal 2"});
       } else {
         EXPECT_EQ(result.code, 3);
         expect_parts(result.err,

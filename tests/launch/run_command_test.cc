@@ -152,6 +152,22 @@ TEST(RunCommand, NamesTheNearestFlagAndItsOwnHelp) {
   }
 }
 
+TEST(RunCommand, EveryMessageBeginsWithTheNameOfTheProgram) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"run"},
+                                                    {"run", "-n", "1"},
+                                                    {"run", "-n", "1", "--", "false"},
+                                                    {"train", "--model", "none"},
+                                                    {"predict"},
+                                                    {"sample"},
+                                                    {"ckpt", "ls", "/nowhere"}}) {
+    std::vector<std::string> words = arguments;
+    words.insert(words.begin(), trireme_binary());
+    const Finished result = run_program(words);
+    EXPECT_NE(result.code, 0);
+    EXPECT_TRUE(result.err.starts_with("trireme: ")) << result.err;
+  }
+}
+
 // In the same words whoever is asked.
 TEST(RunCommand, NamesTheBackendsThatThereAre) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{"run", "-n", "2"},
@@ -199,7 +215,7 @@ TEST(RunCommand, NamesTheSignalThatKilledARank) {
 TEST(RunCommand, BlamesTheRankThatThrewAndNotThoseThatMissIt) {
   const Finished result = run({"-n", "3", "--", test_binary("worker"), "throw"});
   EXPECT_EQ(result.code, 3);
-  expect_parts(result.err, {"trireme run: rank 1 of 3", "exit code 6", "rank 1 has had enough"});
+  expect_parts(result.err, {"trireme: rank 1 of 3", "exit code 6", "rank 1 has had enough"});
 }
 
 TEST(RunCommand, SaysThatTheRanksDidNotFindEachOther) {

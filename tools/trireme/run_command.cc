@@ -73,10 +73,10 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       "Do not bind each rank to its own processors");
   run->callback([&action, options, &command] {
     options->command = command;
-    TRIREME_CHECK(options->ranks > 0, "run: expected -n N, the number of ranks, found none");
-    TRIREME_CHECK(
-        !options->command.empty(),
-        "run: expected a program to run, found none: trireme run -n N -- PROGRAM [ARGS...]");
+    TRIREME_CHECK(options->ranks > 0,
+                  "-n: expected the number of ranks, found none: trireme run -n N -- PROGRAM");
+    TRIREME_CHECK(!options->command.empty(),
+                  "expected a program to run, found none: trireme run -n N -- PROGRAM [ARGS...]");
     action = [options] { return launch(*options); };
   });
 }

@@ -256,7 +256,6 @@ int run_training(const TrainCommand& command) {
   options.append_logs = step.has_value();  // an earlier attempt's last words are in them
   options.rank0_speaks = true;
   options.end_seconds = kTimeToEnd;
-  options.name = "trireme train";
   const int code = launch(options);
   if (is_new && code == kExitUsage) {
     take_back_run_folder(settings.run);
@@ -264,7 +263,7 @@ int run_training(const TrainCommand& command) {
   if (const std::string advice =
           leads && code > kExitUsage ? how_to_resume(settings.run, step) : "";
       !advice.empty()) {
-    std::cerr << "trireme train: " << advice << "\n";
+    std::cerr << "trireme: " << advice << "\n";
   }
   return code;
 }

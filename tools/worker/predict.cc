@@ -43,7 +43,7 @@ struct PredictOptions {
 };
 
 void say(const std::string& text) {
-  std::fprintf(stderr, "trireme predict: %s\n", text.c_str());
+  std::fprintf(stderr, "trireme: %s\n", text.c_str());
 }
 
 TrainSettings settings_in(const std::string& run) {
@@ -329,7 +329,7 @@ int predict(const std::vector<std::string>& arguments) {
       app.exit(error);
       return kExitOk;
     }
-    std::fprintf(stderr, "trireme predict: %s\n", tools::usage_error_text(app, error).c_str());
+    std::fprintf(stderr, "trireme: %s\n", tools::usage_error_text(app, error).c_str());
     return kExitUsage;
   }
   return run_prediction(options);

@@ -74,7 +74,7 @@ int write_text(const SampleOptions& options) {
   const Trainable model = make_model(settings, shape);
   weights.load(*model.module);
   if (!weights.note.empty()) {
-    std::fprintf(stderr, "trireme sample: %s\n", weights.note.c_str());
+    std::fprintf(stderr, "trireme: %s\n", weights.note.c_str());
   }
   model.module->eval();
   torch::manual_seed(options.seed);
@@ -187,7 +187,7 @@ int sample(const std::vector<std::string>& arguments) {
       app.exit(error);
       return kExitOk;
     }
-    std::fprintf(stderr, "trireme sample: %s\n", tools::usage_error_text(app, error).c_str());
+    std::fprintf(stderr, "trireme: %s\n", tools::usage_error_text(app, error).c_str());
     return kExitUsage;
   }
   return write_text(options);

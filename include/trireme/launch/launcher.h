@@ -30,8 +30,7 @@ struct LaunchOptions {
   bool rank0_speaks = false;
   // Time to end in good order after a signal, before the ranks are killed.
   double end_seconds = 3;
-  bool append_logs = false;          // keep what the files in log_dir already hold
-  std::string name = "trireme run";  // how messages name the launcher
+  bool append_logs = false;  // keep what the files in log_dir already hold
 
   // A job over several machines: `launch` is called once on each, with the same `nodes`.
   int nodes = 1;
