@@ -106,6 +106,23 @@ TEST_F(CkptCommand, AListSaysWhichManifestIsBroken) {
   expect({"ls", run()}, 1, {"broken", "newest", "step-00000005/manifest.json"});
 }
 
+TEST_F(CkptCommand, ListsASingleCheckpoint) {
+  save(5);
+  save(10);
+  for (const std::string& place : {checkpoints().path_of(5), checkpoints().path_of(5) + "/"}) {
+    const Finished done = expect({"ls", place}, 0, {checkpoints().path_of(5) + "\n", "\n5 "});
+    EXPECT_FALSE(has(done.out, "\n10 ")) << done.out;
+  }
+  fs::rename(checkpoints().path_of(5), path("kept"));
+  expect({"ls", path("kept")}, 0, {path("kept") + "\n", "\n5 "});
+  std::ofstream(path("kept/manifest.json"), std::ios::app) << "?";
+  expect({"ls", path("kept")}, 1, {"broken", "kept/manifest.json"});
+  // What needs all of them says where they are.
+  expect({"prune", checkpoints().path_of(10), "--keep-last", "1"},
+         2,
+         {"a single one", '"' + checkpoints().path() + '"'});
+}
+
 TEST_F(CkptCommand, ShowsWhatACheckpointHolds) {
   save(5, 1, {{"settings", std::string(200, 'x')}, {"lines", "one\ntwo"}});
   save(7);

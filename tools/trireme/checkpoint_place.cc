@@ -64,7 +64,11 @@ std::string checkpoints_of(const std::string& path) {
     return folder;
   }
   std::string hint;
-  if (is_folder(fs::path(path) / "fold-1")) {
+  if (is_checkpoint(path)) {
+    hint = concat("; this is a single one: name the folder that it is in, \"",
+                  plain(fs::absolute(path).string()).parent_path().string(),
+                  "\"");
+  } else if (is_folder(fs::path(path) / "fold-1")) {
     hint = "; this is a cross-validated run: name one of its folds";
   } else if (is_file(fs::path(path) / "config.json")) {
     hint = "; " + why_no_checkpoint(path);

@@ -44,7 +44,10 @@ void add_ls(CLI::App& ckpt, Action& action) {
   CLI::App* command = nullptr;
   const auto place = add<std::string>(
       ckpt, action, "ls", "List the checkpoints of a run or folder", list_checkpoints, &command);
-  add_place(*command, *place, "A run, or a folder of checkpoints", "RUN|FOLDER");
+  add_place(*command,
+            *place,
+            "A run, a folder of checkpoints, or a single checkpoint",
+            "RUN|FOLDER|CHECKPOINT");
 }
 
 void add_show(CLI::App& ckpt, Action& action) {

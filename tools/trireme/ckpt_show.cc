@@ -125,24 +125,30 @@ void print_files(const Manifest& manifest) {
 }  // namespace
 
 int list_checkpoints(const std::string& place) {
-  const CheckpointFolder folder(checkpoints_of(place));
-  const auto newest = folder.newest();
   Table table({"step", "saved", "ranks", "size", "tensors", ""});
   std::string broken;
-  for (const std::int64_t step : folder.steps()) {
-    const std::string mark = step == newest ? "newest" : "";
+  const auto add = [&](const std::string& path, const std::string& step, const char* mark) {
     try {
-      const Manifest manifest = Manifest::read(folder.path_of(step));
-      table.add({std::to_string(step),
+      const Manifest manifest = Manifest::read(path);
+      table.add({std::to_string(manifest.step),
                  time_text(manifest.saved_at),
                  std::to_string(manifest.ranks),
                  size_text(manifest.size_bytes()),
                  std::to_string(manifest.tensors.size()),
                  mark});
     } catch (const CheckpointError& error) {
-      table.add({std::to_string(step), "broken", "", "", "", mark});
+      table.add({step, "broken", "", "", "", mark});
       broken += concat(error.what(), "\n");
     }
+  };
+  const bool alone = is_checkpoint(place);
+  const CheckpointFolder folder(alone ? checkpoint_at(place, std::nullopt) : checkpoints_of(place));
+  if (alone) {
+    add(folder.path(), "?", "");
+  }
+  const auto newest = folder.newest();
+  for (const std::int64_t step : folder.steps()) {
+    add(folder.path_of(step), std::to_string(step), step == newest ? "newest" : "");
   }
   std::printf("%s\n%s", folder.path().c_str(), lines_of(table).c_str());
   if (const auto unfinished = folder.unfinished(); !unfinished.empty()) {
