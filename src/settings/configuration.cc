@@ -1,6 +1,7 @@
 // A configuration as JSON: read with every name checked, written flat.
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -20,19 +21,21 @@ using detail::concat;
 
 namespace {
 
+using Problems = std::vector<std::string>;
+
 // A parser keeps the last value of a name that is there twice, and says nothing.
-Json parse_without_repetition(const std::string& text, const std::string& source) {
-  std::vector<std::set<std::string>> names;  // of the objects that are open
+Json parse_with_repetitions(const std::string& text, Problems& repetitions) {
+  std::vector<std::map<std::string, int>> names;  // of the objects that are open: how often
   return Json::parse(text, [&](int, Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) {
       names.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {
       names.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      TRIREME_CHECK(
-          names.back().insert(parsed.get<std::string>()).second,
-          "{}: the name {} appears twice in one object: expected each name once; leave one out",
-          {source, parsed.dump()});
+    } else if (event == Json::parse_event_t::key &&
+               ++names.back()[parsed.get<std::string>()] == 2) {
+      repetitions.push_back(
+          concat("the name {} appears twice in one object: expected each name once; leave one out",
+                 {parsed.dump()}));
     }
     return true;
   });
@@ -50,7 +53,7 @@ void refuse_two_names(const std::set<std::string>& ours, detail::DeepspeedNotes&
   }
 }
 
-Json parsed(const std::string& text, const std::string& source) {
+Json parsed(const std::string& text, const std::string& source, Problems& problems) {
   if (const auto deep = json_too_deep_at(text)) {
     throw ConfigError(
         concat("{}, byte {}: expected settings, which have at most {} levels of JSON, found more",
@@ -58,7 +61,7 @@ Json parsed(const std::string& text, const std::string& source) {
   }
   Json json;
   try {
-    json = parse_without_repetition(text, source);
+    json = parse_with_repetitions(text, problems);
   } catch (const Json::parse_error& error) {
     throw ConfigError(concat(source, ": ", detail::describe_mistake(text, error)));
   } catch (const Json::out_of_range& error) {
@@ -71,7 +74,7 @@ Json parsed(const std::string& text, const std::string& source) {
 }
 
 // All at once: who mends a file wants to know what else is wrong with it.
-void refuse_problems(const std::vector<std::string>& problems, const std::string& source) {
+void refuse_problems(const Problems& problems, const std::string& source) {
   if (problems.empty()) {
     return;
   }
@@ -100,13 +103,13 @@ std::string value_text(const std::string& name, const TrainSettings& settings) {
 }
 
 void apply_json(TrainSettings& settings, const std::string& text, const std::string& source) {
-  const Json json = parsed(text, source);
+  detail::DeepspeedNotes notes;
+  const Json json = parsed(text, source, notes.problems);
   std::vector<std::string> names = detail::deepspeed_names();
   for (const Setting& setting : settings_table()) {
     names.push_back(setting.name);
   }
   std::set<std::string> own_names;
-  detail::DeepspeedNotes notes;
   for (const auto& item : json.items()) {
     const std::string& name = item.key();
     const Json& value = item.value();
@@ -142,7 +145,9 @@ TrainSettings recorded_settings(const std::string& text, const std::string& sour
       setting.set_json(settings, setting.absent_text);
     }
   }
-  parsed(text, source);  // what is wrong with it is said of the text as it is
+  Problems problems;
+  parsed(text, source, problems);  // what is wrong with it is said of the text as it is
+  refuse_problems(problems, source);
   apply_json(settings, in_todays_words(text), source);
   return settings;
 }

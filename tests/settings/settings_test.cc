@@ -697,6 +697,14 @@ TEST(Configuration, RefusesANameThatIsThereTwice) {
   expect_parts(
       refusal_of_json(R"({"optimizer": {"type": "SGD", "params": {"lr": 1, "eps": 1, "lr": 2}}})"),
       {"a.json", "\"lr\"", "twice"});
+  // With what else is wrong, and once however often it is there.
+  const std::string all =
+      refusal_of_json(R"({"lr": 1, "bacth": 3, "lr": 2, "steps": "many", "lr": 3})");
+  expect_parts(all,
+               {"a.json: 3 problems:\n",
+                "\n  the name \"lr\" appears twice",
+                "\n  unknown name \"bacth\"; did you mean \"batch\"?",
+                "\n  steps: expected a whole number"});
   // Objects side by side may have a name in common.
   EXPECT_EQ(refusal_of_json(R"({"bf16": {"enabled": false}, "fp16": {"enabled": true}})"), "");
 }
