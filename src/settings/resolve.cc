@@ -98,7 +98,7 @@ void choose_optimizer(TrainSettings& s, const ModelKind& kind) {
   make_optimizer(s.optimizer, optimizer_settings(s));  // throws where they make no sense
   const bool warms_up = kind.samples == SampleKind::kTokens && s.schedule == ScheduleKind::kCosine;
   if (is_automatic("warm_up", s.warm_up) && !warms_up) {
-    s.warm_up = 0;  // else 5 % of the steps, once their number is known
+    s.warm_up = 0;  // else it follows from their number, once that is known
   }
   TRIREME_CHECK(
       s.schedule != ScheduleKind::kMultiStep || !s.milestones.empty(),
@@ -279,6 +279,10 @@ std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
     changes.push_back({*step, *batch});
   }
   return changes;
+}
+
+std::int64_t warm_up_steps(const TrainSettings& settings, std::int64_t steps) {
+  return std::min(settings.warm_up >= 0 ? settings.warm_up : steps / 20, steps);
 }
 
 std::map<std::string, double> optimizer_settings(const TrainSettings& s) {

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/settings/values.h"
 
 namespace trireme {
 namespace {
@@ -145,6 +148,22 @@ std::string why_unused(const std::string& setting, const TrainSettings& settings
     }
   }
   return why_not_beside_others(setting, settings);
+}
+
+std::string used_settings_json(TrainSettings settings, const std::string& format) {
+  if (settings.steps > 0) {
+    settings.warm_up = warm_up_steps(settings, settings.steps);
+  }
+  TrainSettings known = settings;
+  known.format = format;
+  nlohmann::ordered_json json;
+  for (const Setting& setting : settings_table()) {
+    const bool follows = setting.name == "warm_up" && settings.warm_up < 0;
+    if (!follows && why_unused(setting.name, known).empty()) {
+      json[setting.name] = nlohmann::ordered_json::parse(setting.to_json(settings));
+    }
+  }
+  return json.dump(2);
 }
 
 }  // namespace trireme

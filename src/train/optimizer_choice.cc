@@ -17,7 +17,7 @@ std::unique_ptr<Optimizer> optimizer_of(const TrainSettings& s, int world) {
 }
 
 Schedule schedule_of(const TrainSettings& s, std::int64_t steps) {
-  const std::int64_t warm_up = std::min(s.warm_up >= 0 ? s.warm_up : steps / 20, steps);
+  const std::int64_t warm_up = warm_up_steps(s, steps);
   const std::int64_t total = s.schedule_steps > 0 ? s.schedule_steps : steps;
   const std::int64_t after_warm_up = std::max<std::int64_t>(1, total - warm_up);
   const auto part = [&](std::int64_t given, std::int64_t divisor) {

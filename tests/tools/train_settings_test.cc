@@ -115,7 +115,27 @@ TEST_F(TrainSettingsGiven, OfAFileAreNamedWhereTheyHaveNoEffect) {
   EXPECT_EQ(finished.code, 0) << finished.err;
   expect_parts(finished.err,
                {file + ": layers is 12, which has no effect", "beta1 is 0.5", "optimizer sgd"});
-  EXPECT_EQ(testing::parse_json(finished.out).at("layers"), 12);
+  EXPECT_FALSE(testing::parse_json(finished.out).contains("layers"));
+}
+
+// No -1 that stands for something else, and nothing that counts for nothing.
+TEST_F(TrainSettingsGiven, AreShownWithWhatWillBeUsed) {
+  const Json gpt_shown = settings_shown("--model gpt --steps 300");
+  EXPECT_EQ(gpt_shown.at("warm_up"), 15) << "5 % of the steps";
+  EXPECT_FALSE(gpt_shown.contains("epochs")) << "the steps decide";
+  EXPECT_FALSE(gpt_shown.contains("momentum")) << "adamw has none";
+  EXPECT_FALSE(settings_shown("--model gpt --epochs 2").contains("warm_up"))
+      << "it follows from the data";
+  EXPECT_EQ(settings_shown("--model gpt --epochs 2 --warm-up 7").at("warm_up"), 7);
+  EXPECT_EQ(settings_shown(mlp()).at("warm_up"), 0);
+  EXPECT_EQ(settings_shown(mlp() + "--optimizer sgd").at("momentum"), 0.9);
+  const Json shown_table = settings_shown(table());
+  EXPECT_TRUE(shown_table.contains("target"));
+  EXPECT_FALSE(shown_table.contains("shift"));
+  EXPECT_FALSE(settings_shown(mlp()).contains("target"));
+  for (const auto& [name, value] : gpt_shown.items()) {
+    EXPECT_NE(value, -1) << name;
+  }
 }
 
 // What follows from a size is in effect, too; another size has other consequences.

@@ -51,15 +51,19 @@ void check_data(const TrainSettings& settings) {
   }
 }
 
+std::string known_format(const TrainSettings& settings) {
+  try {
+    return data_format({.path = settings.data, .format = settings.format});
+  } catch (const DataError&) {
+    return "auto";  // check_data, or the ranks, say what is wrong with the data
+  }
+}
+
 void check_effects(const TrainSettings& given,
                    const std::set<std::string>& typed,
                    const std::string& config,
                    TrainSettings resolved) {
-  try {
-    resolved.format = data_format({.path = resolved.data, .format = resolved.format});
-  } catch (const DataError&) {
-    resolved.format = "auto";  // check_data, or the ranks, say what is wrong with the data
-  }
+  resolved.format = known_format(resolved);
   for (const Setting& setting : settings_table()) {
     const std::string value = setting.to_json(given);
     const std::string why = value == setting.default_text ? "" : why_unused(setting.name, resolved);

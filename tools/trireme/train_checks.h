@@ -12,6 +12,9 @@ namespace trireme::tools {
 // Data that is not there, or that the model does not take. Throws ConfigError.
 void check_data(const TrainSettings& settings);
 
+// Of the data; "auto" where nobody knows.
+std::string known_format(const TrainSettings& settings);
+
 // Settings that have no effect beside the others (settings/unused.h). Throws ConfigError for those
 // that were `typed`, unless they are typed as what they are anyway; warns of those that the file
 // `config` gives (empty: there is none). `given` is what both say, `resolved` what is trained with,

@@ -20,6 +20,7 @@
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/settings/unused.h"
 
 namespace trireme::tools {
 namespace {
@@ -208,7 +209,7 @@ int run_training(const TrainCommand& command) {
     check_settings(run, *step, settings);
   }
   if (command.print_config) {
-    std::cout << to_json(settings) << "\n";
+    std::cout << used_settings_json(settings, known_format(settings)) << "\n";
     return kExitOk;
   }
   TRIREME_CHECK(!several || !settings.run.empty(),
@@ -288,7 +289,8 @@ void add_train_command(CLI::App& program, Action& action) {
       ->expected(0, 1)
       ->type_name("[RUN|STEP|never]");
   add_machine_options(*train, command->machines);
-  train->add_flag("--print-config", command->print_config, "Print the settings in effect");
+  train->add_flag(
+      "--print-config", command->print_config, "Print the settings that have an effect");
   train->add_flag("--settings-page", command->page, "")->group("");  // for docs/train.md
   for (const Setting& setting : settings_table()) {
     const std::string names = (setting.name == "ranks" ? "-n," : "") + setting.flag();

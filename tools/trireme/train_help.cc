@@ -25,7 +25,7 @@ std::string train_help() {
          "                      unfinished fold\n"
          "  --resume STEP       resume from the checkpoint of this step\n"
          "  --resume never      refuse a folder that already holds a run\n"
-         "  --print-config      print the settings in effect as JSON, and exit\n"
+         "  --print-config      print the settings that have an effect as JSON, and exit\n"
          "  --nnodes M --node-rank K --rendezvous HOST:PORT\n"
          "                      run one command on each of M machines, identical except for "
          "--node-rank;\n"

@@ -28,6 +28,9 @@ struct BatchChange {
 };
 std::vector<BatchChange> batch_changes(const TrainSettings& settings);
 
+// How many of the run's steps the learning rate rises in. Once the settings are resolved.
+std::int64_t warm_up_steps(const TrainSettings& settings, std::int64_t steps);
+
 // The settings of the optimizer's rule (optim/optimizer.h), from those that have a name of their
 // own and from optimizer_options. Throws ConfigError for an option that it has not.
 std::map<std::string, double> optimizer_settings(const TrainSettings& settings);
