@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include "trireme/core/error.h"
 
@@ -14,6 +15,13 @@ namespace {
 constexpr double kFairPrice = 3;
 constexpr std::int64_t kRows = 64;
 constexpr std::int64_t kWidth = 256;
+
+// LibTorch warns of a product that it has no fast kernel for, with a trace of its calls. What that
+// means is said in our own words.
+class NoWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
 
 // The shortest of a few: what else the machine does only makes it longer.
 double seconds_of_product(at::ScalarType type) {
@@ -36,6 +44,8 @@ double slowdown_of_precision(TrainPrecision precision) {
   if (precision == TrainPrecision::kFloat32) {
     return 1;
   }
+  NoWarnings nothing;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&nothing);
   const at::ScalarType type = precision == TrainPrecision::kFloat16 ? at::kHalf : at::kBFloat16;
   return seconds_of_product(type) / seconds_of_product(at::kFloat);
 }

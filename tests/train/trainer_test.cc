@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
@@ -923,6 +925,26 @@ TEST(SlowPrecision, IsMeasuredAndSaidOnce) {
     EXPECT_NE(warning.find(name), std::string::npos) << warning;
     EXPECT_NE(warning.find("--precision float32"), std::string::npos) << warning;
   }
+}
+
+struct CountedWarnings final : c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override { ++count; }
+  int count = 0;
+};
+
+// LibTorch's own warning, where this processor has one, comes with a trace of calls.
+TEST(SlowPrecision, IsSaidInOurWordsAlone) {
+  const bool before = at::globalContext().userEnabledMkldnn();
+  CountedWarnings seen;
+  const c10::WarningUtils::WarningHandlerGuard guard(&seen);
+  for (const auto precision : {TrainPrecision::kBFloat16, TrainPrecision::kFloat16}) {
+    at::globalContext().setUserEnabledMkldnn(true);  // it gives up after the first failure
+    slowdown_of_precision(precision);
+  }
+  at::globalContext().setUserEnabledMkldnn(before);
+  EXPECT_EQ(seen.count, 0);
+  TORCH_WARN("the handler of whoever calls is in its place again");
+  EXPECT_EQ(seen.count, 1);
 }
 
 }  // namespace
