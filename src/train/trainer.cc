@@ -2,6 +2,7 @@
 
 #include "train/same_data.h"
 #include "train/sampling_choice.h"
+#include "train/target_scale.h"
 #include "train/training.h"
 #include "trireme/core/error.h"
 #include "trireme/train/half_speed.h"
@@ -23,18 +24,14 @@ TrainResult train(const TrainSettings& settings,
       looks_at_data ? detail::fingerprint_of_all_ranks(data, *world) : 0;
   detail::check_batch(settings, *data.train);
   const auto say = [observer](const std::string& text) {
-    if (observer != nullptr) {
+    if (observer != nullptr && !text.empty()) {
       observer->message(text);
     }
   };
   TrainSettings here = settings;
   here.ranks = world->size();  // whoever has started them
   if (observer != nullptr) {
-    const std::string warning =
-        slow_precision_warning(here.precision, slowdown_of_precision(here.precision));
-    if (!warning.empty()) {
-      say(warning);
-    }
+    say(slow_precision_warning(here.precision, slowdown_of_precision(here.precision)));
   }
   if (here.save_weights || here.save_initial) {
     check_weights(*model.module,
@@ -42,6 +39,10 @@ TrainResult train(const TrainSettings& settings,
                   "save_weights and save_initial off, or change it)");
   }
   detail::RunCheckpoints kept(here, checkpoints, *model.module, world, observer, say);
+  // Whoever resumes was told; what another task makes of targets is its own business.
+  if (observer != nullptr && !kept.resumed_step() && !model.task) {
+    say(detail::unusual_target_scale(*data.train));
+  }
   return detail::Training({here, model, data, fingerprint, world, observer, stop, kept}).run();
 }
 

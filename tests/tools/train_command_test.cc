@@ -444,6 +444,33 @@ TEST_F(TrainCommand, ValidatesWithEveryFoldOnce) {
 
 // --- numbers to predict
 
+// The numbers 0 to 29 have the mean 29/2 and the variance (30^2 - 1)/12.
+TEST_F(TrainCommand, SaysWhatToDoAboutTargetsOfAnotherScale) {
+  const auto told = [&](const std::string& run, double factor) {
+    std::string rows = "x,price\n";
+    for (int i = 0; i < 30; ++i) {
+      rows += std::to_string(i % 7) + "," + std::to_string(factor * i) + "\n";
+    }
+    const Finished finished =
+        train(run,
+              "--model mlp --hidden 4 --steps 2 --batch 6 -n 1 --regression --eval-fraction 0 "
+              "--data " +
+                  data_.write(run + ".csv", rows));
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    return finished.out + finished.err;
+  };
+  expect_parts(told("large", 1000),
+               {"targets: expected a mean near 0",
+                "found 14500 and 8655.44",
+                "the column \"price\"",
+                "or raise --lr"});
+  const std::string small = told("small", 1e-3);
+  expect_parts(small, {"found 0.0145 and 0.00865544", "divide by the standard deviation"});
+  EXPECT_EQ(small.find("raise --lr"), std::string::npos) << small;
+  const std::string usual = told("usual", 0.125);
+  EXPECT_EQ(usual.find("targets:"), std::string::npos) << usual;
+}
+
 TEST_F(TrainCommand, PredictsNumbersOfSparseRows) {
   std::string text;
   for (int row = 0; row < 120; ++row) {
