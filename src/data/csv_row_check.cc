@@ -21,14 +21,8 @@ class RowIndexer {
              const CsvLayout& layout,
              const CsvRules& rules,
              const ClassNames* classes,
-             const char* checked_begin,
-             const char* checked_end)
-      : file_(file),
-        layout_(layout),
-        rules_(rules),
-        classes_(classes),
-        checked_begin_(checked_begin),
-        checked_end_(checked_end) {
+             const CsvStretch& checked)
+      : file_(file), layout_(layout), rules_(rules), classes_(classes), checked_(checked) {
     // Rows that are to be dropped, and categories, are found by looking at every cell.
     reads_all_ = rules.missing == Missing::kDrop ||
                  std::any_of(layout.columns.begin(), layout.columns.end(), [](const auto& column) {
@@ -44,7 +38,7 @@ class RowIndexer {
       if (line->data() >= piece.end) {
         break;
       }
-      const bool checked = line->data() >= checked_begin_ && line->data() < checked_end_;
+      const bool checked = line->data() >= checked_.begin && line->data() < checked_.end;
       const Row row = checked || reads_all_ ? read(*line, piece, checked) : glance(*line, piece);
       if (row.dropped) {
         piece.rows.dropped.push_back(piece.count);
@@ -273,8 +267,7 @@ class RowIndexer {
   const CsvLayout& layout_;
   const CsvRules& rules_;
   const ClassNames* classes_;
-  const char* checked_begin_;
-  const char* checked_end_;
+  CsvStretch checked_;
   bool reads_all_ = false;
 };
 
@@ -312,7 +305,7 @@ void index_piece(const MappedFile& file,
                  const ClassNames* classes,
                  const CsvStretch& checked,
                  CsvPiece& piece) {
-  RowIndexer(file, layout, rules, classes, checked.begin, checked.end).index(piece);
+  RowIndexer(file, layout, rules, classes, checked).index(piece);
 }
 
 }  // namespace trireme::detail
