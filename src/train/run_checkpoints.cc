@@ -58,9 +58,8 @@ RunCheckpoints::RunCheckpoints(const TrainSettings& settings,
                                const TrainCheckpoints& where,
                                const torch::nn::Module& module,
                                std::shared_ptr<World> world,
-                               TrainObserver* observer,
-                               Say say)
-    : settings_(settings), world_(std::move(world)), observer_(observer), say_(std::move(say)) {
+                               TrainObserver* observer)
+    : settings_(settings), world_(std::move(world)), observer_(observer) {
   if (where.folder.empty()) {
     TRIREME_CHECK(settings.save_every == 0 && !where.step,
                   "save_every: expected a folder for checkpoints, found none");
@@ -132,7 +131,7 @@ RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
         }
       }
       if (!changes.empty()) {
-        say_(concat("resuming with settings that differ from before:\n", to_string(changes)));
+        say(concat("resuming with settings that differ from before:\n", to_string(changes)));
       }
     });
     loaded.ranks = resume(engine).ranks;
@@ -175,6 +174,12 @@ double RunCheckpoints::save(EngineBase& engine, const TrainProgress& progress) {
   return report.copy_seconds + report.disk_seconds;
 }
 
+void RunCheckpoints::say(const std::string& text) const {
+  if (observer_ != nullptr) {
+    observer_->message(text);
+  }
+}
+
 void RunCheckpoints::say_waiting() {
   std::vector<std::string> texts;
   {
@@ -182,7 +187,7 @@ void RunCheckpoints::say_waiting() {
     texts.swap(waiting_);
   }
   for (const std::string& text : texts) {
-    say_(text);
+    say(text);
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,15 +20,12 @@ namespace trireme::detail {
 // and "settings". Does nothing where there is no folder for them.
 class RunCheckpoints {
  public:
-  using Say = std::function<void(const std::string& text)>;
-
   // Takes the folder and chooses what to go on from. Collective.
   RunCheckpoints(const TrainSettings& settings,
                  const TrainCheckpoints& where,
                  const torch::nn::Module& module,
                  std::shared_ptr<World> world,
-                 TrainObserver* observer,
-                 Say say);
+                 TrainObserver* observer);
 
   // The step whose checkpoint is to be gone on from; nothing: from the start.
   std::optional<std::int64_t> resumed_step() const { return step_; }
@@ -57,12 +53,12 @@ class RunCheckpoints {
  private:
   Resumed resume(EngineBase& engine);
   std::string other_steps() const;
+  void say(const std::string& text) const;
   void say_waiting();
 
   const TrainSettings& settings_;
   std::shared_ptr<World> world_;
-  TrainObserver* observer_;
-  Say say_;
+  TrainObserver* observer_;  // of the rank that reports; else null
   std::mutex mutex_;
   std::vector<std::string> waiting_;  // guarded by mutex_: said by the thread that writes
   std::optional<Checkpoints> folder_;

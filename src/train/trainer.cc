@@ -38,7 +38,7 @@ TrainResult train(const TrainSettings& settings,
                   "save_weights: the model cannot be written to a file (train it with "
                   "save_weights and save_initial off, or change it)");
   }
-  detail::RunCheckpoints kept(here, checkpoints, *model.module, world, observer, say);
+  detail::RunCheckpoints kept(here, checkpoints, *model.module, world, observer);
   // Whoever resumes was told; what another task makes of targets is its own business.
   if (observer != nullptr && !kept.resumed_step() && !model.task) {
     say(detail::unusual_target_scale(*data.train));
