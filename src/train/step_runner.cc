@@ -29,20 +29,18 @@ double seconds_since(Time::time_point begin) {
 
 StepRunner::StepRunner(const TrainSettings& settings,
                        const Trainable& model,
-                       const Task& task,
                        std::shared_ptr<const Dataset> data,
                        std::shared_ptr<World> world,
                        Say say)
     : settings_(settings),
       model_(model),
-      task_(task),
       data_(std::move(data)),
       world_(std::move(world)),
       say_(std::move(say)),
       batch_changes_(batch_changes(settings)),
-      sampler_(
-          data_,
-          sampler_options(settings, settings.batch / first_micro_batch(settings), task.shape())),
+      sampler_(data_,
+               sampler_options(
+                   settings, settings.batch / first_micro_batch(settings), model.task->shape())),
       micro_batch_(first_micro_batch(settings)),
       statistics_(*model.module, world_),
       balance_(settings, world_->size()),
@@ -189,7 +187,7 @@ void StepRunner::request_step(DataPosition position) {
 }
 
 void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
-  TensorBatch tensors = as_tensors(batch, task_.shape());
+  TensorBatch tensors = as_tensors(batch, model_.task->shape());
   tensors.seed = mix(settings_.seed, next_step_, micro_batch);
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   {
@@ -197,7 +195,7 @@ void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
     generator.set_current_seed(tensors.seed);
   }
   statistics_.begin();
-  const at::Tensor loss = task_.loss(scores(tensors), tensors, weight_);
+  const at::Tensor loss = model_.task->loss(scores(tensors), tensors, weight_);
   statistics_.end(micro_batch);
   MemoryLimit::check();
   losses_.push_back(loss.item<double>());
@@ -211,13 +209,13 @@ void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
 // number, so each is divided by the mean of their weights.
 double StepRunner::mean_weight() const {
   double sum = 0;
-  if (task_.predicts_tokens()) {
+  if (model_.task->predicts_tokens()) {
     Batch batch;
     data_->read(samples_of_next_step(), batch);
-    sum = task_.weight_of(batch);
+    sum = model_.task->weight_of(batch);
   } else {
     for (const std::int64_t sample : samples_of_next_step()) {
-      sum += task_.weight_of(data_->label(sample));
+      sum += model_.task->weight_of(data_->label(sample));
     }
   }
   const std::int64_t micro_batches = batch_at(next_step_) / micro_batch_;
@@ -226,7 +224,7 @@ double StepRunner::mean_weight() const {
 
 void StepRunner::compute(std::int64_t batch, const std::function<void()>& before_update) {
   deal(batch);
-  if (task_.weighs()) {
+  if (model_.task->weighs()) {
     weight_ = mean_weight();
   }
   if (!requested_until_) {

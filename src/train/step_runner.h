@@ -28,10 +28,9 @@ class StepRunner {
  public:
   using Say = std::function<void(const std::string& text)>;
 
-  // `say`: for what a person should know (on the rank that reports).
+  // The model has a task. `say`: for what a person should know (on the rank that reports).
   StepRunner(const TrainSettings& settings,
              const Trainable& model,
-             const Task& task,
              std::shared_ptr<const Dataset> data,
              std::shared_ptr<World> world,
              Say say);
@@ -107,7 +106,6 @@ class StepRunner {
   const LimitBefore limit_before_;
   const TrainSettings settings_;
   Trainable model_;
-  const Task& task_;
   std::shared_ptr<const Dataset> data_;
   std::shared_ptr<World> world_;
   Say say_;

@@ -24,6 +24,16 @@ double processor_seconds() {
   return seconds(use.ru_utime) + seconds(use.ru_stime);
 }
 
+// As it is given; without a task of its own it learns what samples of this shape are for.
+Trainable with_task(Trainable model,
+                    const SampleShape& shape,
+                    const std::vector<double>& loss_weights) {
+  if (!model.task) {
+    model.task = std::make_shared<const Task>(shape, loss_weights);
+  }
+  return model;
+}
+
 }  // namespace
 
 Training::Training(const Subject& subject)
@@ -33,35 +43,26 @@ Training::Training(const Subject& subject)
       observer_(subject.observer),
       stop_(subject.stop),
       checkpoints_(subject.checkpoints),
-      task_(subject.model.task
-                ? subject.model.task
-                : std::make_shared<const Task>(data_.train->shape(), settings_.loss_weights)),
-      runner_(settings_,
-              subject.model,
-              *task_,
-              data_.train,
-              world_,
-              [this](const std::string& text) { say(text); }),
-      judged_{subject.model.module,
-              [this](const TensorBatch& batch) { return runner_.scores(batch); },
-              task_,
-              subject.model.in_parts},
+      judged_(with_task(subject.model, data_.train->shape(), settings_.loss_weights)),
+      runner_(
+          settings_, judged_, data_.train, world_, [this](const std::string& text) { say(text); }),
       // A gamma of another schedule may be one that a plateau has no use for.
       plateau_({.gamma = settings_.schedule == ScheduleKind::kPlateau ? settings_.gamma
                                                                       : PlateauOptions{}.gamma,
                 .patience = static_cast<int>(settings_.plateau_patience),
                 .larger_is_better = settings_.best != "loss"}),
       processor_begin_(processor_seconds()) {
-  TRIREME_CHECK(settings_.loss_weights.empty() || task_->weighs(),
+  judged_.scores = [this](const TensorBatch& batch) { return runner_.scores(batch); };
+  TRIREME_CHECK(settings_.loss_weights.empty() || judged_.task->weighs(),
                 "loss_weights: the loss of the model {} takes no weights: leave them out",
                 {settings_.model});
-  TRIREME_CHECK(settings_.best != "accuracy" || task_->shape().classes > 0,
+  TRIREME_CHECK(settings_.best != "accuracy" || judged_.task->shape().classes > 0,
                 "best: this task predicts numbers, which have no accuracy: expected loss");
-  TRIREME_CHECK(
-      settings_.best != "f1" || (task_->classifies() && task_->shape().classes <= kMostClasses),
-      "best: f1 is computed for up to ",
-      kMostClasses,
-      " classes of samples, which this task does not have: expected loss or accuracy");
+  TRIREME_CHECK(settings_.best != "f1" ||
+                    (judged_.task->classifies() && judged_.task->shape().classes <= kMostClasses),
+                "best: f1 is computed for up to ",
+                kMostClasses,
+                " classes of samples, which this task does not have: expected loss or accuracy");
   TRIREME_CHECK(settings_.early_stop == 0 || data_.held_out,
                 "early_stop: there is nothing to evaluate on: give --eval-data FILE, or an "
                 "--eval-fraction above 0");
@@ -271,7 +272,7 @@ void Training::summarise() {
   result_.processor_share = shares[0];
   result_.steps = runner_.next_step();
   result_.micro_batch = runner_.micro_batch();
-  result_.counts_tokens = task_->predicts_tokens();
+  result_.counts_tokens = judged_.task->predicts_tokens();
   if (result_.counts_tokens) {
     result_.per_second *= static_cast<double>(tokens_in(1));
   }

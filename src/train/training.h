@@ -85,9 +85,8 @@ class Training {
   TrainObserver* observer_;
   std::function<bool()> stop_;
   RunCheckpoints& checkpoints_;
-  std::shared_ptr<const Task> task_;
+  Trainable judged_;  // with a task; scores in the precision of the run
   StepRunner runner_;
-  Trainable judged_;  // scores in the precision of the run
   ReduceOnPlateau plateau_;
   std::optional<Goal> goal_ = goal_of(settings_);
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

@@ -50,7 +50,7 @@ void Training::count(const StepRunner::Outcome& outcome) {
 }
 
 std::int64_t Training::tokens_in(std::int64_t samples) const {
-  return task_->predicts_tokens() ? samples * (task_->shape().length - 1) : 0;
+  return judged_.task->predicts_tokens() ? samples * (judged_.task->shape().length - 1) : 0;
 }
 
 void Training::report(const StepRunner::Outcome& outcome) {
@@ -134,7 +134,7 @@ bool Training::has_stalled() {
 bool Training::evaluate_now(bool last) {
   const bool keep = last && data_.held_out->size() <= kMostSampleResults;
   Evaluation found = evaluate(judged_,
-                              *task_,
+                              *judged_.task,
                               *data_.held_out,
                               {.batch = settings_.eval_batch,
                                .keep_samples = keep,
