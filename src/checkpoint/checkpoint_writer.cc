@@ -11,20 +11,19 @@
 #include <system_error>
 #include <thread>
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "checkpoint/assembly.h"
 #include "checkpoint/direct_file.h"
 #include "checkpoint/durable.h"
 #include "checkpoint/file_image.h"
+#include "checkpoint/save_failure.h"
 #include "checkpoint/save_request.h"
+#include "checkpoint/shared_folder.h"
 #include "checkpoint/snapshot.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
-#include "trireme/core/file_descriptor.h"
 #include "trireme/core/log.h"
 #include "trireme/core/printed.h"
 
@@ -43,9 +42,6 @@ using Time = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
 // Less than any sensible deadline of a collective, which others may be waiting in.
 constexpr auto kWaitTurn = std::chrono::milliseconds(100);
-// With a file of rank 0 that another machine does not see.
-constexpr auto kSightPatience = std::chrono::milliseconds(500);
-constexpr auto kSightPause = std::chrono::milliseconds(20);
 constexpr int kRest = 2;  // see Note [resting]
 
 double seconds_since(Time::time_point begin) {
@@ -76,7 +72,7 @@ class CheckpointWriter::Impl {
       }
     });
     if (ranks_->size() > 1) {
-      check_shared();
+      detail::check_shared_folder(*ranks_, folder);
     }
   }
 
@@ -91,9 +87,8 @@ class CheckpointWriter::Impl {
       thread_.join();
     }
     clear_away();
-    const std::string reason = failure();
-    if (!reason.empty() && !told_) {
-      log(LogLevel::kError, reason);
+    if (failure_.is_there() && !failure_.was_thrown()) {
+      log(LogLevel::kError, failure_.text());
     }
   }
   Impl(const Impl&) = delete;
@@ -130,21 +125,7 @@ class CheckpointWriter::Impl {
     return report;
   }
 
-  void check() const {
-    const std::string reason = failure();
-    if (!reason.empty()) {
-      told_ = true;
-      throw CheckpointError(failed_file_, failed_offset_, reason);
-    }
-  }
-
-  std::string failure() const {
-    if (!failed_) {
-      return {};
-    }
-    const std::lock_guard lock(mutex_);
-    return failure_;
-  }
+  const detail::SaveFailure& failure() const { return failure_; }
 
   void finish() {
     wait_and_agree([] {});
@@ -167,68 +148,21 @@ class CheckpointWriter::Impl {
     }
   }
 
-  // Ranks tell each other through the folder: each has to see what rank 0 writes there.
-  void check_shared() {
-    std::vector<std::int64_t> number = {0};
-    if (leads()) {
-      number[0] = std::chrono::system_clock::now().time_since_epoch().count();
-      const std::string path = mark(number[0]);
-      const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-      if (!file.valid()) {
-        number[0] = 0;  // a full disk must not keep anybody from resuming; a save will name it
-      }
-    }
-    ranks_->broadcast(number, 0).wait();
-    if (number[0] == 0) {
-      return;
-    }
-    const std::vector<std::string> blind =
-        all_texts(*ranks_, sees(mark(number[0])) ? "" : folder_.path());
-    if (leads()) {
-      unlink(mark(number[0]).c_str());
-    }
-    for (std::size_t rank = 0; rank < blind.size(); ++rank) {
-      TRIREME_CHECK(blind[rank].empty(),
-                    "rank {} does not see what rank 0 writes to \"{}\": checkpoints need a folder "
-                    "that all machines share",
-                    {rank, blind[rank]});
-    }
-  }
-
-  // A name of what is unfinished: where this job is killed, the next one removes it.
-  std::string mark(std::int64_t number) const {
-    return concat(folder_.path(), "/.step-shared-", number);
-  }
-
-  // Nobody has asked for that name before, so that no cache of a network's file system should have
-  // it as absent; but a job must not be refused because one is slow.
-  static bool sees(const std::string& path) {
-    auto left = kSightPatience;
-    while (access(path.c_str(), F_OK) != 0) {
-      if (left <= left.zero()) {
-        return false;
-      }
-      std::this_thread::sleep_for(kSightPause);
-      left -= kSightPause;
-    }
-    return true;
-  }
-
   // Waits for all ranks' threads; all ranks then know whether one has failed.
   template <class Function>
   void wait_and_agree(const Function& then) {
     wait_for_threads();
     try {
       on_all_ranks(*ranks_, [&] {
-        check();
+        failure_.check();
         then();
       });
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
-      keep(error);
+      failure_.keep(error);
       clear_away();  // no rank writes there any more
-      check();
+      failure_.check();
     }
   }
 
@@ -240,7 +174,7 @@ class CheckpointWriter::Impl {
       for (std::vector<std::int64_t> busy_failed = {1, 0}; busy_failed[0] != 0;) {
         std::unique_lock lock(mutex_);
         ended_.wait_for(lock, kWaitTurn, [this] { return !writing_; });
-        busy_failed = {writing_ ? 1 : 0, failed_ ? 1 : 0};
+        busy_failed = {writing_ ? 1 : 0, failure_.is_there() ? 1 : 0};
         lock.unlock();
         ranks_->all_reduce(busy_failed, ReduceOp::kMax).wait();
         if (busy_failed[1] != 0) {
@@ -258,7 +192,7 @@ class CheckpointWriter::Impl {
 
   // Rank 0: what was not finished goes. Nothing is being written by this rank.
   void clear_away() const {
-    if (leads() && !unfinished_.empty() && (failed_ || cancelled_)) {
+    if (leads() && !unfinished_.empty() && (failure_.is_there() || cancelled_)) {
       std::error_code error;
       fs::remove_all(unfinished_, error);
     }
@@ -388,11 +322,11 @@ class CheckpointWriter::Impl {
       return;  // the job ends for another reason
     }
     if (!leads() && assembly.is_gone()) {
-      keep(CheckpointError(
+      failure_.keep(CheckpointError(
           assembly.own_path(), -1, concat("rank 0 gave up the checkpoint of step ", step_)));
       return;
     }
-    keep(error);
+    failure_.keep(error);
     assembly.report_failure(error.what());
   }
 
@@ -418,18 +352,6 @@ class CheckpointWriter::Impl {
     folder_.prune(options_.retention, about.step);
   }
 
-  void keep(const std::exception& error) {
-    const std::lock_guard lock(mutex_);
-    if (!failed_) {
-      failure_ = error.what();
-      if (const auto* data = dynamic_cast<const DataError*>(&error)) {
-        failed_file_ = data->file();
-        failed_offset_ = data->offset();
-      }
-      failed_ = true;
-    }
-  }
-
   CheckpointFolder folder_;
   std::shared_ptr<Communicator> ranks_;
   CheckpointOptions options_;
@@ -446,15 +368,11 @@ class CheckpointWriter::Impl {
   std::atomic<bool> ending_{false};
   Time::time_point deadline_;  // written before ending_
 
-  mutable std::mutex mutex_;  // of the failure, and of the end of writing
+  std::mutex mutex_;  // of the end of writing, and of whether somebody waits for it
   std::condition_variable ended_;
   std::condition_variable awaited_changed_;
   bool awaited_ = false;  // guarded by mutex_: somebody waits for what is being written
-  std::atomic<bool> failed_{false};
-  std::string failure_;
-  std::string failed_file_;
-  std::int64_t failed_offset_ = -1;
-  mutable bool told_ = false;
+  detail::SaveFailure failure_;
 };
 
 CheckpointWriter::CheckpointWriter(const std::string& folder,
@@ -466,10 +384,10 @@ SaveReport CheckpointWriter::save(std::int64_t step, const StateView& state, con
   return impl_->save(step, state, notes);
 }
 void CheckpointWriter::check() const {
-  impl_->check();
+  impl_->failure().check();
 }
 std::string CheckpointWriter::failure() const {
-  return impl_->failure();
+  return impl_->failure().text();
 }
 void CheckpointWriter::finish() {
   impl_->finish();
