@@ -62,17 +62,19 @@ class LauncherHost final : public HostPolicy {
   }
 
   [[noreturn]] void give_up(Gathering& gathering) override {
-    const MeetingFailed failure(
-        kExitRendezvousTimedOut,
-        concat("the machines did not meet within {} s: {} of {} reached {}, missing: {}; check "
-               "that each was started with its --node-rank, and that it can reach this address and "
-               "port (firewall){}",
-               {options_.timeout_seconds(),
-                gathering.count(),
-                options_.machines,
-                options_.place.text(),
-                gathering.missing(),
-                gathering.remarks_text()}));
+    const MeetingFailed failure =
+        gathering.superseded
+            ? MeetingFailed(kExitRankFailed, *gathering.superseded)
+            : MeetingFailed(kExitRendezvousTimedOut,
+                            concat("the machines did not meet within {} s: {} of {} reached {}, "
+                                   "missing: {}; check that each was started with its --node-rank, "
+                                   "and that it can reach this address and port (firewall){}",
+                                   {options_.timeout_seconds(),
+                                    gathering.count(),
+                                    options_.machines,
+                                    options_.place.text(),
+                                    gathering.missing(),
+                                    gathering.remarks_text()}));
     tell_guests(gathering, failure);
     throw MeetingFailed(failure);
   }

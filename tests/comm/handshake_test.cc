@@ -147,9 +147,9 @@ TEST(Handshake, AdmitsAJoinerByHandAndSpeaksUnderItsKeys) {
   host.expect_ended();
 }
 
-TEST(Handshake, RefusesAnotherEpochByName) {
+TEST(Handshake, RefusesAnEarlierEpochByName) {
   OurHost host(2);
-  for (const std::int64_t epoch : {std::int64_t{1}, std::int64_t{3}, std::int64_t{-1}}) {
+  for (const std::int64_t epoch : {std::int64_t{1}, std::int64_t{-1}}) {
     const FileDescriptor fd = host.connect();
     JoinerByHand joiner(fd.get(), kTheToken);
     Spoken spoken = host.spoken();
@@ -161,10 +161,36 @@ TEST(Handshake, RefusesAnotherEpochByName) {
     expect_parts(verdict.message,
                  {concat("refused rank 1 of 2 (pid ", getpid()),
                   concat("it belongs to attempt ", epoch, " at this job"),
-                  "rank 0 to attempt 2 (TRIREME_EPOCH)",
-                  epoch < 2 ? "so it is left over" : "so rank 0 is left over"});
+                  "rank 0 to attempt 2 (TRIREME_EPOCH), which has superseded it"});
   }
   host.expect_served();
+}
+
+// Rank 0 says so, and so does a rank that it had admitted; the newcomer may try again.
+TEST(Handshake, ALaterEpochEndsTheMeetingAndEveryoneNamesIt) {
+  const std::string begun = "attempt 3 at this job has begun (rank 2 of 3 (pid";
+  const Listening door;
+  const pid_t host = fork_rank(0, [&](int) {
+    detail::NetMeetingOptions options = door.options_of(0, 2);
+    options.identity.size = options.identity.local_size = 3;
+    expect_parts(message_of<CommError>([&] { detail::NetMeeting{options}; }),
+                 {"rank 0 of 3 (pid", begun, "supersedes attempt 2 (TRIREME_EPOCH)"});
+  });
+  const auto of_three = [](int rank) {
+    return MemberByHand{.rank = rank, .size = 3, .library = TRIREME_VERSION}.bytes();
+  };
+  const FileDescriptor first = connected_to(door.port());
+  JoinerByHand guest(first.get(), kTheToken);
+  ASSERT_TRUE(guest.greet({.job = kTheJob, .epoch = 2}));
+  EXPECT_TRUE(guest.introduce(of_three(1)).admitted);
+  const FileDescriptor second = connected_to(door.port());
+  JoinerByHand later(second.get(), kTheToken);
+  ASSERT_TRUE(later.greet({.job = kTheJob, .epoch = 3}));
+  EXPECT_FALSE(later.introduce(of_three(2)).is_one) << "a verdict would be for good";
+  Reading word(testing::opened_by_hand(guest.receive_key(), 0, testing::read_frame(first.get())));
+  EXPECT_EQ(word.number(), 0);
+  expect_parts(word.text(), {begun});
+  EXPECT_EQ(testing::wait_for(host), 0);
 }
 
 // Somebody on the way makes an old epoch look like the right one, or the right one old.

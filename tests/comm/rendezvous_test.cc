@@ -94,16 +94,14 @@ TEST(Rendezvous, RefusesAnotherAlgorithm) {
                  {"the algorithm \"ring\" and rank 0 \"auto\"", "TRIREME_ALGORITHM"});
 }
 
-// A rank that has outlived its attempt at the job, and one whose rank 0 has.
-TEST(Rendezvous, RefusesARankOfAnotherAttempt) {
+// One that has outlived its attempt at the job.
+TEST(Rendezvous, RefusesARankOfAnEarlierAttempt) {
   expect_refused([](InitOptions& options) { options.epoch = 1; },
                  {"refused rank 1 of 2 (pid",
                   "it belongs to attempt 1",
                   "rank 0 to attempt 2",
+                  "which has superseded it",
                   "so it is left"},
-                 2);
-  expect_refused([](InitOptions& options) { options.epoch = 3; },
-                 {"it belongs to attempt 3", "rank 0 to attempt 2", "so rank 0 is left over"},
                  2);
 }
 
@@ -244,6 +242,30 @@ std::string door_of(pid_t host) {
   }
   ADD_FAILURE() << "process " << host << " has opened no door in 30 s";
   return {};
+}
+
+// Rank 0 has outlived its attempt: it ends, and says by whom it learned of it. The rank of the
+// later attempt waits for its own rank 0.
+TEST(Rendezvous, ALaterAttemptEndsTheMeetingOfAnEarlierOne) {
+  const std::string job = unique_job();
+  const auto join = [&](int rank, std::int64_t epoch) {
+    InitOptions options = options_for(job, rank, 2);
+    options.epoch = epoch;
+    init(options)->barrier().wait();
+  };
+  const pid_t left_over = fork_rank(0, [&](int rank) {
+    const std::string message = message_of<CommError>([&] { join(rank, 2); });
+    for (const char* part : {"rank 0 of 2 (pid",
+                             "attempt 3 at this job has begun (rank 1 of 2 (pid",
+                             "supersedes attempt 2 (TRIREME_EPOCH)"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+  });
+  door_of(left_over);
+  const pid_t member = fork_rank(1, [&](int rank) { join(rank, 3); });
+  EXPECT_EQ(wait_for(left_over), 0);
+  EXPECT_EQ(wait_for(fork_rank(0, [&](int rank) { join(rank, 3); })), 0);
+  EXPECT_EQ(wait_for(member), 0);
 }
 
 TEST(Rendezvous, RefusesASecondRankZero) {

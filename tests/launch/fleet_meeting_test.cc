@@ -124,7 +124,7 @@ struct HelloByHand {
   }
 };
 
-// Machine 0's answer to one that knows the token and says this.
+// Machine 0's answer to one that knows the token and says this; empty where it hangs up.
 std::string answer_to(const Launchers& machines, const HelloByHand& hello) {
   const auto addresses = detail::resolve(detail::parse_meeting_place(machines.place()));
   FileDescriptor socket;
@@ -138,7 +138,7 @@ std::string answer_to(const Launchers& machines, const HelloByHand& hello) {
   testing::JoinerByHand joiner(socket.get(), "a secret of the tests");
   EXPECT_TRUE(joiner.greet({.purpose = "launcher", .epoch = hello.epoch}));
   const auto verdict = joiner.introduce(hello.bytes());
-  EXPECT_TRUE(verdict.genuine);
+  EXPECT_EQ(verdict.genuine, verdict.is_one);
   return verdict.admitted ? "admitted" : verdict.message;
 }
 
@@ -165,16 +165,27 @@ TEST(FleetMeeting, ACrowdOfSilentStrangersDoesNotKeepAMachineOut) {
   EXPECT_EQ(second->wait(milliseconds(60'000)).code, 0);
 }
 
+TEST(FleetMeeting, ALaterAttemptEndsTheMeetingOfAnEarlierOne) {
+  const Launchers machines(2);
+  const auto first = machines.start({0, 1, "echo never"});
+  EXPECT_EQ(answer_to(machines, {.epoch = 3}), "");
+  const Finished result = first->wait(milliseconds(30'000));
+  EXPECT_EQ(result.code, 3) << result.err;
+  expect_parts(result.err,
+               {"attempt 3 at this job has begun (machine 1 (by-hand), pid ",
+                "supersedes attempt 0 (TRIREME_EPOCH)"});
+}
+
 TEST(FleetMeeting, RefusesAnotherVersionAnotherAttemptAndAPlaceOutside) {
   const Launchers machines(2);
   const auto first = machines.start({0, 1, "echo never", {"--timeout", "10"}});
   expect_parts(answer_to(machines, {.library = "9.8.7"}),
                {"it uses Trireme 9.8.7 and machine 0 uses ", "install the same version"});
-  expect_parts(answer_to(machines, {.epoch = 3}),
+  expect_parts(answer_to(machines, {.epoch = -1}),
                {"refused machine 1 (by-hand), pid ",
-                "it belongs to attempt 3",
+                "it belongs to attempt -1",
                 "machine 0 to attempt 0",
-                "machine 0 is left over"});
+                "it is left over"});
   for (const int outside : {-1, 0, 2}) {
     expect_parts(answer_to(machines, {.machine = outside}),
                  {"--node-rank " + std::to_string(outside) + " is outside the job"});

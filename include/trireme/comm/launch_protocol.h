@@ -14,8 +14,8 @@ inline constexpr char kEnvSize[] = "TRIREME_WORLD_SIZE";
 inline constexpr char kEnvLocalRank[] = "TRIREME_LOCAL_RANK";
 inline constexpr char kEnvLocalSize[] = "TRIREME_LOCAL_SIZE";
 inline constexpr char kEnvJob[] = "TRIREME_JOB";  // names the job; not a secret
-// Which attempt at the job this is, from 0, counted by whoever starts its ranks again: ranks of
-// different ones refuse each other.
+// Which attempt at the job this is, from 0, counted by whoever starts its ranks again: rank 0
+// refuses ranks of an earlier one, and one of a later ends its meeting.
 inline constexpr char kEnvEpoch[] = "TRIREME_EPOCH";
 inline constexpr std::int64_t kMostEpoch = std::int64_t{1} << 62;
 inline constexpr char kEnvToken[] = "TRIREME_TOKEN";  // proves membership; a secret

@@ -19,13 +19,14 @@ constexpr std::size_t kMostRemarks = 20;
 class Host {
  public:
   Host(Door& door, HostPolicy& policy, const Pass& pass, int places, const Deadline& deadline)
-      : door_(door), policy_(policy), pass_(pass), gathering_{deadline, {}, {}} {
+      : door_(door), policy_(policy), pass_(pass), gathering_{deadline, {}, {}, {}} {
     gathering_.guests.resize(index(places));
   }
 
   Gathering run() {
     while (gathering_.first_missing() > 0) {
-      if (gathering_.deadline.passed() || (door_.is_closed() && talks_.empty())) {
+      const bool is_over = gathering_.superseded || (door_.is_closed() && talks_.empty());
+      if (is_over || gathering_.deadline.passed()) {
         policy_.give_up(gathering_);
       }
       policy_.look(gathering_);
@@ -133,14 +134,14 @@ class Host {
     message.bytes = std::move(*said);
     HostPolicy::Judgement judgement = policy_.judge(message, gathering_);
     // First: what is left over may differ in everything else too.
-    if (talk.side.epoch() != pass_.epoch) {
+    if (talk.side.epoch() > pass_.epoch) {
+      return give_way(talk, judgement.name);
+    }
+    if (talk.side.epoch() < pass_.epoch) {
       judgement.objection = concat(
-          "it belongs to attempt {} at this job and {} to attempt {} (TRIREME_EPOCH), so {} is "
-          "left over from an earlier one: end that process",
-          {talk.side.epoch(),
-           policy_.role(),
-           pass_.epoch,
-           talk.side.epoch() < pass_.epoch ? "it" : policy_.role()});
+          "it belongs to attempt {} at this job and {} to attempt {} (TRIREME_EPOCH), which has "
+          "superseded it, so it is left over: end that process",
+          {talk.side.epoch(), policy_.role(), pass_.epoch});
     }
     if (judgement.objection) {
       const std::string text =
@@ -153,6 +154,19 @@ class Host {
     talk.link->trust(talk.side.keys());
     gathering_.guests[index(judgement.place)] = {
         std::move(talk.link), judgement.name, std::move(message)};
+    return false;
+  }
+
+  // Attempts count up, so this meeting is over. The joiner is hung up on, and tries again until the
+  // host of its own attempt is here; a refusal, which is for good, is for one that cannot.
+  bool give_way(Talk& talk, const std::string& name) {
+    gathering_.superseded = concat(
+        "{} gives up: attempt {} at this job has begun ({} belongs to it) and supersedes attempt "
+        "{} (TRIREME_EPOCH), from which this process is left over: end it",
+        {policy_.self(), talk.side.epoch(), name, pass_.epoch});
+    if (door_.comes_once()) {
+      talk.link->send(talk.side.verdict(false, *gathering_.superseded));
+    }
     return false;
   }
 

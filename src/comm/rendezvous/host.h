@@ -27,6 +27,8 @@ struct Gathering {
   // What the host has seen while it waited (who was refused, who was lost), for the message at the
   // deadline. Not without end, since anyone can be refused.
   std::vector<std::string> remarks;
+  // What ends the meeting: that a later attempt at the job has begun.
+  std::optional<std::string> superseded{};
 
   int count() const;                 // of those who are here, the host among them
   int first_missing() const;         // -1: nobody
@@ -57,7 +59,7 @@ class HostPolicy {
   virtual void warn(const std::string& text) const = 0;
   // Now and then; throws where there is a reason not to wait any longer.
   virtual void look(Gathering& gathering) = 0;
-  // The deadline has passed, or nobody else can come.
+  // The deadline has passed, nobody else can come, or a later attempt has begun.
   [[noreturn]] virtual void give_up(Gathering& gathering) = 0;
 };
 

@@ -46,10 +46,10 @@ class NetHost final : public RankHost {
     try {
       RankHost::give_up(gathering);
     } catch (const CommError& error) {
+      const int lost = gathering.superseded ? 0 : gathering.first_missing();
       for (const Guest& guest : gathering.guests) {
         if (guest.link) {
-          guest.link->send_by(Deadline(kTimeToTell),
-                              lost_word(gathering.first_missing(), error.what()));
+          guest.link->send_by(Deadline(kTimeToTell), lost_word(lost, error.what()));
         }
       }
       throw;

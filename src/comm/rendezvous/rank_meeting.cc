@@ -42,6 +42,9 @@ void RankHost::warn(const std::string& text) const {
 }
 
 void RankHost::give_up(Gathering& gathering) {
+  if (gathering.superseded) {
+    throw CommError(CommError::Reason::kRefused, -1, *gathering.superseded);
+  }
   if (!gathering.deadline.passed()) {
     // Nobody can come any more, and somebody was refused.
     throw CommError(CommError::Reason::kRefused,
