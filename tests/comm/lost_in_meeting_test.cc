@@ -1,7 +1,8 @@
 // Ranks that are lost between their admission and the end of init(): every other one names them,
 // not rank 0, through which they talk.
 
-#include <csignal>
+#include <functional>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,24 +15,31 @@
 namespace trireme {
 namespace {
 
-TEST(LostInMeeting, IsNamedByEveryone) {
+class LostInMeeting : public ::testing::Test {
+ protected:
+  detail::NetMeetingOptions options_of(int rank, int size, Milliseconds timeout) const {
+    detail::NetMeetingOptions options;
+    options.identity.rank = options.identity.local_rank = rank;
+    options.identity.size = options.identity.local_size = size;
+    options.identity.token = "the token of this test";
+    options.identity.job = "a job of this test";
+    options.place = detail::MeetingPlace{"127.0.0.1", detail::port_of(listener_)}.text();
+    options.where = "this test";
+    options.listener = rank == 0 ? listener_.get() : -1;
+    options.timeout = timeout;
+    return options;
+  }
+
+ private:
+  const detail::MeetingPlace any_{"127.0.0.1", 0};
+  const FileDescriptor listener_ = detail::listen_at(detail::resolve(any_), any_);
+};
+
+TEST_F(LostInMeeting, IsNamedByEveryone) {
   constexpr int kSize = 4;
   constexpr int kVictim = 2;
-  const detail::MeetingPlace any{"127.0.0.1", 0};
-  const FileDescriptor listener = detail::listen_at(detail::resolve(any), any);
   testing::fork_ranks(kSize, [&](int rank) {
-    detail::NetMeetingOptions options;
-    options.identity.rank = rank;
-    options.identity.size = kSize;
-    options.identity.token = "the token of this test";
-    options.identity.local_rank = rank;
-    options.identity.local_size = kSize;
-    options.identity.job = "a job of this test";
-    options.place = detail::MeetingPlace{"127.0.0.1", detail::port_of(listener)}.text();
-    options.where = "this test";
-    options.listener = rank == 0 ? listener.get() : -1;
-    options.timeout = std::chrono::seconds(60);
-    detail::NetMeeting meeting(options);
+    detail::NetMeeting meeting(options_of(rank, kSize, std::chrono::seconds(60)));
     EXPECT_EQ(meeting.exchange(std::string(1, static_cast<char>('a' + rank))),
               (std::vector<std::string>{"a", "b", "c", "d"}));
     if (rank == kVictim) {
@@ -45,6 +53,35 @@ TEST(LostInMeeting, IsNamedByEveryone) {
       EXPECT_EQ(error.peer(), kVictim) << error.what();
       EXPECT_NE(std::string(error.what()).find("lost rank 2"), std::string::npos) << error.what();
     }
+  });
+}
+
+// Ranks 0 and 1 of three meet; rank 1 has begun to wait half a second before rank 0.
+void expect_missing_rank_2(const std::function<void(int rank)>& meet) {
+  testing::fork_ranks(2, [&](int rank) {
+    std::this_thread::sleep_for(Milliseconds(rank == 0 ? 500 : 0));
+    try {
+      meet(rank);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.reason(), CommError::Reason::kRendezvousTimeout) << error.what();
+      EXPECT_EQ(error.peer(), 2) << error.what();
+      EXPECT_NE(std::string(error.what()).find("missing: 2"), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST_F(LostInMeeting, OneThatNeverComesIsNamedByThoseWhoseTimeIsOverFirst) {
+  expect_missing_rank_2(
+      [&](int rank) { detail::NetMeeting{options_of(rank, 3, std::chrono::seconds(3))}; });
+}
+
+TEST_F(LostInMeeting, OneThatNeverComesToAMachineIsNamedLikewise) {
+  const std::string job = testing::unique_job();
+  expect_missing_rank_2([&](int rank) {
+    InitOptions options = testing::options_for(job, rank, 3);
+    options.timeout = std::chrono::seconds(3);
+    init(options);
   });
 }
 

@@ -6,20 +6,12 @@
 #include "comm/rendezvous/rank_meeting.h"
 #include "comm/rendezvous/tcp_link.h"
 #include "comm/rendezvous/transport_link.h"
-#include "trireme/core/error.h"
 #include "trireme/core/index.h"
-#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kNetRetryPause{50};
-constexpr Milliseconds kTimeToTell{1000};  // the others that a rank is lost
-constexpr int kNobodyLost = -1;
-
-std::string lost_word(int lost_rank, const std::string& text) {
-  return Packer().number(lost_rank).text(text).take();
-}
 
 // What mpirun connects is one job, whatever its machines call it.
 std::string job_of(const NetMeetingOptions& options) {
@@ -38,24 +30,6 @@ FileDescriptor listener_of(const NetMeetingOptions& options) {
   }
   return listen_at(addresses, place);
 }
-
-class NetHost final : public RankHost {
- public:
-  using RankHost::RankHost;
-  [[noreturn]] void give_up(Gathering& gathering) override {
-    try {
-      RankHost::give_up(gathering);
-    } catch (const CommError& error) {
-      const int lost = gathering.superseded ? 0 : gathering.first_missing();
-      for (const Guest& guest : gathering.guests) {
-        if (guest.link) {
-          guest.link->send_by(Deadline(kTimeToTell), lost_word(lost, error.what()));
-        }
-      }
-      throw;
-    }
-  }
-};
 
 class NetJoiner final : public RankJoiner {
  public:
@@ -118,10 +92,10 @@ void NetMeeting::host(const NetMeetingOptions& options) {
   } else {
     door = std::make_unique<TcpDoor>(listener_of(options));
   }
-  NetHost policy({.self = members_[0],
-                  .reached = concat("reached ", options.place),
-                  .hint = "check that the other machines were started, and that a firewall lets "
-                          "them through to this port"});
+  RankHost policy({.self = members_[0],
+                   .reached = concat("reached ", options.place),
+                   .hint = "check that the other machines were started, and that a firewall lets "
+                           "them through to this port"});
   Gathering gathering =
       host_meeting(*door, policy, pass_of(options.identity, job_of(options)), size_, deadline_);
   for (std::size_t rank = 1; rank < gathering.guests.size(); ++rank) {
@@ -156,32 +130,26 @@ void NetMeeting::join(const NetMeetingOptions& options) {
 
 void NetMeeting::tell_all(const std::string& message) {
   for (int rank = 1; rank < size_; ++rank) {
-    if (!links_[index(rank)]->send_by(deadline_, lost_word(kNobodyLost, message))) {
+    if (!links_[index(rank)]->send_by(deadline_, word_of_rank0(message))) {
       lost(rank);
     }
   }
 }
 
 std::string NetMeeting::hear() {
-  const auto message = links_[0]->receive(deadline_);
+  const auto message = links_[0]->receive(Deadline(deadline_.left() + kGraceForRank0));
   if (!message) {
     const std::string& why = links_[0]->why_closed();
     broken(0, why.empty() ? "lost rank 0" : concat("lost rank 0 (", why, ")"));
   }
-  Unpacker fields(message->bytes);
-  const int lost_rank = fields.number_in(kNobodyLost, kAny);
-  std::string text = fields.text();
-  if (lost_rank != kNobodyLost) {
-    broken(lost_rank, concat(printable(text, 2048), " (found by rank 0)"));
-  }
-  return text;
+  return heard_from_rank0(message->bytes, rank_);
 }
 
 void NetMeeting::lost(int rank) {
   const std::string what = concat("lost rank ", rank, " on ", members_[index(rank)].host);
   for (int other = 1; other < size_; ++other) {
     if (other != rank) {
-      links_[index(other)]->send_by(Deadline(kTimeToTell), lost_word(rank, what));
+      links_[index(other)]->send_by(Deadline(kTimeToTell), word_of_loss(rank, reason(), what));
     }
   }
   broken(rank, what);
@@ -189,9 +157,11 @@ void NetMeeting::lost(int rank) {
 
 void NetMeeting::broken(int rank, const std::string& what) const {
   throw CommError(
-      deadline_.passed() ? CommError::Reason::kRendezvousTimeout : CommError::Reason::kPeerDied,
-      rank,
-      concat("rank ", rank_, " of ", size_, ": ", what, " during the rendezvous"));
+      reason(), rank, concat("rank ", rank_, " of ", size_, ": ", what, " during the rendezvous"));
+}
+
+CommError::Reason NetMeeting::reason() const {
+  return deadline_.passed() ? CommError::Reason::kRendezvousTimeout : CommError::Reason::kPeerDied;
 }
 
 std::vector<std::string> NetMeeting::exchange(const std::string& mine) {

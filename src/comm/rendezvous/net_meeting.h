@@ -8,6 +8,7 @@
 #include "comm/rendezvous/member.h"
 #include "comm/transport/transport.h"
 #include "trireme/core/deadline.h"
+#include "trireme/core/error.h"
 
 namespace trireme::detail {
 
@@ -45,6 +46,7 @@ class NetMeeting {
   std::string hear();
   [[noreturn]] void lost(int rank);
   [[noreturn]] void broken(int rank, const std::string& what) const;
+  CommError::Reason reason() const;
 
   int rank_;
   int size_;

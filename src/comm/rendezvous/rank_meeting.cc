@@ -1,10 +1,38 @@
 #include "comm/rendezvous/rank_meeting.h"
 
-#include "trireme/core/error.h"
+#include "comm/rendezvous/packing.h"
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
+namespace {
+
+constexpr int kNobodyLost = -1;
+
+}  // namespace
+
+std::string word_of_rank0(const std::string& text) {
+  return Packer().number(kNobodyLost).text(text).take();
+}
+
+std::string word_of_loss(int lost_rank, CommError::Reason reason, const std::string& text) {
+  return Packer().number(lost_rank).text(text).number(static_cast<int>(reason)).take();
+}
+
+std::string heard_from_rank0(const std::string& word, int rank) {
+  Unpacker fields(word);
+  const int lost_rank = fields.number_in(kNobodyLost, kAny);
+  std::string text = fields.text();
+  if (lost_rank != kNobodyLost) {
+    const int reason = fields.number_in(0, static_cast<int>(CommError::Reason::kStopped));
+    throw CommError(static_cast<CommError::Reason>(reason),
+                    lost_rank,
+                    concat("rank {}: {} (found by rank 0) during the rendezvous",
+                           {rank, printable(text, 2048)}));
+  }
+  return text;
+}
 
 Pass pass_of(const Identity& identity, const std::string& job) {
   return {"rank", job, identity.epoch, identity.token};
@@ -41,26 +69,38 @@ void RankHost::warn(const std::string& text) const {
   log(LogLevel::kWarning, text);
 }
 
-void RankHost::give_up(Gathering& gathering) {
+CommError RankHost::failure_of(const Gathering& gathering) const {
   if (gathering.superseded) {
-    throw CommError(CommError::Reason::kRefused, -1, *gathering.superseded);
+    return {CommError::Reason::kRefused, -1, *gathering.superseded};
   }
   if (!gathering.deadline.passed()) {
     // Nobody can come any more, and somebody was refused.
-    throw CommError(CommError::Reason::kRefused,
-                    -1,
-                    gathering.remarks.empty() ? "a rank is lost" : gathering.remarks.front());
+    return {CommError::Reason::kRefused,
+            -1,
+            gathering.remarks.empty() ? "a rank is lost" : gathering.remarks.front()};
   }
-  throw CommError(CommError::Reason::kRendezvousTimeout,
-                  gathering.first_missing(),
-                  concat("rendezvous timed out after {} s: {} of {} ranks {}, missing: {}; {}{}",
-                         {gathering.deadline.elapsed_seconds(),
-                          gathering.count(),
-                          options_.self.size,
-                          options_.reached,
-                          gathering.missing(),
-                          options_.hint,
-                          gathering.remarks_text()}));
+  return {CommError::Reason::kRendezvousTimeout,
+          gathering.first_missing(),
+          concat("rendezvous timed out after {} s: {} of {} ranks {}, missing: {}; {}{}",
+                 {gathering.deadline.elapsed_seconds(),
+                  gathering.count(),
+                  options_.self.size,
+                  options_.reached,
+                  gathering.missing(),
+                  options_.hint,
+                  gathering.remarks_text()})};
+}
+
+void RankHost::give_up(Gathering& gathering) {
+  const CommError failure = failure_of(gathering);
+  const int lost = gathering.superseded ? 0 : gathering.first_missing();
+  for (const Guest& guest : gathering.guests) {
+    if (guest.link) {
+      guest.link->send_by(Deadline(kTimeToTell),
+                          word_of_loss(lost, failure.reason(), failure.what()));
+    }
+  }
+  throw CommError(failure);
 }
 
 void RankJoiner::refused(const std::string& text, bool genuine) const {

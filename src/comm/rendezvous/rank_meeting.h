@@ -7,10 +7,22 @@
 #include "comm/rendezvous/host.h"
 #include "comm/rendezvous/joiner.h"
 #include "comm/rendezvous/member.h"
+#include "trireme/core/error.h"
 
 // What ranks decide when they meet, whatever connects them: rank 0 is the host.
 
 namespace trireme::detail {
+
+// Rank 0 knows who is missing: its word is better than that of a rank which it has admitted, and
+// which waits for it this much longer.
+inline constexpr Milliseconds kGraceForRank0{2000};
+inline constexpr Milliseconds kTimeToTell{1000};  // the others that a rank is lost
+
+// What rank 0 says to those it has admitted: something, or that a rank is lost.
+std::string word_of_rank0(const std::string& text);
+std::string word_of_loss(int lost_rank, CommError::Reason reason, const std::string& text);
+// What it has said to this rank. Throws CommError where a rank is lost.
+std::string heard_from_rank0(const std::string& word, int rank);
 
 // Of a rank: which meeting it comes for.
 Pass pass_of(const Identity& identity, const std::string& job);
@@ -35,9 +47,12 @@ class RankHost : public HostPolicy {
   std::string why_no_proof(bool has_token) const override;
   void warn(const std::string& text) const override;
   void look(Gathering&) override { options_.look(Milliseconds(0)); }
+  // Those who are here are told why, and name the same rank.
   [[noreturn]] void give_up(Gathering& gathering) override;
 
  private:
+  CommError failure_of(const Gathering& gathering) const;
+
   Options options_;
 };
 

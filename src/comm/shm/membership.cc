@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <string>
 
 #include "comm/rendezvous/fixed_text.h"
+#include "comm/rendezvous/rank_meeting.h"
 #include "comm/rendezvous/secrets.h"
 #include "comm/shm/control.h"
 #include "device/host/segment.h"
@@ -17,7 +19,7 @@
 
 // What ranks that have met tell each other:
 //
-//   rank 0 -> everyone  Welcome           with the control memory
+//   rank 0 -> everyone  Welcome           with the control memory; or who is lost
 //   everyone -> rank 0  MemoryProbe       where its memory can be tried
 //   rank 0 -> everyone  every rank's probe, then the process handles, at most kHandlesPerMessage at
 //                       a time
@@ -76,7 +78,9 @@ class Greeter {
       welcome.ready = 0;
       copy_text(welcome.message, error.what());
     }
-    tell_all(&welcome, sizeof(welcome), control);
+    const std::string word =
+        word_of_rank0({reinterpret_cast<const char*>(&welcome), sizeof(welcome)});
+    tell_all(word.data(), word.size(), control);
     if (welcome.ready == 0) {
       throw MemoryError(concat("rank 0: ", text_of(welcome.message)));
     }
@@ -145,9 +149,14 @@ class Newcomer {
       : options_(options), meeting_(meeting), link_(*meeting.links.front()) {}
 
   void run(Membership& membership) const {
+    auto word = link_.receive(patience());
+    const std::string said = word ? heard_from_rank0(word->bytes, meeting_.self.rank) : "";
     Welcome welcome{};
-    std::vector<FileDescriptor> control;
-    receive(&welcome, sizeof(welcome), &control);
+    if (said.size() != sizeof(welcome)) {
+      lost();
+    }
+    std::memcpy(&welcome, said.data(), sizeof(welcome));
+    std::vector<FileDescriptor>& control = word->fds;
     if (welcome.ready == 0) {
       throw MemoryError(concat("rank 0: ", text_of(welcome.message)));
     }
@@ -186,8 +195,9 @@ class Newcomer {
       lost();
     }
   }
+  Deadline patience() const { return Deadline(meeting_.deadline.left() + kGraceForRank0); }
   void receive(void* data, std::size_t bytes, std::vector<FileDescriptor>* fds) const {
-    if (!link_.receive(data, bytes, fds, meeting_.deadline)) {
+    if (!link_.receive(data, bytes, fds, patience())) {
       lost();
     }
   }
