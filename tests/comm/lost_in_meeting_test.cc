@@ -56,6 +56,22 @@ TEST_F(LostInMeeting, IsNamedByEveryone) {
   });
 }
 
+// One that has used all of its time to reach the others, and began a little after rank 0, still
+// says whom it could not reach: rank 0 does not take it for lost.
+TEST_F(LostInMeeting, WhoHasUsedAllOfItsTimeStillHasItsSay) {
+  constexpr Milliseconds kTimeout{3000};
+  testing::fork_ranks(3, [&](int rank) {
+    std::this_thread::sleep_for(Milliseconds(rank == 1 ? 300 : 0));
+    const Deadline own(kTimeout);
+    detail::NetMeeting meeting(options_of(rank, 3, kTimeout));
+    while (rank == 1 && !own.passed()) {
+      std::this_thread::sleep_for(Milliseconds(10));
+    }
+    EXPECT_EQ(meeting.exchange(rank == 1 ? "rank 2" : ""),
+              (std::vector<std::string>{"", "rank 2", ""}));
+  });
+}
+
 // Ranks 0 and 1 of three meet; rank 1 has begun to wait half a second before rank 0.
 void expect_missing_rank_2(const std::function<void(int rank)>& meet) {
   testing::fork_ranks(2, [&](int rank) {

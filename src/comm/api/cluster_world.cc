@@ -1,10 +1,12 @@
 #include "comm/api/cluster_world.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "comm/api/ordinary_memory.h"
 #include "comm/net/sealed_transport.h"
 #include "comm/rendezvous/net_meeting.h"
+#include "comm/rendezvous/packing.h"
 #include "comm/transport/transport_module.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
@@ -12,6 +14,7 @@
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
 #include "trireme/core/machine.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 namespace {
@@ -107,12 +110,11 @@ bool has_namespaces(const std::vector<Member>& members) {
 }
 
 // A word to and from every rank: connections are made now, where one that cannot be is named, and
-// not in the middle of the first operation.
-void greet_everyone(Transport& transport,
-                    const std::vector<Member>& members,
-                    Milliseconds timeout) {
+// not in the middle of the first operation. Whoever cannot reach one still answers the others.
+std::optional<CommError> greet_everyone(Transport& transport,
+                                        const std::vector<Member>& members,
+                                        const Deadline& deadline) {
   constexpr std::uint32_t kTag = Transport::kTags - 1;
-  const Deadline deadline(timeout);
   const auto size = members.size();
   const std::byte mine{};
   std::vector<std::byte> theirs(size);
@@ -126,16 +128,18 @@ void greet_everyone(Transport& transport,
       sends[at] = transport.send(member.rank, kTag, &mine, 1, kShort);
     }
   }
+  std::optional<CommError> failure;
   for (const Member& member : members) {
     const std::size_t at = index(member.rank);
-    while (!transport.finished(receives[at]) || !transport.finished(sends[at])) {
+    bool is_given_up = false;
+    while (!is_given_up && !(transport.finished(receives[at]) && transport.finished(sends[at]))) {
       if (!transport.progress()) {
         transport.rest(Milliseconds(5));
       }
       const auto why = transport.lost(member.rank);
-      if (why || deadline.passed()) {
-        transport.abandon();
-        throw CommError(
+      is_given_up = why || deadline.passed();
+      if (is_given_up && !failure) {
+        failure.emplace(
             CommError::Reason::kRendezvousTimeout,
             member.rank,
             concat("rank {} on {} cannot reach rank {} on {} through {} ({}), although both "
@@ -148,6 +152,23 @@ void greet_everyone(Transport& transport,
                     transport.description(),
                     why.value_or("no answer")}));
       }
+    }
+  }
+  if (failure) {
+    transport.abandon();
+  }
+  return failure;
+}
+
+// Nobody begins, or ends, before everyone has been reached; all name the first that was not.
+void agree_that_all_are_reached(NetMeeting& meeting, const std::optional<CommError>& failure) {
+  const std::string mine =
+      failure ? Packer().number(failure->peer()).text(failure->what()).take() : "";
+  for (const std::string& theirs : meeting.exchange(mine)) {
+    if (!theirs.empty()) {
+      Unpacker fields(theirs);
+      const int rank = fields.number_in(0, kAny);
+      throw CommError(CommError::Reason::kRendezvousTimeout, rank, printable(fields.text(), 2048));
     }
   }
 }
@@ -183,7 +204,9 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
     members = meeting.members();
     world = meeting.world();
     seals.key = meeting.key();
-    greet_everyone(*transport, members, timeout);
+    if (const auto failure = greet_everyone(*transport, members, meeting.deadline())) {
+      throw CommError(*failure);
+    }
     if (!options.interfaces.empty() && options.place.rank == 0) {
       log(LogLevel::kWarning,
           "--interfaces is for UCX: over MPI, mpirun chooses them (Open MPI: --mca "
@@ -201,8 +224,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
     ucx.only_tcp = has_namespaces(members);
     transport =
         load_ucx_transport(ucx, [&](const std::string& mine) { return meeting.exchange(mine); });
-    greet_everyone(*transport, members, timeout);
-    meeting.exchange("");  // nobody begins, or ends, before everyone has been reached
+    agree_that_all_are_reached(meeting, greet_everyone(*transport, members, meeting.deadline()));
   }
   const bool oversubscribed =
       more_than_processors(members, members[index(options.place.rank)].kernel);

@@ -129,8 +129,9 @@ void NetMeeting::join(const NetMeetingOptions& options) {
 }
 
 void NetMeeting::tell_all(const std::string& message) {
+  const Deadline patience = a_little_later();
   for (int rank = 1; rank < size_; ++rank) {
-    if (!links_[index(rank)]->send_by(deadline_, word_of_rank0(message))) {
+    if (!links_[index(rank)]->send_by(patience, word_of_rank0(message))) {
       lost(rank);
     }
   }
@@ -160,6 +161,10 @@ void NetMeeting::broken(int rank, const std::string& what) const {
       reason(), rank, concat("rank ", rank_, " of ", size_, ": ", what, " during the rendezvous"));
 }
 
+Deadline NetMeeting::a_little_later() const {
+  return Deadline(deadline_.left() + kGraceForRank0 / 2);
+}
+
 CommError::Reason NetMeeting::reason() const {
   return deadline_.passed() ? CommError::Reason::kRendezvousTimeout : CommError::Reason::kPeerDied;
 }
@@ -168,13 +173,14 @@ std::vector<std::string> NetMeeting::exchange(const std::string& mine) {
   std::vector<std::string> parts(index(size_));
   parts[index(rank_)] = mine;
   if (rank_ != 0) {
-    links_[0]->send_by(deadline_, mine);  // where it has ended, it may have said why
+    links_[0]->send_by(a_little_later(), mine);  // where it has ended, it may have said why
     parts = Unpacker(hear()).texts();
     TRIREME_ASSERT(parts.size() == index(size_), "an exchange has ", parts.size(), " parts");
     return parts;
   }
+  const Deadline patience = a_little_later();
   for (int rank = 1; rank < size_; ++rank) {
-    auto part = links_[index(rank)]->receive(deadline_);
+    auto part = links_[index(rank)]->receive(patience);
     if (!part) {
       lost(rank);
     }

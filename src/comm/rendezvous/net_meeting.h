@@ -36,6 +36,8 @@ class NetMeeting {
   // What no other world is called, and a key that its ranks alone have.
   const std::string& world() const { return world_; }
   const std::string& key() const { return key_; }
+  // Until when ranks have to know each other, and each has its say in an exchange.
+  const Deadline& deadline() const { return deadline_; }
   std::vector<std::string> exchange(const std::string& mine);
 
  private:
@@ -47,6 +49,8 @@ class NetMeeting {
   [[noreturn]] void lost(int rank);
   [[noreturn]] void broken(int rank, const std::string& what) const;
   CommError::Reason reason() const;
+  // Whoever has used all of its time still has its say; the others wait longer for rank 0's.
+  Deadline a_little_later() const;
 
   int rank_;
   int size_;
