@@ -200,12 +200,17 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
     through.identity = identity;
     through.timeout = timeout;
     through.transport = transport.get();
-    const NetMeeting meeting(through);
-    members = meeting.members();
-    world = meeting.world();
-    seals.key = meeting.key();
-    if (const auto failure = greet_everyone(*transport, members, meeting.deadline())) {
-      throw CommError(*failure);
+    try {
+      const NetMeeting meeting(through);
+      members = meeting.members();
+      world = meeting.world();
+      seals.key = meeting.key();
+      if (const auto failure = greet_everyone(*transport, members, meeting.deadline())) {
+        throw CommError(*failure);
+      }
+    } catch (...) {
+      transport->abandon();  // or the end of the program waits in MPI_Finalize for all ranks
+      throw;
     }
     if (!options.interfaces.empty() && options.place.rank == 0) {
       log(LogLevel::kWarning,
