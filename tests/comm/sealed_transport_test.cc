@@ -157,6 +157,32 @@ TEST_F(SealedTransportTest, DataGoesAsItIsUnlessItIsEncrypted) {
   }
 }
 
+// An engine that is abandoned may still write where messages were to go: nobody else gets that
+// memory. (Of what is freed, the C library gives the last first.)
+TEST_F(SealedTransportTest, WhatAnAbandonedEngineMayWriteToIsKept) {
+  constexpr std::size_t kBytes = 1000;
+  const auto inner = std::make_shared<MemoryTransport>(0, post_);
+  auto transport = seal_transport(inner, {kKey, false});
+  std::vector<std::byte> to(kBytes);
+  const auto expect = [&] {
+    return transport->receive(1, kControlTag, to.data(), kBytes, Transport::Length::kUpTo);
+  };
+  Request dropped = expect();
+  const std::byte* const first = inner->last_box;
+  transport->abandon();
+  transport->drop(dropped);
+  EXPECT_FALSE(dropped.pending());
+  expect();  // and nobody waits for it
+  const std::byte* const second = inner->last_box;
+  EXPECT_NE(second, first);
+  transport.reset();
+  std::vector<std::unique_ptr<std::byte[]>> next;
+  for (int i = 0; i < 4; ++i) {
+    next.push_back(std::make_unique<std::byte[]>(kSealBytes + kBytes));
+    EXPECT_TRUE(next.back().get() != first && next.back().get() != second);
+  }
+}
+
 // A world of two whose messages somebody changes: it ends, and names the rank in whose name.
 class TamperedWorld : public SealedTransportTest {
  protected:

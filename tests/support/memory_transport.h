@@ -38,6 +38,7 @@ class MemoryTransport final : public Transport {
       int from, std::uint32_t tag, std::byte* data, std::size_t bytes, Length) override {
     auto& posted = posted_[{from, tag}];
     posted.push_back(std::make_unique<Receive>(Receive{{from, tag}, data, bytes}));
+    last_box = data;
     return Request(posted.back().get());
   }
   bool finished(Request& request) override {
@@ -72,6 +73,7 @@ class MemoryTransport final : public Transport {
   std::unique_ptr<Transport> duplicate(const ExchangeBytes&) override { return nullptr; }
 
   bool abandoned = false;
+  const std::byte* last_box = nullptr;  // where the last message goes for which one asked
 
  private:
   struct Receive {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <list>
 #include <map>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -43,6 +44,12 @@ class SealedTransport final : public Transport {
     }
   }
 
+  ~SealedTransport() override {
+    for (Message& message : messages_) {
+      keep_if_abandoned(message);
+    }
+  }
+
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string description() const override {
@@ -51,7 +58,10 @@ class SealedTransport final : public Transport {
   bool progress() override { return inner_->progress(); }
   void rest(Milliseconds most) override { inner_->rest(most); }
   void wake() override { inner_->wake(); }
-  void abandon() override { inner_->abandon(); }
+  void abandon() override {
+    is_abandoned_ = true;
+    inner_->abandon();
+  }
   bool sends_without_moving() const override { return inner_->sends_without_moving(); }
 
   Request send(
@@ -104,9 +114,7 @@ class SealedTransport final : public Transport {
     if (request.pending()) {
       auto& message = *static_cast<Message*>(request.handle());
       inner_->drop(message.inner);
-      if (message.inner.pending()) {
-        static_cast<void>(message.box.release());  // it may still be written to
-      }
+      keep_if_abandoned(message);
       forget(request);
     }
   }
@@ -172,6 +180,18 @@ class SealedTransport final : public Transport {
     request.clear();
   }
 
+  // An engine that nobody calls any more may still write to a box, or read it, as long as the
+  // process lives.
+  void keep_if_abandoned(Message& message) const {
+    if (is_abandoned_) {
+      // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a few bytes, once
+      static auto* kept = new std::vector<std::unique_ptr<std::byte[]>>;
+      static std::mutex mutex;
+      const std::lock_guard lock(mutex);
+      kept->push_back(std::move(message.box));
+    }
+  }
+
   std::string key_of(int from, int to) const {
     return hmac_sha256(options_.key, Packer().number(from).number(to).take());
   }
@@ -200,6 +220,7 @@ class SealedTransport final : public Transport {
   Counts sent_;
   Counts received_;
   int duplicates_ = 0;
+  bool is_abandoned_ = false;
 };
 
 }  // namespace
