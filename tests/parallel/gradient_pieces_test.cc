@@ -494,6 +494,29 @@ TEST(BucketOrder, IsRankZerosFromTheFirstWholeStepOn) {
   });
 }
 
+// Rank 0 is by hand, and sends what is no order.
+TEST(BucketOrder, RefusesWhatIsNoOrder) {
+  fork_world(2, [](World& world) {
+    const std::pair<std::vector<std::int64_t>, std::string> wrong[] = {
+        {{2, 0, 2, 3}, "found bucket 2 twice"},
+        {{2, 0, 1, 4}, "found bucket 4:"},
+        {{-1, 0, 1, 2}, "found bucket -1:"}};
+    for (const auto& [sent, found] : wrong) {
+      if (world.rank() == 0) {
+        std::vector<std::int64_t> order = sent;
+        world.broadcast(order, 0).wait();
+        continue;
+      }
+      BucketOrder order(4);
+      const std::string message = message_of<CommError>([&] { order.learn(world); });
+      EXPECT_NE(message.find("rank 1 expected each of its 4 buckets once"), std::string::npos)
+          << message;
+      EXPECT_NE(message.find(found), std::string::npos) << message;
+      EXPECT_EQ(order.positions(), (std::vector<std::size_t>{0, 1, 2, 3}));
+    }
+  });
+}
+
 TEST(BucketRing, GrowsWhereWaitingWouldBeACircleAndShrinksAfterwards) {
   fork_world(2, [](World& world) {
     const auto ledger = MemoryLedger::create();

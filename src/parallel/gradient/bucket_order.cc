@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "trireme/core/error.h"
+
 namespace trireme::detail {
 
 BucketOrder::BucketOrder(std::size_t buckets) : order_(buckets) {
@@ -27,6 +29,21 @@ bool BucketOrder::learn(Communicator& ranks) {
     append(bucket);  // those that nothing came for
   }
   ranks.broadcast(order, 0).wait();
+  // It says where this rank reads and writes, and its bytes may have been altered on the way.
+  known.assign(order_.size(), false);
+  for (const std::int64_t bucket : order) {
+    const auto at = static_cast<std::size_t>(bucket);
+    if (at >= known.size() || known[at]) {
+      throw CommError(
+          CommError::Reason::kMismatch,
+          0,
+          concat("rank {} expected each of its {} buckets once in the order that rank 0 sent, "
+                 "found bucket {}{}: start the same build everywhere; where that is so, something "
+                 "alters what the network carries, which --encrypt finds",
+                 {ranks.rank(), known.size(), bucket, at < known.size() ? " twice" : ""}));
+    }
+    known[at] = true;
+  }
   order_.assign(order.begin(), order.end());
   learned_ = true;
   return true;
