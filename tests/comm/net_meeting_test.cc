@@ -199,6 +199,45 @@ TEST(NetMeeting, NamesBothSidesToARankThatKnowsTheToken) {
   host.expect_complete();
 }
 
+// Strangers come and are refused without end; why one was that knows the token is still said.
+TEST(NetMeeting, StrangersDoNotUseUpThePlacesForReasons) {
+  const detail::MeetingPlace any{"127.0.0.1", 0};
+  const FileDescriptor listener = detail::listen_at(detail::resolve(any), any);
+  NetMeetingOptions options;
+  options.identity.size = 2;
+  options.identity.token = kTheToken;
+  options.identity.job = kTheJob;
+  options.place = detail::MeetingPlace{"127.0.0.1", detail::port_of(listener)}.text();
+  options.where = "this test";
+  options.timeout = std::chrono::seconds(6);
+  const pid_t host = fork_rank(0, [&](int) {
+    options.listener = listener.get();
+    const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+    EXPECT_NE(message.find("it runs program version \"2.0-other\""), std::string::npos) << message;
+    EXPECT_NE(message.find("it belongs to another job"), std::string::npos) << message;
+    EXPECT_LT(message.size(), 10'000U);
+  });
+  const auto strangers_come = [&] {
+    for (int i = 0; i < 30; ++i) {
+      std::string why;
+      const auto link = detail::try_connect(
+          detail::resolve(detail::parse_meeting_place(options.place)),
+          Waiting::soon(),
+          [] {},
+          &why);
+      ASSERT_TRUE(link) << why;
+      EXPECT_FALSE(JoinerByHand(link->fd(), kTheToken).greet({.job = "another"}));
+    }
+  };
+  strangers_come();
+  NetMeetingOptions other = options;
+  other.identity.rank = 1;
+  other.identity.program_version = "2.0-other";
+  message_of<CommError>([&] { NetMeeting{other}; });
+  strangers_come();
+  EXPECT_EQ(wait_for(host), 0);
+}
+
 // What is left over of an earlier attempt at the job knows the token.
 TEST(NetMeeting, RefusesARankOfAnEarlierAttempt) {
   Waiting host(2);

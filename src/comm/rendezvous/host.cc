@@ -36,6 +36,7 @@ class Host {
   }
 
  private:
+  enum class Of { kStranger, kMember };  // whom a remark is about
   struct Talk {
     std::unique_ptr<Link> link;
     HostingSide side;
@@ -73,14 +74,16 @@ class Host {
     auto link = door_.accept();
     if (!link) {
       if (pause_.failed(errno)) {
-        warn(concat(
-            "{} has no file descriptors left for those who join ({}): raise the limit (ulimit -n)",
-            {policy_.role(), errno_text(errno)}));
+        warn(Of::kMember,
+             concat("{} has no file descriptors left for those who join ({}): raise the limit "
+                    "(ulimit -n)",
+                    {policy_.role(), errno_text(errno)}));
       }
       return false;
     }
     if (const auto why = link->objection()) {  // who is told nothing
       warn(
+          Of::kStranger,
           concat(policy_.self(), " refused ", policy_.stranger(), " (", link->peer(), "): ", *why));
       return true;
     }
@@ -93,7 +96,7 @@ class Host {
     const std::size_t first = entries.size() - gathering_.guests.size();
     for (std::size_t place = 0; place < gathering_.guests.size(); ++place) {
       if (entries[first + place].revents != 0) {
-        remark(concat(gathering_.guests[place].name, " joined and then ended"));
+        remark(Of::kMember, concat(gathering_.guests[place].name, " joined and then ended"));
         gathering_.guests[place] = {};
       }
     }
@@ -105,7 +108,8 @@ class Host {
       return talk.challenged ? judge(talk, std::move(*message)) : challenge(talk, message->bytes);
     }
     if (!talk.link->open() && talk.challenged) {
-      remark(concat("{} ({}) broke off before it proved that it knows the job's token",
+      remark(Of::kStranger,
+             concat("{} ({}) broke off before it proved that it knows the job's token",
                     {policy_.stranger(), talk.link->peer()}));
     }
     const bool is_crowded = talks_.size() >= kMostStrangers;
@@ -146,7 +150,7 @@ class Host {
     if (judgement.objection) {
       const std::string text =
           concat(policy_.self(), " refused ", judgement.name, ": ", *judgement.objection);
-      warn(text);
+      warn(Of::kMember, text);
       talk.link->send(talk.side.verdict(false, text));
       return false;
     }
@@ -173,22 +177,26 @@ class Host {
   // Who has not proven the token is told why, and nothing about this process; nor is anything that
   // it said repeated here.
   bool refuse_stranger(Talk& talk, const std::string& why) {
-    warn(concat(
-        policy_.self(), " refused ", policy_.stranger(), " (", talk.link->peer(), "): ", why));
+    warn(Of::kStranger,
+         concat(
+             policy_.self(), " refused ", policy_.stranger(), " (", talk.link->peer(), "): ", why));
     talk.link->send(talk.side.verdict(false, why));
     return false;
   }
 
-  bool remark(const std::string& text) {
-    if (gathering_.remarks.size() == kMostRemarks) {
-      return false;
+  void remark(Of whom, const std::string& text) {
+    auto& remarks = gathering_.remarks;
+    if (remarks.size() == kMostRemarks) {
+      const auto oldest = std::find_if(
+          remarks.begin(), remarks.end(), [](const auto& one) { return one.is_of_stranger; });
+      remarks.erase(oldest == remarks.end() ? remarks.begin() : oldest);
     }
-    gathering_.remarks.push_back(text);
-    return true;
+    remarks.push_back({text, whom == Of::kStranger});
   }
 
-  void warn(const std::string& text) {
-    if (remark(text)) {
+  void warn(Of whom, const std::string& text) {
+    remark(whom, text);
+    if (whom == Of::kMember || ++warnings_ <= kMostRemarks) {
       policy_.warn(text);
     }
   }
@@ -199,6 +207,7 @@ class Host {
   Gathering gathering_;
   std::vector<Talk> talks_;
   AcceptPause pause_;
+  std::size_t warnings_ = 0;  // of strangers
 };
 
 }  // namespace
@@ -229,8 +238,8 @@ std::string Gathering::missing() const {
 
 std::string Gathering::remarks_text() const {
   std::string text;
-  for (const std::string& remark : remarks) {
-    text += "; " + remark;
+  for (const Remark& remark : remarks) {
+    text += "; " + remark.text;
   }
   return text;
 }

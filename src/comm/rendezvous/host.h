@@ -25,8 +25,13 @@ struct Gathering {
   Deadline deadline;
   std::vector<Guest> guests;  // by place; [0] is the host's own and stays empty
   // What the host has seen while it waited (who was refused, who was lost), for the message at the
-  // deadline. Not without end, since anyone can be refused.
-  std::vector<std::string> remarks;
+  // deadline. Not without end, since anyone can be refused: the newest stay, and what is said of
+  // those who know the token longer than what is said of strangers.
+  struct Remark {
+    std::string text;
+    bool is_of_stranger = false;
+  };
+  std::vector<Remark> remarks;
   // What ends the meeting: that a later attempt at the job has begun.
   std::optional<std::string> superseded{};
 

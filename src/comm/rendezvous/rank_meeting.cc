@@ -77,7 +77,7 @@ CommError RankHost::failure_of(const Gathering& gathering) const {
     // Nobody can come any more, and somebody was refused.
     return {CommError::Reason::kRefused,
             -1,
-            gathering.remarks.empty() ? "a rank is lost" : gathering.remarks.front()};
+            gathering.remarks.empty() ? "a rank is lost" : gathering.remarks.front().text};
   }
   return {CommError::Reason::kRendezvousTimeout,
           gathering.first_missing(),
