@@ -10,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -378,6 +379,20 @@ TEST(NetMeeting, DoesNotSpinWhenNoDescriptorIsLeft) {
     EXPECT_GT(after.ru_nvcsw - before.ru_nvcsw, kSeconds);
   });
   EXPECT_EQ(wait_for(host), 0);
+}
+
+// As a launcher hands it down, the listener would go on to every program that rank 0 starts.
+TEST(NetMeeting, ProgramsOfRankZeroDoNotInheritItsListener) {
+  const detail::MeetingPlace any{"127.0.0.1", 0};
+  const FileDescriptor listener = detail::listen_at(detail::resolve(any), any);
+  ASSERT_EQ(fcntl(listener.get(), F_SETFD, 0), 0);
+  NetMeetingOptions options;
+  options.identity.size = 2;
+  options.identity.token = kTheToken;
+  options.listener = listener.get();
+  options.timeout = Milliseconds(50);
+  message_of<CommError>([&] { NetMeeting{options}; });
+  EXPECT_EQ(fcntl(listener.get(), F_GETFD), FD_CLOEXEC);
 }
 
 // --- without a token

@@ -20,6 +20,9 @@ std::string job_of(const NetMeetingOptions& options) {
 
 FileDescriptor listener_of(const NetMeetingOptions& options) {
   if (options.listener >= 0) {
+    // It was inherited, and stays open for the next meeting: programs that rank 0 starts must not
+    // seem to listen there.
+    fcntl(options.listener, F_SETFD, FD_CLOEXEC);
     return FileDescriptor(fcntl(options.listener, F_DUPFD_CLOEXEC, 0));
   }
   const MeetingPlace place = parse_meeting_place(options.place, options.where);
