@@ -19,6 +19,7 @@ using trireme::testing::hmac_by_hand;
 using trireme::testing::MemoryTransport;
 using trireme::testing::number;
 using trireme::testing::Post;
+using trireme::testing::text;
 
 const std::string kKey(32, 'k');
 
@@ -43,12 +44,13 @@ struct Route {
   int to = 0;
   std::uint32_t tag = kControlTag;
   std::uint64_t count = 0;
+  std::string key = kKey;
 };
 
 // The tag, the length, the message; authenticated as they are, or encrypted.
 std::string seal_by_hand(const Route& route, const std::string& message, bool encrypt = false) {
   EXPECT_GE(sodium_init(), 0);
-  const std::string key = hmac_by_hand(kKey, number(route.from) + number(route.to));
+  const std::string key = hmac_by_hand(route.key, number(route.from) + number(route.to));
   unsigned char nonce[12] = {};
   std::memcpy(nonce, &route.tag, 4);
   std::memcpy(nonce + 4, &route.count, 8);
@@ -155,6 +157,33 @@ TEST_F(SealedTransportTest, DataGoesAsItIsUnlessItIsEncrypted) {
     box(1, tag) = {bytes_of(seal_by_hand({.tag = tag, .count = 0}, data, true))};
     EXPECT_FALSE(received(*transport, tag, data.size()));
   }
+}
+
+// Each duplicate has keys of its own, which are made from those of what it was made from.
+TEST_F(SealedTransportTest, AMessageOfADuplicateIsForNoOther) {
+  const auto transport = ours();
+  const auto bytes = bytes_of("a message");
+  const auto first = transport->duplicate({});
+  const auto second = transport->duplicate({});
+  const auto of_second = second->duplicate({});
+  const auto key_of = [](const std::string& parent, std::int64_t which) {
+    return hmac_by_hand(parent, text("duplicate") + number(which));
+  };
+  const std::pair<Transport*, std::string> all[] = {{transport.get(), kKey},
+                                                    {first.get(), key_of(kKey, 1)},
+                                                    {second.get(), key_of(kKey, 2)},
+                                                    {of_second.get(), key_of(key_of(kKey, 2), 1)}};
+  for (const auto& [one, key] : all) {
+    one->send(1, kControlTag, bytes.data(), bytes.size(), Transport::Length::kUpTo);
+    EXPECT_EQ(text_of(box(0, kControlTag).back()),
+              seal_by_hand({.from = 0, .to = 1, .key = key}, "a message"));
+    box(1, kControlTag) = {bytes_of(seal_by_hand({.key = key}, "a message"))};
+    EXPECT_EQ(received(*one, kControlTag, bytes.size()), "a message");
+  }
+  // What the first has sealed as its second message, said to the second.
+  box(1, kControlTag) = {bytes_of(seal_by_hand({.count = 1, .key = all[1].second}, "a message"))};
+  EXPECT_FALSE(received(*second, kControlTag, bytes.size()));
+  EXPECT_TRUE(transport->lost(1)) << "whoever meddles with one meddles with all";
 }
 
 // An engine that is abandoned may still write where messages were to go: nobody else gets that

@@ -72,7 +72,7 @@ class Launchers {
   struct Start {
     int machine = 0;
     int ranks = 1;
-    std::string script;
+    std::string script{};
     std::vector<std::string> options{};
     std::string secret = kSecret;
     int nnodes = 0;  // 0: the right number

@@ -114,7 +114,7 @@ inline std::string derived(const std::string& root,
 struct Spoken {
   std::string purpose = "rank";
   std::int64_t protocol = 6;
-  std::string job;
+  std::string job{};
   std::int64_t epoch = 0;
   bool has_token = true;
 };
@@ -129,8 +129,8 @@ inline std::string greeting_by_hand(const Spoken& spoken, const std::string& ope
 struct MemberByHand {
   int rank = 1;
   int size = 2;
-  std::string library;
-  std::string program;
+  std::string library{};
+  std::string program{};
   std::string algorithm = "auto";
 
   std::string bytes() const {
@@ -251,7 +251,7 @@ class JoinerByHand {
     bool is_one = false;
     bool admitted = false;
     bool genuine = false;
-    std::string message;
+    std::string message{};
   };
   // Says `said` under the key of the joiner; `on_the_way` changes what the host gets.
   Verdict introduce(

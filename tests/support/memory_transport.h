@@ -70,7 +70,9 @@ class MemoryTransport final : public Transport {
   void wake() override {}
   std::optional<std::string> lost(int) override { return std::nullopt; }
   void abandon() override { abandoned = true; }
-  std::unique_ptr<Transport> duplicate(const ExchangeBytes&) override { return nullptr; }
+  std::unique_ptr<Transport> duplicate(const ExchangeBytes&) override {
+    return std::make_unique<MemoryTransport>(rank_, post_);
+  }
 
   bool abandoned = false;
   const std::byte* last_box = nullptr;  // where the last message goes for which one asked
