@@ -228,7 +228,7 @@ class TamperedWorld : public SealedTransportTest {
       net.ranks = {0, 1};
       net.channel = std::make_shared<ChannelLease>(net.network, 0, 0);
       QueueOptions options;
-      options.timeout = std::chrono::seconds(2);  // rank 1 is told nothing
+      options.timeout = std::chrono::seconds(20);
       options.spins = 0;
       options.quiet = true;
       options.flight_folder = FlightFolder::named(records_.path());
@@ -253,6 +253,17 @@ class TamperedWorld : public SealedTransportTest {
       const std::string what = error.what();
       EXPECT_NE(what.find("rank 1 (pid 4711"), std::string::npos) << what;
       EXPECT_NE(what.find("altered, forged, replayed"), std::string::npos) << what;
+    }
+    // That rank is told, so that it names the same.
+    try {
+      second.wait();
+      queues[1]->issue({.kind = OpKind::kBarrier}).wait();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.peer(), 1) << error.what();
+      const std::string what = error.what();
+      EXPECT_NE(what.find("altered, forged, replayed"), std::string::npos) << what;
+      EXPECT_NE(what.find("(found by rank 0)"), std::string::npos) << what;
     }
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/net/sealed_transport.h"
 #include "comm/rendezvous/fixed_text.h"
 #include "trireme/core/deadline.h"
 
@@ -94,6 +95,12 @@ void ControlMessages::note_closed(int rank, std::uint64_t group, std::size_t gro
   }
 }
 
+// One in whose name somebody has meddled is well itself, and should know why the others end.
+bool ControlMessages::can_be_told(int rank) {
+  const auto why = channel_.transport().lost(channel_.world_rank(rank));
+  return !why || *why == kTampered;
+}
+
 void ControlMessages::send_to_all(const Notice& notice, Milliseconds most) {
   std::vector<int> ranks(news_.size());
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -108,7 +115,7 @@ void ControlMessages::send_to(const std::vector<int>& ranks,
   std::vector<std::pair<int, Request>> notices;
   for (const int rank : ranks) {
     if (rank != channel_.rank() && !news_[static_cast<std::size_t>(rank)].left &&
-        !channel_.transport().lost(channel_.world_rank(rank))) {
+        can_be_told(rank)) {
       notices.emplace_back(rank,
                            channel_.send(rank,
                                          Channel::Stream::kControl,
@@ -121,8 +128,7 @@ void ControlMessages::send_to(const std::vector<int>& ranks,
   const auto on_their_way = [&] {
     bool any = false;
     for (auto& [rank, request] : notices) {
-      any |= !channel_.transport().finished(request) &&
-             !channel_.transport().lost(channel_.world_rank(rank));
+      any |= !channel_.transport().finished(request) && can_be_told(rank);
     }
     return any;
   };
@@ -172,8 +178,7 @@ void ControlMessages::say_failed(const CommError& error, const std::string& last
   const auto complete = [&] {
     for (int rank = 0; rank < channel_.size(); ++rank) {
       const News& news = news_[static_cast<std::size_t>(rank)];
-      if (rank != channel_.rank() && !news.left && !news.last &&
-          !channel_.transport().lost(channel_.world_rank(rank))) {
+      if (rank != channel_.rank() && !news.left && !news.last && can_be_told(rank)) {
         return false;
       }
     }

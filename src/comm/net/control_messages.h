@@ -72,6 +72,7 @@ class ControlMessages {
 
   void expect(int rank);
   void note_closed(int rank, std::uint64_t group, std::size_t group_size);
+  bool can_be_told(int rank);
   void send_to_all(const Notice& notice, Milliseconds patience);
   void send_to(const std::vector<int>& ranks, const Notice& notice, Milliseconds patience);
 
