@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "comm/api/communicator_builder.h"
+#include "comm/rendezvous/secrets.h"
 #include "comm/rendezvous/unix_link.h"
 #include "support/processes.h"
 #include "support/ranks.h"
@@ -372,6 +374,38 @@ TEST(Rendezvous, IsNotHeldUpByStrangers) {
   }
   EXPECT_EQ(wait_for(fork_rank(1, join)), 0);
   EXPECT_EQ(wait_for(host), 0);
+}
+
+// Another user has taken the name: that is no rank 0 of ours.
+TEST(Rendezvous, NamesAnotherUserWhoHasTakenTheName) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can become another user";
+  }
+  const std::string job = unique_job();
+  const std::string name = detail::meeting_name(detail::hex_digest(job));
+  int taken[2] = {};
+  ASSERT_EQ(pipe(taken), 0);
+  const pid_t other = fork_rank(1, [&](int) {
+    constexpr uid_t kNobody = 65534;
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    const auto door = detail::UnixDoor::open(name);
+    ASSERT_TRUE(door);
+    EXPECT_EQ(write(taken[1], "x", 1), 1);
+    pause();
+  });
+  char byte = 0;
+  EXPECT_EQ(read(taken[0], &byte, 1), 1);
+  const std::string message = message_of<CommError>([&] { init(options_for(job, 0, 2)); });
+  for (const std::string& part : {detail::concat("pid ", other, " has taken the name @", name),
+                                  std::string("it belongs to user 65534"),
+                                  std::string("TRIREME_JOB")}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(message.find("already rank 0"), std::string::npos) << message;
+  kill(other, SIGKILL);
+  wait_for(other);
+  close(taken[0]);
+  close(taken[1]);
 }
 
 // Another user reaches the socket, and is hung up on before rank 0 has said a word.

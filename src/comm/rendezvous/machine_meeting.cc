@@ -39,6 +39,13 @@ std::unique_ptr<UnixDoor> open_door(const MachineMeetingOptions& options,
       std::this_thread::sleep_for(kUnixRetryPause);
       continue;
     }
+    if (const auto stranger = other ? other->objection() : std::nullopt) {
+      throw CommError(CommError::Reason::kRefused,
+                      0,
+                      concat("rank 0 ({}) cannot open the rendezvous of this job: {} has taken the "
+                             "name @{}, and {}: give the job another name (TRIREME_JOB)",
+                             {own, other->peer(), options.name, *stranger}));
+    }
     throw CommError(CommError::Reason::kRefused,
                     0,
                     concat("rank 0 ({}) cannot open the rendezvous of this job: {} is already rank "
