@@ -23,6 +23,7 @@
 #include "comm/rendezvous/net_socket.h"
 #include "comm/rendezvous/tcp_link.h"
 #include "support/handshake_peer.h"
+#include "support/memory_transport.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 
@@ -393,6 +394,23 @@ TEST(NetMeeting, ProgramsOfRankZeroDoNotInheritItsListener) {
   options.timeout = Milliseconds(50);
   message_of<CommError>([&] { NetMeeting{options}; });
   EXPECT_EQ(fcntl(listener.get(), F_GETFD), FD_CLOEXEC);
+}
+
+// Ranks that MPI connects have neither ports nor firewalls to look at.
+TEST(NetMeeting, WhoMeetsThroughMpiIsToldToLookAtMpi) {
+  for (const int rank : {0, 1}) {
+    testing::MemoryTransport transport(rank, std::make_shared<testing::Post>());
+    NetMeetingOptions options;
+    options.identity.rank = rank;
+    options.identity.size = 2;
+    options.transport = &transport;
+    options.timeout = Milliseconds(50);
+    const std::string message = message_of<CommError>([&] { NetMeeting{options}; });
+    EXPECT_NE(message.find("mpirun"), std::string::npos) << message;
+    EXPECT_NE(message.find("memory"), std::string::npos)
+        << message;  // what the transport is called
+    EXPECT_EQ(message.find("firewall"), std::string::npos) << message;
+  }
 }
 
 // --- without a token

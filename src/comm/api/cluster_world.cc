@@ -113,7 +113,8 @@ bool has_namespaces(const std::vector<Member>& members) {
 // not in the middle of the first operation. Whoever cannot reach one still answers the others.
 std::optional<CommError> greet_everyone(Transport& transport,
                                         const std::vector<Member>& members,
-                                        const Deadline& deadline) {
+                                        const Deadline& deadline,
+                                        const std::string& hint) {
   constexpr std::uint32_t kTag = Transport::kTags - 1;
   const auto size = members.size();
   const std::byte mine{};
@@ -143,14 +144,14 @@ std::optional<CommError> greet_everyone(Transport& transport,
             CommError::Reason::kRendezvousTimeout,
             member.rank,
             concat("rank {} on {} cannot reach rank {} on {} through {} ({}), although both "
-                   "reached the rendezvous: check that the interfaces are on the same network "
-                   "(--interfaces) and that firewalls let the ranks of both machines through",
+                   "reached the rendezvous: check that {}",
                    {transport.rank(),
                     members[index(transport.rank())].host,
                     member.rank,
                     member.host,
                     transport.description(),
-                    why.value_or("no answer")}));
+                    why.value_or("no answer"),
+                    hint}));
       }
     }
   }
@@ -205,7 +206,11 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
       members = meeting.members();
       world = meeting.world();
       seals.key = meeting.key();
-      if (const auto failure = greet_everyone(*transport, members, meeting.deadline())) {
+      if (const auto failure = greet_everyone(
+              *transport,
+              members,
+              meeting.deadline(),
+              "MPI connects the two machines (Open MPI: --mca btl_tcp_if_include)")) {
         throw CommError(*failure);
       }
     } catch (...) {
@@ -229,7 +234,14 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
     ucx.only_tcp = has_namespaces(members);
     transport =
         load_ucx_transport(ucx, [&](const std::string& mine) { return meeting.exchange(mine); });
-    agree_that_all_are_reached(meeting, greet_everyone(*transport, members, meeting.deadline()));
+    agree_that_all_are_reached(
+        meeting,
+        greet_everyone(
+            *transport,
+            members,
+            meeting.deadline(),
+            "the interfaces are on the same network (--interfaces) and that firewalls let "
+            "the ranks of both machines through"));
   }
   const bool oversubscribed =
       more_than_processors(members, members[index(options.place.rank)].kernel);

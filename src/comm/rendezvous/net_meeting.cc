@@ -18,6 +18,16 @@ std::string job_of(const NetMeetingOptions& options) {
   return options.transport == nullptr ? options.identity.job : "";
 }
 
+// For messages: where ranks meet, and what to check where some do not come.
+std::string meeting_place_of(const NetMeetingOptions& options) {
+  return options.transport == nullptr ? options.place : options.transport->description();
+}
+std::string hint_for_mpi_or(const NetMeetingOptions& options, const std::string& otherwise) {
+  return options.transport == nullptr ? otherwise
+                                      : "check that mpirun has started every rank, that each gets "
+                                        "as far as init(), and that MPI connects their machines";
+}
+
 FileDescriptor listener_of(const NetMeetingOptions& options) {
   if (options.listener >= 0) {
     // It was inherited, and stays open for the next meeting: programs that rank 0 starts must not
@@ -41,9 +51,7 @@ class NetJoiner final : public RankJoiner {
         options_(options),
         deadline_(deadline) {}
 
-  std::string place() const override {
-    return options_.transport == nullptr ? options_.place : options_.transport->description();
-  }
+  std::string place() const override { return meeting_place_of(options_); }
   std::unique_ptr<Link> knock(std::string* why) override {
     if (options_.transport == nullptr) {
       const MeetingPlace place = parse_meeting_place(options_.place, options_.where);
@@ -59,8 +67,10 @@ class NetJoiner final : public RankJoiner {
 
  protected:
   std::string hint() const override {
-    return "check that rank 0 is running, that the address belongs to its machine, and that a "
-           "firewall lets this machine through to the port";
+    return hint_for_mpi_or(
+        options_,
+        "check that rank 0 is running, that the address belongs to its machine, and that "
+        "a firewall lets this machine through to the port");
   }
 
  private:
@@ -96,9 +106,10 @@ void NetMeeting::host(const NetMeetingOptions& options) {
     door = std::make_unique<TcpDoor>(listener_of(options));
   }
   RankHost policy({.self = members_[0],
-                   .reached = concat("reached ", options.place),
-                   .hint = "check that the other machines were started, and that a firewall lets "
-                           "them through to this port"});
+                   .reached = concat("reached ", meeting_place_of(options)),
+                   .hint = hint_for_mpi_or(options,
+                                           "check that the other machines were started, and that a "
+                                           "firewall lets them through to this port")});
   Gathering gathering =
       host_meeting(*door, policy, pass_of(options.identity, job_of(options)), size_, deadline_);
   for (std::size_t rank = 1; rank < gathering.guests.size(); ++rank) {
