@@ -26,25 +26,7 @@ constexpr std::size_t kLongestSecret = 4096;
 constexpr const char* kPlaceVariables[] = {
     kEnvNodeRank, kEnvNodes, kEnvRendezvous, kEnvRendezvousFd};
 
-}  // namespace
-
-std::string random_job_name() {
-  return hex_of(random_bytes(8));
-}
-
-std::string random_token() {
-  return hex_of(random_bytes(32));
-}
-
-std::string token_from_secret(const std::string& secret, const std::string& job) {
-  return hex_of(hmac_sha256(secret, "ranks of " + job));
-}
-
-std::string read_secret(const std::string& token_file) {
-  if (token_file.empty()) {
-    const std::string token = env_string(kEnvToken).value_or("");
-    return token == kNoToken ? "" : token;
-  }
+std::string read_secret_file(const std::string& token_file) {
   const FileDescriptor fd(open(token_file.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   TRIREME_CHECK(fd.valid() && fstat(fd.get(), &status) == 0,
@@ -66,6 +48,26 @@ std::string read_secret(const std::string& token_file) {
                 "the token file \"{}\": expected a secret of 1 to {} bytes, found {}",
                 {token_file, kLongestSecret, secret.empty() ? "none" : "more"});
   return secret;
+}
+
+}  // namespace
+
+std::string random_job_name() {
+  return hex_of(random_bytes(8));
+}
+
+std::string random_token() {
+  return hex_of(random_bytes(32));
+}
+
+std::string token_from_secret(const std::string& secret, const std::string& job) {
+  return hex_of(hmac_sha256(secret, "ranks of " + job));
+}
+
+std::string read_secret(const std::string& token_file) {
+  const std::string secret =
+      token_file.empty() ? env_string(kEnvToken).value_or("") : read_secret_file(token_file);
+  return secret == kNoToken ? "" : secret;
 }
 
 std::vector<std::string> rank_environment(const LaunchOptions& options,

@@ -71,6 +71,17 @@ TEST(Rendezvous, RefusesNoToken) {
   expect_refused([](InitOptions& options) { options.token = ""; }, {"does not know the token"});
 }
 
+// "none" is no secret, wherever ranks meet: it goes with nothing at all.
+TEST(Rendezvous, NoneIsTheSameAsNoToken) {
+  unsetenv("TRIREME_TOKEN");
+  const std::string job = unique_job();
+  testing::fork_ranks(2, [&](int rank) {
+    InitOptions options = options_for(job, rank, 2);
+    options.token = rank == 0 ? "none" : "";
+    init(options)->barrier().wait();
+  });
+}
+
 TEST(Rendezvous, RefusesAWrongWorldSize) {
   expect_refused([](InitOptions& options) { options.size = 3; },
                  {"for a world of 3 ranks and rank 0 for one of 2", "rank 1 of 3"});

@@ -233,13 +233,19 @@ TEST(FleetMeeting, SaysOnceThatThereIsNoToken) {
 
 // "none" is no secret, so it must not be used as one.
 TEST(FleetMeeting, NoneIsNoToken) {
-  const Launchers machines(2);
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.path() + "/token";
+  std::ofstream(path) << "none\n";
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  const Launchers machines(3);
   const auto first = machines.start({0, 1, kPrintPlace, {}, "TRIREME_TOKEN=none"});
   const auto second = machines.start({1, 1, kPrintPlace, {}, "TRIREME_TOKEN="});
+  const auto third = machines.start({2, 1, kPrintPlace, {"--token-file", path}});
   const Finished results[] = {first->wait(milliseconds(30'000)),
                               second->wait(milliseconds(30'000))};
   EXPECT_EQ(results[0].code, 0) << results[0].err;
   EXPECT_EQ(results[1].code, 0) << results[1].err;
+  EXPECT_EQ(third->wait(milliseconds(30'000)).code, 0);
   expect_parts(results[0].err, {"anyone who can reach " + machines.place()});
   EXPECT_EQ(value_of(results[0].out, 0, "token").size(), 64U);
 }

@@ -1,6 +1,7 @@
 #include "comm/rendezvous/rank_meeting.h"
 
 #include "comm/rendezvous/packing.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
 #include "trireme/core/printable.h"
@@ -35,7 +36,7 @@ std::string heard_from_rank0(const std::string& word, int rank) {
 }
 
 Pass pass_of(const Identity& identity, const std::string& job) {
-  return {"rank", job, identity.epoch, identity.token};
+  return {"rank", job, identity.epoch, identity.token == kNoToken ? "" : identity.token};
 }
 
 std::string RankHost::self() const {
