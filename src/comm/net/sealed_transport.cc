@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "comm/algo/channel.h"
+#include "comm/algo/pieces.h"
 #include "comm/rendezvous/packing.h"
 #include "comm/rendezvous/secrets.h"
+#include "comm/transport/transport_module.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 
@@ -21,6 +23,7 @@ namespace trireme::detail {
 namespace {
 
 static_assert(kSealBytes == kTagBytes + sizeof(std::uint64_t));
+static_assert(kPieceBytes + kSealBytes <= kUcxPieceBytes, "it would go in two messages");
 
 // Streams that steer: what is wrong there makes a rank write where it should not.
 bool is_steering(std::uint32_t tag) {

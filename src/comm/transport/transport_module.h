@@ -12,8 +12,9 @@
 
 namespace trireme::detail {
 
-// What UCX sends over TCP at once; see Note [pieces] in ucx/ucx_rail.h.
-inline constexpr std::size_t kUcxPieceBytes = 256 << 10;
+// What UCX sends over TCP at once; see Note [pieces] in ucx/ucx_rail.h. A piece of a collective
+// fits, with its seal.
+inline constexpr std::size_t kUcxPieceBytes = (256 << 10) + 64;
 
 struct UcxOptions {
   int rank = 0;
