@@ -255,6 +255,38 @@ TEST(NetMeeting, RefusesARankOfAnEarlierAttempt) {
   host.expect_complete();
 }
 
+// The same, where it is rank 0 that is left over: it holds the port until the others come.
+TEST(NetMeeting, ALaterAttemptTakesThePortOver) {
+  const detail::MeetingPlace any{"127.0.0.1", 0};
+  const detail::MeetingPlace place{"127.0.0.1",
+                                   detail::port_of(detail::listen_at(detail::resolve(any), any))};
+  const auto meet = [&](int rank, std::int64_t epoch) {
+    NetMeetingOptions options;
+    options.identity.rank = options.identity.local_rank = rank;
+    options.identity.size = options.identity.local_size = 2;
+    options.identity.token = kTheToken;
+    options.identity.epoch = epoch;
+    options.place = place.text();
+    options.where = "this test";
+    options.timeout = std::chrono::seconds(60);
+    NetMeeting{options};
+  };
+  const pid_t left_over = fork_rank(0, [&](int) {
+    const std::string message = message_of<CommError>([&] { meet(0, 1); });
+    EXPECT_NE(message.find("attempt 2 at this job has begun"), std::string::npos) << message;
+  });
+  std::string why;
+  while (!detail::try_connect(
+      detail::resolve(place), Waiting::soon(), [] {}, &why)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const pid_t member = fork_rank(1, [&](int) { meet(1, 2); });
+  const pid_t host = fork_rank(0, [&](int) { meet(0, 2); });
+  for (const pid_t pid : {left_over, host, member}) {
+    EXPECT_EQ(wait_for(pid), 0);
+  }
+}
+
 // --- what strangers cost
 
 // The most memory that a process has had so far, by the kernel.

@@ -257,8 +257,8 @@ std::string door_of(pid_t host) {
   return {};
 }
 
-// Rank 0 has outlived its attempt: it ends, and says by whom it learned of it. The rank of the
-// later attempt waits for its own rank 0.
+// Rank 0 has outlived its attempt: it ends, and says by whom it learned of it. The ranks of the
+// later attempt meet in its place.
 TEST(Rendezvous, ALaterAttemptEndsTheMeetingOfAnEarlierOne) {
   const std::string job = unique_job();
   const auto join = [&](int rank, std::int64_t epoch) {
@@ -276,9 +276,10 @@ TEST(Rendezvous, ALaterAttemptEndsTheMeetingOfAnEarlierOne) {
   });
   door_of(left_over);
   const pid_t member = fork_rank(1, [&](int rank) { join(rank, 3); });
-  EXPECT_EQ(wait_for(left_over), 0);
-  EXPECT_EQ(wait_for(fork_rank(0, [&](int rank) { join(rank, 3); })), 0);
-  EXPECT_EQ(wait_for(member), 0);
+  const pid_t host = fork_rank(0, [&](int rank) { join(rank, 3); });
+  for (const pid_t pid : {left_over, host, member}) {
+    EXPECT_EQ(wait_for(pid), 0);
+  }
 }
 
 TEST(Rendezvous, RefusesASecondRankZero) {

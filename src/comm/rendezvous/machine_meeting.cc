@@ -28,6 +28,7 @@ FileDescriptor open_own_life() {
 std::unique_ptr<UnixDoor> open_door(const MachineMeetingOptions& options,
                                     const Deadline& deadline) {
   const std::string own = concat("pid ", getpid());
+  const Deadline patience = patience_with_earlier(options.identity);
   for (;;) {
     if (auto door = UnixDoor::open(options.name)) {
       return door;
@@ -35,7 +36,7 @@ std::unique_ptr<UnixDoor> open_door(const MachineMeetingOptions& options,
     const auto other = connect_to(options.name);
     // The door of an earlier meeting of this very process is closed as soon as a process that it
     // has forked in between, for a program of its own, lets go of it.
-    if (!deadline.passed() && (!other || other->peer() == own)) {
+    if (!deadline.passed() && (!other || other->peer() == own || !patience.passed())) {
       std::this_thread::sleep_for(kUnixRetryPause);
       continue;
     }

@@ -1,5 +1,7 @@
 #include "comm/rendezvous/net_meeting.h"
 
+#include <thread>
+
 #include <fcntl.h>
 
 #include "comm/rendezvous/packing.h"
@@ -41,7 +43,16 @@ FileDescriptor listener_of(const NetMeetingOptions& options) {
   if (options.identity.size != options.identity.local_size && addresses.front().is_loopback()) {
     addresses = resolve({"0.0.0.0", place.port, place.source});
   }
-  return listen_at(addresses, place);
+  for (const Deadline patience = patience_with_earlier(options.identity);;) {
+    try {
+      return listen_at(addresses, place);
+    } catch (const ConfigError&) {
+      if (patience.passed()) {
+        throw;
+      }
+      std::this_thread::sleep_for(kNetRetryPause);
+    }
+  }
 }
 
 class NetJoiner final : public RankJoiner {

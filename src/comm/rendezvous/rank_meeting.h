@@ -24,6 +24,13 @@ std::string word_of_loss(int lost_rank, CommError::Reason reason, const std::str
 // What it has said to this rank. Throws CommError where a rank is lost.
 std::string heard_from_rank0(const std::string& word, int rank);
 
+// That a rank 0 of a later attempt waits for the place of one that is left over from an earlier,
+// which ends as soon as another rank of the later attempt comes to it.
+inline constexpr Milliseconds kTimeToGiveWay{2000};
+inline Deadline patience_with_earlier(const Identity& identity) {
+  return Deadline(identity.epoch > 0 ? kTimeToGiveWay : Milliseconds(0));
+}
+
 // Of a rank: which meeting it comes for.
 Pass pass_of(const Identity& identity, const std::string& job);
 
