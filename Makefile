@@ -1,10 +1,11 @@
 # The few commands people type. The logic is in scripts/ and in CMake.
 
-.PHONY: help setup build demo test test-long lint format bench clean
+.PHONY: help setup build demo demo-faults test test-long lint format bench clean
 
 help:
 	@echo 'make demo      install what is missing, build, train a small gpt with ZeRO-3 on 2 ranks, generate text'
 	@echo '               (DATA=FILE to train on your own text)'
+	@echo 'make demo-faults   kill ranks of a training before your eyes, and compare its weights with those of one in peace'
 	@echo 'make test      install what is missing, build, run the tests, and those with threads again under the thread sanitizer'
 	@echo 'make test-long what takes longer: long training runs, the address sanitizer, repeated tests'
 	@echo 'make bench     every table of the documentation for this machine, next to Gloo, Open MPI, PyTorch and'
@@ -21,6 +22,9 @@ build: setup
 
 demo:
 	@scripts/demo $(if $(DATA),"$(DATA)")
+
+demo-faults:
+	@scripts/demo_faults
 
 test:
 	@scripts/test

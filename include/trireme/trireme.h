@@ -3,6 +3,7 @@
 // Everything a program needs. Programs that care about build time include the parts.
 
 #include "trireme/comm/communicator.h"  // collectives, messages, shared buffers
+#include "trireme/comm/elastic.h"       // jobs that outlive the loss of ranks
 #include "trireme/comm/world.h"         // init() and World
 #include "trireme/core/error.h"         // what is thrown
 #include "trireme/core/random.h"
@@ -25,4 +26,5 @@
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
 #include "trireme/tensor/span.h"           // lets collectives take tensors
 #include "trireme/train/checkpoints.h"     // saving and resuming
+#include "trireme/train/elastic_state.h"   // what they go on with
 #include "trireme/train/trainer.h"         // the training loop

@@ -43,7 +43,7 @@ std::string pack_event(const JobEvent& event) {
 bool unpack_event(const std::string& bytes, JobEvent* event) {
   Unpacker fields(bytes);
   event->kind =
-      static_cast<JobEvent::Kind>(fields.number_in(0, static_cast<int>(JobEvent::Kind::kTrouble)));
+      static_cast<JobEvent::Kind>(fields.number_in(0, static_cast<int>(JobEvent::Kind::kGaveUp)));
   event->machine = fields.number_in(0, kAny);
   event->number = fields.number_in(0, kAny);
   event->text = fields.text();
@@ -86,6 +86,7 @@ std::string what_happened(const JobEvent& event) {
                     event.number,
                     " s: its launcher is stopped, or the network in between is cut");
     case JobEvent::Kind::kTrouble:
+    case JobEvent::Kind::kGaveUp:
     case JobEvent::Kind::kRankFailed:
       break;
   }

@@ -14,7 +14,8 @@ struct JobEvent {
     kStopped,  // a signal asked the launcher of a machine to end
     kGone,     // the launcher of a machine vanished
     kLost,     // a machine was not heard of for longer than the job waits
-    kTrouble   // a launcher gives up, and says why
+    kTrouble,  // a launcher cannot go on, and says why
+    kGaveUp    // a launcher ends the job, and says why
   };
   Kind kind = Kind::kRankFailed;
   int machine = 0;

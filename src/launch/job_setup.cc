@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/rendezvous/membership_socket.h"
 #include "comm/rendezvous/secrets.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
@@ -24,7 +25,7 @@ namespace {
 constexpr std::size_t kLongestSecret = 4096;
 
 constexpr const char* kPlaceVariables[] = {
-    kEnvNodeRank, kEnvNodes, kEnvRendezvous, kEnvRendezvousFd};
+    kEnvNodeRank, kEnvNodes, kEnvRendezvous, kEnvRendezvousFd, kEnvMembership};
 
 std::string read_secret_file(const std::string& token_file) {
   const FileDescriptor fd(open(token_file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -78,7 +79,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   std::vector<std::string> ours = {concat(kEnvRank, "=", rank),
                                    concat(kEnvSize, "=", identity.world_size),
                                    concat(kEnvLocalRank, "=", local_rank),
-                                   concat(kEnvLocalSize, "=", options.ranks),
+                                   concat(kEnvLocalSize, "=", identity.local_size),
                                    concat(kEnvJob, "=", identity.job),
                                    concat(kEnvToken, "=", identity.token),
                                    concat(kEnvReport, "=", identity.report_place)};
@@ -86,11 +87,14 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   ours.push_back(concat("RANK=", rank));
   ours.push_back(concat("WORLD_SIZE=", identity.world_size));
   ours.push_back(concat("LOCAL_RANK=", local_rank));
-  ours.push_back(concat("LOCAL_WORLD_SIZE=", options.ranks));
+  ours.push_back(concat("LOCAL_WORLD_SIZE=", identity.local_size));
   ours.push_back(concat("GROUP_RANK=", options.node_rank));
   if (identity.master_port > 0) {
     ours.push_back(concat("MASTER_ADDR=", identity.master_host));
     ours.push_back(concat("MASTER_PORT=", identity.master_port));
+  }
+  if (options.elastic) {
+    ours.push_back(concat(kEnvEpoch, "=", identity.epoch));
   }
   if (!identity.rendezvous.empty()) {
     ours.push_back(concat(kEnvNodeRank, "=", options.node_rank));
@@ -124,15 +128,17 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
     }
   }
   ours.insert(ours.end(), options.environment.begin(), options.environment.end());
+  const bool in_elastic_job = env_string(kEnvMembership).has_value();  // this launcher is a rank
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('=') + 1);
     // What another launcher said about the machines of another job is not true of this one.
-    const bool is_of_another_job = std::any_of(
-        std::begin(kPlaceVariables), std::end(kPlaceVariables), [&](const char* place_name) {
-          return name == concat(place_name, "=");
-        });
+    const bool is_of_another_job =
+        (in_elastic_job && name == concat(kEnvEpoch, "=")) ||
+        std::any_of(std::begin(kPlaceVariables),
+                    std::end(kPlaceVariables),
+                    [&](const char* place_name) { return name == concat(place_name, "="); });
     if (!is_of_another_job && std::none_of(ours.begin(), ours.end(), [&](const std::string& other) {
           return other.starts_with(name);
         })) {
@@ -143,10 +149,13 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   return all;
 }
 
-void raise_descriptor_limit(int ranks, int machines) {
+void raise_descriptor_limit(const LaunchOptions& options) {
+  const int ranks = options.elastic ? options.elastic->most : options.ranks;
+  const int machines = options.nodes;
   // Machine 0 also talks to launchers that are not admitted yet.
-  const auto needed =
-      static_cast<rlim_t>(ranks) * 3 + 32 + (machines > 1 ? static_cast<rlim_t>(machines) + 96 : 0);
+  const auto needed = static_cast<rlim_t>(ranks) * 3 + 32 +
+                      (options.elastic ? static_cast<rlim_t>(ranks) + kMostDescriptors + 1 : 0) +
+                      (machines > 1 ? static_cast<rlim_t>(machines) + 96 : 0);
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) {
     return;

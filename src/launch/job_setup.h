@@ -15,7 +15,9 @@ struct JobIdentity {
   std::string job;
   std::string token;         // random: only the ranks of this job have it
   std::string report_place;  // see launch_protocol.h
-  int first_rank = 0;        // of this machine
+  std::int64_t epoch = 0;
+  int first_rank = 0;  // of this machine
+  int local_size = 1;
   int world_size = 1;
   std::string rendezvous;   // "HOST:PORT"; empty where all ranks are on one machine
   int rank0_listener = -1;  // a descriptor, on rank 0's machine
@@ -41,9 +43,9 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           int local_rank,
                                           const Placement& placement);
 
-// Makes room for the pipes of `ranks` ranks and the connections to `machines` machines; throws
-// ConfigError where the limit forbids it.
-void raise_descriptor_limit(int ranks, int machines);
+// Makes room for the pipes of the ranks, the memory that an elastic job keeps and the connections
+// to other machines; throws ConfigError where the limit forbids it.
+void raise_descriptor_limit(const LaunchOptions& options);
 
 // Creates the folder; throws ConfigError when it cannot be written.
 void make_log_dir(const std::string& folder);

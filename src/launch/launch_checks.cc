@@ -64,6 +64,36 @@ std::string memory_text(std::uint64_t bytes) {
   return tenths == 0 ? concat(bytes >> 30, " GiB") : concat(bytes >> 30, ".", tenths, " GiB");
 }
 
+void check_elastic(const LaunchOptions& options) {
+  const ElasticOptions& elastic = *options.elastic;
+  TRIREME_CHECK(elastic.least >= 1 && elastic.least <= elastic.most,
+                "--elastic: expected MIN:MAX, numbers of ranks with 1 <= MIN <= MAX, found {}:{}",
+                {elastic.least, elastic.most});
+  constexpr int kMostRanks = 120;  // each may have two descriptors under way in one message
+  TRIREME_CHECK(elastic.most <= kMostRanks,
+                "--elastic: expected at most {} ranks, found {}",
+                {kMostRanks, elastic.most});
+  TRIREME_CHECK(options.ranks >= elastic.least && options.ranks <= elastic.most,
+                "-n: expected {} to {} ranks, as --elastic says, found {}",
+                {elastic.least, elastic.most, options.ranks});
+  TRIREME_CHECK(
+      elastic.restarts >= 0 && elastic.stall_seconds > 0 && elastic.heartbeat_seconds > 0,
+      "--restart, --heartbeat, --stall: expected a number of 0 or more and seconds above 0, found "
+      "{}, {} and {}",
+      {elastic.restarts, elastic.heartbeat_seconds, elastic.stall_seconds});
+  TRIREME_CHECK(
+      options.nodes == 1,
+      "--elastic: jobs over several machines cannot lose ranks as yet, found --nnodes {}: "
+      "leave out --elastic, and resume the run after a failure",
+      {options.nodes});
+  const std::string backend =
+      options.backend.empty() ? env_string(kEnvBackend).value_or("auto") : options.backend;
+  TRIREME_CHECK(backend == "auto" || backend == "shm",
+                "--elastic: expected the backend auto or shm, found {}: its connections cannot be "
+                "made anew after a loss",
+                {backend});
+}
+
 }  // namespace
 
 void check_options(const LaunchOptions& options) {
@@ -93,6 +123,9 @@ void check_options(const LaunchOptions& options) {
                 *options.sum_group);
   if (options.nodes > 1) {
     check_interfaces(options);
+  }
+  if (options.elastic) {
+    check_elastic(options);
   }
   check_room(options);
 }

@@ -1,14 +1,17 @@
 #include "trireme/launch/launcher.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include "launch/epochs.h"
 #include "launch/fleet.h"
 #include "launch/job_setup.h"
+#include "launch/job_socket.h"
 #include "launch/launch_checks.h"
 #include "launch/local_ranks.h"
 #include "launch/signal_watch.h"
@@ -18,6 +21,7 @@
 #include "trireme/core/deadline.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/printable.h"
 
 namespace trireme {
 namespace {
@@ -61,6 +65,11 @@ class Job {
       return failure.code();
     }
     start_ranks();
+    open_job_socket();
+    if (job_socket_) {
+      complain(concat("elastic job {}: trireme scale {} N changes its number of ranks, {} to {}",
+                      {getpid(), getpid(), options_.elastic->least, options_.elastic->most}));
+    }
     while (!is_over()) {
       wait_for_events();
       end_after_failure();
@@ -69,7 +78,7 @@ class Job {
       fleet_->farewell();
     }
     const int code = detail::say_verdict({events(),
-                                          identity_.world_size,
+                                          ranks_.world_size(),
                                           fleet_ ? &*fleet_ : nullptr,
                                           options_.rank0_speaks ? ranks_.rank0() : nullptr,
                                           options_.rank0_speaks},
@@ -143,7 +152,7 @@ class Job {
 
   // All ranks have ended, here and elsewhere.
   bool is_over() {
-    if (!ranks_.all_ended()) {
+    if (!ranks_.all_ended() || (epochs_ && epochs_->is_forming() && !ending_)) {
       return false;
     }
     if (!swept_) {
@@ -160,6 +169,7 @@ class Job {
     std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0},
                                 {output_.empty() ? -1 : output_.fd(), POLLOUT, 0},
                                 {errors_.empty() ? -1 : errors_.fd(), POLLOUT, 0}};
+    entries.push_back({job_socket_ ? job_socket_->fd() : -1, POLLIN, 0});
     ranks_.add_to(entries);
     if (fleet_) {
       fleet_->add_to(entries);
@@ -173,10 +183,47 @@ class Job {
     while (const int number = signals_.next()) {
       take_signal(number);
     }
-    for (const JobEvent& failure : ranks_.reap()) {
-      take_note(failure);
+    take_failures(ranks_.reap());
+    if (job_socket_) {
+      job_socket_->turn();
     }
     hear_others();
+  }
+
+  void open_job_socket() {
+    if (!options_.elastic || options_.elastic->least == options_.elastic->most) {
+      return;
+    }
+    try {
+      job_socket_.emplace([this](const std::string& request) { return answer(request); });
+    } catch (const ConfigError& error) {
+      complain(concat("trireme scale will not find this job: ", error.what()));
+    }
+  }
+
+  std::string answer(const std::string& request) {
+    const std::string word = "scale ";
+    const auto ranks =
+        request.starts_with(word) ? parse_integer(request.substr(word.size())) : std::nullopt;
+    if (!ranks || *ranks < 0 || *ranks > std::numeric_limits<int>::max()) {
+      return concat("no: expected \"scale N\", found \"", detail::printable(request), "\"");
+    }
+    return ending_ ? "no: the job is ending" : epochs_->scale(static_cast<int>(*ranks));
+  }
+
+  void take_failures(const std::vector<JobEvent>& failures) {
+    // Whoever is told to end does not begin anew.
+    if (epochs_ && !ending_ && epochs_->outlives(failures)) {
+      if (const std::string why = epochs_->turn(); !why.empty()) {
+        JobEvent event = trouble(why);
+        event.kind = JobEvent::Kind::kGaveUp;
+        take_note(event);
+      }
+      return;
+    }
+    for (const JobEvent& failure : failures) {
+      take_note(failure);
+    }
   }
 
   void hear_others() {
@@ -222,6 +269,7 @@ class Job {
 
   // Something that ends the job has happened on this machine.
   void take_note(const JobEvent& event) {
+    ranks_.close_memberships();
     if (fleet_) {
       fleet_->tell(event);
     } else {
@@ -269,7 +317,7 @@ class Job {
       if (event.kind == JobEvent::Kind::kRankFailed && time_to_end() > kTimeForOthers) {
         complain(concat("rank {} of {} (pid {}) {}: waiting up to {} s for the other ranks to end",
                         {event.rank,
-                         identity_.world_size,
+                         ranks_.world_size(),
                          event.pid,
                          detail::how_it_ended(event.number),
                          options_.end_seconds}));
@@ -321,7 +369,13 @@ class Job {
   std::optional<detail::Fleet> fleet_;  // where there are other machines
   detail::LocalRanks ranks_{
       options_, {&output_, &errors_, [this](const std::string& text) { complain(text); }}};
-  std::vector<JobEvent> own_events_;  // where there are no other machines
+  std::optional<detail::Epochs> epochs_ =
+      options_.elastic
+          ? std::make_optional<detail::Epochs>(
+                *options_.elastic, ranks_, [this](const std::string& text) { complain(text); })
+          : std::nullopt;
+  std::optional<detail::JobSocket> job_socket_;  // where the number of ranks may change
+  std::vector<JobEvent> own_events_;             // where there are no other machines
   std::optional<Deadline> ending_;
   std::optional<Deadline> request_;  // to end, by a signal: until when another one is part of it
   bool asked_to_end_ = false;

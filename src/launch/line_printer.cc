@@ -16,10 +16,13 @@ constexpr std::size_t kLongestLine = 64 << 10;  // longer ones are cut into line
 }  // namespace
 
 LinePrinter::LinePrinter(OutputQueue& output, int rank, int colour) : output_(&output) {
-  if (rank == kNoLabel) {
-    return;
-  }
-  prefix_ = colour < 0 ? concat("[", rank, "] ") : concat("\033[", colour, "m[", rank, "]\033[0m ");
+  relabel(rank, colour);
+}
+
+void LinePrinter::relabel(int rank, int colour) {
+  prefix_ = rank == kNoLabel ? ""
+            : colour < 0     ? concat("[", rank, "] ")
+                             : concat("\033[", colour, "m[", rank, "]\033[0m ");
 }
 
 void LinePrinter::add(std::string_view text) {

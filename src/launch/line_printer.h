@@ -18,6 +18,8 @@ class LinePrinter {
   // `colour` (an ANSI colour number) below 0 for none. `output` outlives the printer.
   LinePrinter(OutputQueue& output, int rank, int colour);
 
+  // From the next line on.
+  void relabel(int rank, int colour);
   void add(std::string_view text);
   // The stream has ended: an unfinished line is a line.
   void finish();

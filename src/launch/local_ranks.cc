@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <locale>
+#include <sstream>
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +22,9 @@
 
 namespace trireme::detail {
 namespace {
+
+// Beside their ends, what waitpid tells of processes.
+constexpr int kChanges = WUNTRACED | WCONTINUED;
 
 constexpr std::array kColours = {36, 33, 32, 35, 34, 91, 96, 93};
 
@@ -37,7 +43,7 @@ LocalRanks::~LocalRanks() {
 
 void LocalRanks::prepare() {
   program_ = find_program(options_.command.front());
-  raise_descriptor_limit(options_.ranks, options_.nodes);
+  raise_descriptor_limit(options_);
   if (!options_.log_dir.empty()) {
     make_log_dir(options_.log_dir);
   }
@@ -49,45 +55,203 @@ void LocalRanks::start(JobIdentity identity, FileDescriptor rank0_listener) {
   identity.report_place = std::move(identity_.report_place);
   identity.rank0_listener = rank0_listener.get();
   identity_ = std::move(identity);
-  const auto places = place_ranks(options_.ranks, allowed_cpus(), cpu_quota());
-  const bool stdin_is_terminal = isatty(STDIN_FILENO) != 0;
-  ranks_.reserve(static_cast<std::size_t>(options_.ranks));
-  for (int local = 0; local < options_.ranks; ++local) {
-    const int rank = identity_.first_rank + local;
-    ChildOptions child;
-    child.program = program_;
-    child.arguments = options_.command;
-    child.placement = places[static_cast<std::size_t>(local)];
-    child.environment = rank_environment(options_, identity_, local, child.placement);
-    if (!options_.bind) {
-      child.placement.cpus.clear();
+  identity_.local_size = options_.ranks;
+  rank0_listener_ = std::move(rank0_listener);
+  placements_ = place_ranks(options_.ranks, allowed_cpus(), cpu_quota());
+  if (options_.elastic && options_.elastic->most > options_.ranks) {
+    for (Placement& placement : placements_) {
+      placement.cpus.clear();  // others may come
     }
-    child.inherits_input = rank == 0 && !stdin_is_terminal;
-    child.inherits_output = rank == 0 && options_.rank0_speaks;
-    child.kept_fds = {report_writer_.get()};
-    if (rank == 0 && rank0_listener.valid()) {
-      child.kept_fds.push_back(rank0_listener.get());
-    }
-    ranks_.emplace_back(
-        start_child(child), printer(*outlets_.output, rank), printer(*outlets_.errors, rank));
   }
-  report_writer_.reset();
+  ranks_.reserve(static_cast<std::size_t>(options_.ranks));
+  for (std::size_t place = 0; place < static_cast<std::size_t>(options_.ranks); ++place) {
+    ranks_.push_back(start_rank(place, identity_.first_rank + static_cast<int>(place)));
+  }
+  if (!options_.elastic) {
+    report_writer_.reset();
+  }
+  rank0_listener_.reset();  // when rank 0 ends, nobody may seem to listen
   if (!options_.log_dir.empty()) {
     // After the last fork: ranks have no business with each other's logs.
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      ranks_[i].open_log(concat(options_.log_dir, "/rank-", rank_at(i), ".log"),
-                         options_.append_logs);
+    for (std::size_t place = 0; place < ranks_.size(); ++place) {
+      ranks_[place].open_log(log_of(place), options_.append_logs);
     }
   }
-  // The listener is closed here: when rank 0 ends, nobody may seem to listen.
 }
 
-LinePrinter LocalRanks::printer(OutputQueue& output, int rank) const {
-  if (options_.rank0_speaks && identity_.world_size == 1) {
-    return {output, LinePrinter::kNoLabel, -1};
+// Of a process: in an elastic job its rank may change.
+std::string LocalRanks::log_of(std::size_t place) const {
+  return concat(options_.log_dir, "/rank-", identity_.first_rank + static_cast<int>(place), ".log");
+}
+
+RankProcess LocalRanks::start_rank(std::size_t place, int rank) {
+  ChildOptions child;
+  child.program = program_;
+  child.arguments = options_.command;
+  child.placement = placements_[std::min(place, placements_.size() - 1)];
+  child.environment =
+      rank_environment(options_, identity_, rank - identity_.first_rank, child.placement);
+  if (!options_.bind) {
+    child.placement.cpus.clear();
   }
-  const bool colour = isatty(output.fd()) != 0 && !env_string("NO_COLOR");
-  return {output, rank, colour ? kColours[static_cast<std::size_t>(rank) % kColours.size()] : -1};
+  child.inherits_input = rank == 0 && isatty(STDIN_FILENO) == 0 && identity_.epoch == 0;
+  // Another process may be rank 0 in the next epoch: what it says comes through us.
+  child.inherits_output = rank == 0 && options_.rank0_speaks && !options_.elastic;
+  child.kept_fds = {report_writer_.get()};
+  if (rank == 0 && rank0_listener_.valid()) {
+    child.kept_fds.push_back(rank0_listener_.get());
+  }
+  FileDescriptor ours;
+  FileDescriptor theirs;
+  if (options_.elastic) {
+    int fds[2];
+    TRIREME_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0,
+                  "a socket for rank {} could not be made: {}; raise the limit on open files "
+                  "(ulimit -n)",
+                  {rank, errno_text(errno)});
+    ours = FileDescriptor(fds[0]);
+    theirs = FileDescriptor(fds[1]);
+    child.kept_fds.push_back(theirs.get());
+    child.environment.push_back(concat(kEnvMembership, "=", theirs.get()));
+  }
+  RankProcess process(start_child(child),
+                      {*outlets_.output, LinePrinter::kNoLabel, -1},
+                      {*outlets_.errors, LinePrinter::kNoLabel, -1});
+  process.rank = rank;
+  process.membership = std::move(ours);
+  label(process);
+  return process;
+}
+
+void LocalRanks::hear_requests() {
+  for (RankProcess& rank : ranks_) {
+    while (rank.membership.valid()) {
+      std::optional<Packet> packet = receive_packet(rank.membership.get(), MSG_DONTWAIT);
+      if (!packet) {
+        if (errno == 0) {
+          rank.membership.reset();  // it has ended, or closed what it does not know
+        }
+        break;
+      }
+      answer(rank, std::move(*packet));
+    }
+    if (rank.wants_memory && rank.membership.valid()) {
+      hand_out_memory(rank);
+    }
+  }
+}
+
+void LocalRanks::answer(RankProcess& rank, Packet packet) {
+  std::istringstream fields(packet.text);
+  fields.imbue(std::locale::classic());
+  std::string word;
+  std::int64_t epoch = -1;
+  std::int64_t use = 0;
+  fields >> word >> epoch >> use;
+  if (word == kNextWord) {
+    // One that hears only now of an earlier epoch's end is already a member of the next.
+    rank.asks |= epoch == identity_.epoch;
+  } else if (word == kKeepWord && packet.descriptors.size() == 1) {
+    has_news_ = true;
+    kept_memory_.push_back({epoch, use, std::move(packet.descriptors.front())});
+    if (kept_memory_.size() > kMostDescriptors) {
+      kept_memory_.erase(kept_memory_.begin());
+    }
+  } else if (word == kForgetWord) {
+    has_news_ = true;
+    std::erase_if(kept_memory_,
+                  [&](const KeptMemory& kept) { return kept.epoch < epoch && kept.use == use; });
+  } else if (word == kKeptWord) {
+    rank.wants_memory = true;
+  }
+}
+
+void LocalRanks::hand_out_memory(RankProcess& rank) const {
+  std::vector<int> all;
+  for (const KeptMemory& kept : kept_memory_) {
+    all.push_back(kept.memory.get());
+  }
+  try {
+    send_with_descriptors(rank.membership.get(), kKeptWord, all);
+    rank.wants_memory = false;
+  } catch (const Error&) {
+    // Too many descriptors are under way: again in the next turn. Or it has ended, and is reaped.
+  }
+}
+
+void LocalRanks::forget_stops() {
+  for (RankProcess& rank : ranks_) {
+    if (rank.stopped) {
+      rank.stopped = std::chrono::steady_clock::now();
+    }
+  }
+}
+
+void LocalRanks::end_epoch() const {
+  for (const RankProcess& rank : ranks_) {
+    if (!rank.ended && rank.membership.valid()) {
+      tell(rank, kOverWord);
+    }
+  }
+}
+
+void LocalRanks::close_memberships() {
+  for (RankProcess& rank : ranks_) {
+    rank.membership.reset();
+  }
+}
+
+void LocalRanks::begin_epoch(const std::vector<std::size_t>& places) {
+  drain_reports();  // by the ranks that they are of
+  ++identity_.epoch;
+  identity_.world_size = identity_.local_size = static_cast<int>(places.size());
+  for (RankProcess& rank : ranks_) {
+    rank.rank = -1;
+    rank.report.reset();
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const std::size_t place = places[i];
+    const int rank = static_cast<int>(i);
+    if (place >= ranks_.size()) {
+      ranks_.push_back(start_rank(place, rank));
+      if (!options_.log_dir.empty()) {
+        ranks_.back().open_log(log_of(place), options_.append_logs);
+      }
+    } else if (ranks_[place].ended) {
+      std::ofstream log = std::move(ranks_[place].log);
+      ranks_[place] = start_rank(place, rank);
+      ranks_[place].log = std::move(log);
+    } else {
+      ranks_[place].rank = rank;
+      label(ranks_[place]);
+      tell(ranks_[place], EpochPlace{identity_.epoch, rank, identity_.world_size}.to_text());
+    }
+  }
+  for (RankProcess& rank : ranks_) {
+    rank.asks = false;
+    if (rank.rank < 0 && !rank.ended) {
+      rank.told_to_end = true;
+      tell(rank, kLeaveWord);
+    }
+  }
+}
+
+// One that is gone by now is reaped, and the epoch ends as it began.
+void LocalRanks::tell(const RankProcess& rank, const std::string& text) {
+  [[maybe_unused]] const ssize_t sent =
+      send(rank.membership.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void LocalRanks::label(RankProcess& process) const {
+  const int rank = process.rank;
+  const auto label = [&](LinePrinter& printer, const OutputQueue& output, bool plain) {
+    const bool colour = isatty(output.fd()) != 0 && !env_string("NO_COLOR");
+    printer.relabel(plain ? LinePrinter::kNoLabel : rank,
+                    colour ? kColours[static_cast<std::size_t>(rank) % kColours.size()] : -1);
+  };
+  const bool alone = options_.rank0_speaks && identity_.world_size == 1;
+  label(process.output, *outlets_.output, alone || (options_.rank0_speaks && rank == 0));
+  label(process.errors, *outlets_.errors, alone);
 }
 
 void LocalRanks::open_report_pipe() {
@@ -109,6 +273,10 @@ void LocalRanks::add_to(std::vector<pollfd>& entries) {
     // what it writes goes nowhere.
     entries.push_back({outlets_.output->full() ? -1 : rank.child.output.get(), POLLIN, 0});
     entries.push_back({outlets_.errors->full() ? -1 : rank.child.errors.get(), POLLIN, 0});
+  }
+  for (const RankProcess& rank : ranks_) {
+    // One that has ended is at the end of its socket, too: that is no news.
+    entries.push_back({rank.ended ? -1 : rank.membership.get(), POLLIN, 0});
   }
 }
 
@@ -142,10 +310,12 @@ void LocalRanks::drain_reports() {
   }
   for (std::size_t end = 0; (end = report_text_.find('\n')) != std::string::npos;) {
     FailureReport report;
-    if (FailureReport::parse(report_text_.substr(0, end), &report) &&
-        report.rank >= identity_.first_rank &&
-        report.rank < identity_.first_rank + options_.ranks) {
-      ranks_[static_cast<std::size_t>(report.rank - identity_.first_rank)].report = report;
+    if (FailureReport::parse(report_text_.substr(0, end), &report)) {
+      for (RankProcess& rank : ranks_) {
+        if (rank.rank == report.rank) {
+          rank.report = report;
+        }
+      }
     }
     report_text_.erase(0, end + 1);
   }
@@ -154,7 +324,8 @@ void LocalRanks::drain_reports() {
 std::vector<JobEvent> LocalRanks::reap() {
   // Only a look: it may be a child that the caller had before, and waits for itself.
   siginfo_t any{};
-  if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) == 0 && any.si_pid == 0) {
+  if (waitid(P_ALL, 0, &any, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT) == 0 &&
+      any.si_pid == 0) {
     return {};
   }
   std::vector<std::size_t> failed;
@@ -165,12 +336,16 @@ std::vector<JobEvent> LocalRanks::reap() {
       continue;
     }
     int status = 0;
-    pid_t ended = waitpid(rank.child.pid, &status, WNOHANG);
+    pid_t ended = waitpid(rank.child.pid, &status, WNOHANG | kChanges);
+    while (ended == rank.child.pid && (WIFSTOPPED(status) || WIFCONTINUED(status))) {
+      rank.note_stopped(WIFSTOPPED(status));
+      ended = waitpid(rank.child.pid, &status, WNOHANG | kChanges);
+    }
     if (ended < 0 && errno == ECHILD) {
       outlets_.say(concat(
           "rank {} has ended; expected its exit code, found that this process ignores SIGCHLD or "
           "has waited for it elsewhere. It is counted as failed: leave the ranks to launch()",
-          {rank_at(i)}));
+          {rank.rank}));
       constexpr int kUnknown = 255 << 8;
       status = kUnknown;
       ended = rank.child.pid;
@@ -191,7 +366,7 @@ std::vector<JobEvent> LocalRanks::reap() {
   std::vector<JobEvent> events;
   events.reserve(failed.size());
   for (const std::size_t i : failed) {
-    events.push_back(ranks_[i].failure(rank_at(i)));
+    events.push_back(ranks_[i].failure());
   }
   return events;
 }
@@ -224,7 +399,9 @@ void LocalRanks::tell_to_end(int number) {
 }
 
 const RankProcess* LocalRanks::rank0() const {
-  return identity_.first_rank == 0 && !ranks_.empty() ? ranks_.data() : nullptr;
+  const auto found = std::find_if(
+      ranks_.begin(), ranks_.end(), [](const RankProcess& rank) { return rank.rank == 0; });
+  return found == ranks_.end() ? nullptr : &*found;
 }
 
 }  // namespace trireme::detail

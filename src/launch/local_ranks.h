@@ -3,10 +3,12 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
 
+#include "comm/rendezvous/membership_socket.h"
 #include "launch/job_event.h"
 #include "launch/job_setup.h"
 #include "launch/left_behind.h"
@@ -44,6 +46,26 @@ class LocalRanks {
   void add_to(std::vector<pollfd>& entries);
   void take_output(const std::vector<pollfd>& entries);
 
+  // --- of an elastic job
+
+  // Takes note of who asks for the next epoch, and keeps the memory that it is given.
+  void hear_requests();
+  // Tells the ranks that the epoch at hand has ended.
+  void end_epoch() const;
+  // Nobody has a place in another epoch any more.
+  void close_memberships();
+  // The next epoch, with the processes of these places, in order of their ranks: one that has
+  // ended, or that there was none of, is started, the others asked for it. All others leave. Throws
+  // ConfigError.
+  void begin_epoch(const std::vector<std::size_t>& places);
+  // Whether ranks have given memory to keep: ever, and since the last time this was asked.
+  bool keeps_memory() const { return !kept_memory_.empty(); }
+  bool take_kept() { return std::exchange(has_news_, false); }
+  // Whoever is stopped is so from now on.
+  void forget_stops();
+  const std::vector<RankProcess>& ranks() const { return ranks_; }
+  int world_size() const { return identity_.world_size; }
+
   // Takes note of who has ended; the failures among them, with the last words.
   std::vector<JobEvent> reap();
   bool all_ended() const;
@@ -54,12 +76,17 @@ class LocalRanks {
   // What the ranks do from now on is no failure of theirs.
   void tell_to_end(int number);
 
-  // The process of rank 0; null where it runs on another machine.
+  // The process of rank 0 in the epoch at hand; null where it runs on another machine.
   const RankProcess* rank0() const;
 
  private:
-  int rank_at(std::size_t i) const { return identity_.first_rank + static_cast<int>(i); }
-  LinePrinter printer(OutputQueue& output, int rank) const;
+  // Starts the process of a place as this rank.
+  RankProcess start_rank(std::size_t place, int rank);
+  std::string log_of(std::size_t place) const;
+  static void tell(const RankProcess& rank, const std::string& text);
+  void answer(RankProcess& rank, Packet packet);
+  void hand_out_memory(RankProcess& rank) const;
+  void label(RankProcess& process) const;
   void open_report_pipe();
   void drain_reports();
   void check_log(int error) const;
@@ -69,6 +96,15 @@ class LocalRanks {
   std::string program_;
   JobIdentity identity_;
   std::optional<LeftBehind> left_behind_;
+  std::vector<Placement> placements_;
+  struct KeptMemory {
+    std::int64_t epoch = 0;
+    std::int64_t use = 0;
+    FileDescriptor memory;
+  };
+  std::vector<KeptMemory> kept_memory_;
+  bool has_news_ = false;          // of memory
+  FileDescriptor rank0_listener_;  // until the ranks of the first epoch are started
   FileDescriptor report_reader_;
   FileDescriptor report_writer_;
   std::string report_text_;

@@ -22,7 +22,7 @@ RankProcess::RankProcess(Child process, LinePrinter output_printer, LinePrinter 
       output(std::move(output_printer)),
       errors(std::move(errors_printer)) {}
 
-JobEvent RankProcess::failure(int rank) const {
+JobEvent RankProcess::failure() const {
   JobEvent event;
   event.kind = JobEvent::Kind::kRankFailed;
   event.number = status;
@@ -58,6 +58,14 @@ int RankProcess::finish(int wait_status) {
   output.finish();
   errors.finish();
   return first != 0 ? first : second;
+}
+
+void RankProcess::note_stopped(bool is) {
+  if (!is) {
+    stopped.reset();
+  } else if (!stopped) {
+    stopped = std::chrono::steady_clock::now();
+  }
 }
 
 void RankProcess::send_signal(int number) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -16,6 +17,11 @@ struct RankProcess {
   Child child;
   LinePrinter output;
   LinePrinter errors;
+  FileDescriptor membership;  // our end of the socket, in an elastic job
+  int rank = -1;              // in the epoch at hand; -1: it was told to leave
+  bool asks = false;          // for its place in the next
+  bool wants_memory = false;  // that is kept
+  std::optional<std::chrono::steady_clock::time_point> stopped;  // by a signal, since when
   std::ofstream log;
   bool ended = false;
   int status = 0;            // of waitpid
@@ -24,9 +30,11 @@ struct RankProcess {
 
   RankProcess(Child process, LinePrinter output_printer, LinePrinter errors_printer);
 
+  // Has a part in the epoch at hand.
+  bool is_member() const { return !ended && rank >= 0; }
   bool failed() const { return ended && status != 0 && !told_to_end; }
   // How it failed, with its last words.
-  JobEvent failure(int rank) const;
+  JobEvent failure() const;
 
   // Throws ConfigError when the file cannot be written.
   void open_log(const std::string& path, bool append);
@@ -38,6 +46,9 @@ struct RankProcess {
   int pump_errors();
   // The process has ended: what it wrote is all in the pipes.
   int finish(int wait_status);
+
+  // A signal has stopped it, or it runs again.
+  void note_stopped(bool is);
 
   // To it and to its process group.
   void send_signal(int number) const;

@@ -78,7 +78,8 @@ int say_verdict(const Evidence& evidence, const Say& say) {
   if (is_ours && cause->kind == JobEvent::Kind::kTrouble) {
     return 128 + SIGPIPE;  // nobody reads what we would say
   }
-  say(concat(fleet->roster().name_of(cause->machine), " ", what_happened(*cause)));
+  say(is_ours ? cause->text
+              : concat(fleet->roster().name_of(cause->machine), " ", what_happened(*cause)));
   return kExitRankFailed;
 }
 

@@ -1,5 +1,6 @@
 #include "trireme/train/checkpoints.h"
 
+#include "train/note_names.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 
@@ -7,9 +8,7 @@ namespace trireme {
 namespace {
 
 using detail::concat;
-
-// The note that an engine's own progress is kept in.
-constexpr const char* kEngineNote = "engine";
+using detail::kEngineNote;
 
 std::unique_ptr<CheckpointReader> open_on_all(const std::string& checkpoint, Communicator& ranks) {
   std::unique_ptr<CheckpointReader> reader;

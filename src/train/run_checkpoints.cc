@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "train/note_names.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/differences.h"
@@ -11,9 +12,6 @@
 
 namespace trireme::detail {
 namespace {
-
-constexpr const char* kProgressNote = "train";
-constexpr const char* kSettingsNote = "settings";
 
 std::string list_of(const std::vector<std::int64_t>& steps) {
   std::string text;

@@ -319,9 +319,13 @@ void RunRecorder::samples(const std::vector<std::int64_t>& samples) {
   samples_->add(Json(samples).dump());
 }
 
-void RunRecorder::saves(std::int64_t step) {
+void RunRecorder::keeps() {
   write_waiting();
   flush();
+}
+
+void RunRecorder::saves(std::int64_t step) {
+  keeps();
   best_->keep_with(step);
 }
 

@@ -19,7 +19,8 @@ TrainResult train(const TrainSettings& settings,
                   const TrainCheckpoints& checkpoints) {
   TRIREME_CHECK(model.module && model.scores && data.train, "train: expected a model and data");
   detail::check_micro_batch(settings);
-  const bool looks_at_data = world->size() > 1 || !checkpoints.folder.empty();
+  const bool looks_at_data =
+      world->size() > 1 || !checkpoints.folder.empty() || checkpoints.vault != nullptr;
   const std::int64_t fingerprint =
       looks_at_data ? detail::fingerprint_of_all_ranks(data, *world) : 0;
   detail::check_batch(settings, *data.train);
@@ -40,10 +41,12 @@ TrainResult train(const TrainSettings& settings,
   }
   detail::RunCheckpoints kept(here, checkpoints, *model.module, world, observer);
   // Whoever resumes was told; what another task makes of targets is its own business.
-  if (observer != nullptr && !kept.resumed_step() && !model.task) {
+  if (observer != nullptr && !kept.resumed_step() && world->epoch() == 0 && !model.task) {
     say(detail::unusual_target_scale(*data.train));
   }
-  return detail::Training({here, model, data, fingerprint, world, observer, stop, kept}).run();
+  return detail::Training(
+             {here, model, data, fingerprint, world, observer, stop, kept, checkpoints.vault.get()})
+      .run();
 }
 
 }  // namespace trireme

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 
 #include "train/averaged_weights.h"
+#include "train/note_names.h"
 #include "train/starting_weights.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
@@ -43,6 +44,7 @@ Training::Training(const Subject& subject)
       observer_(subject.observer),
       stop_(subject.stop),
       checkpoints_(subject.checkpoints),
+      vault_(subject.vault),
       judged_(with_task(subject.model, data_.train->shape(), settings_.loss_weights)),
       runner_(
           settings_, judged_, data_.train, world_, [this](const std::string& text) { say(text); }),
@@ -97,6 +99,7 @@ TrainResult Training::run() {
     if (checkpoints_.is_due(runner_.next_step()) && runner_.next_step() < runner_.steps()) {
       save();
     }
+    keep_in_memory();
   }
   finish();
   return result_;
@@ -124,6 +127,9 @@ void Training::keep_weights(const std::string& which) {
 }
 
 void Training::begin() {
+  if (begin_with_memory()) {
+    return;
+  }
   if (!checkpoints_.resumed_step()) {
     if (!settings_.weights_from.empty()) {
       begin_with_weights(
@@ -145,16 +151,35 @@ void Training::begin() {
   const RunCheckpoints::Loaded loaded = checkpoints_.load(runner_.engine());
   go_on(loaded.progress);
   checkpoints_.take_up();
+  begin_after(loaded.path, loaded.ranks);
+}
+
+// With what ranks that were lost, or have lost others, had kept: no step is computed again but the
+// one in which it happened.
+bool Training::begin_with_memory() {
+  if (vault_ == nullptr || !vault_->newest() ||
+      vault_->newest()->step < checkpoints_.resumed_step().value_or(0)) {
+    return false;
+  }
+  const Vault::Version kept = *vault_->newest();
+  runner_.engine().restore([&](const StateView& into) { vault_->load(into); },
+                           kept.notes.at(kEngineNote));
+  go_on(TrainProgress::parse(kept.notes.at(kProgressNote), "the memory that the launcher keeps"));
+  begin_after("memory", kept.ranks);
+  return true;
+}
+
+void Training::begin_after(const std::string& what, int ranks) {
   if (leads()) {
     observer_->begins({.step = progress_.step,
                        .evaluated = progress_.evaluated_step == progress_.step,
                        .best_step = progress_.best_step,
-                       .checkpoint = loaded.path,
-                       .ranks = loaded.ranks,
+                       .checkpoint = what,
+                       .ranks = ranks,
                        .data = &data_});
   }
   say(concat("resuming after step {} with {}, saved by {}",
-             {progress_.step, loaded.path, counted(loaded.ranks, "rank")}));
+             {progress_.step, what, counted(ranks, "rank")}));
   // One that was interrupted has not waited for its evaluation.
   if (is_due() && progress_.evaluated_step != runner_.next_step()) {
     evaluate_now();  // interrupted: the first step notices it, too
@@ -220,7 +245,7 @@ void Training::go_on(const TrainProgress& saved) {
   result_.evaluation.metrics = progress_.evaluation;
 }
 
-void Training::save() {
+TrainProgress Training::progress_now() const {
   TrainProgress now = progress_;
   now.step = runner_.next_step();
   now.position = runner_.position();
@@ -228,7 +253,27 @@ void Training::save() {
   now.plateau = plateau_.state();
   now.run_seconds = run_seconds();
   now.processor_seconds = run_processor_seconds();
-  progress_.save_seconds += checkpoints_.save(runner_.engine(), now);
+  return now;
+}
+
+void Training::save() {
+  progress_.save_seconds += checkpoints_.save(runner_.engine(), progress_now());
+}
+
+void Training::keep_in_memory() {
+  if (vault_ == nullptr) {
+    return;
+  }
+  const auto begin = Time::now();
+  if (leads()) {
+    observer_->keeps();
+  }
+  const EngineState state = runner_.engine().state();
+  vault_->save(
+      runner_.next_step(),
+      state.view,
+      {{kEngineNote, runner_.engine().progress()}, {kProgressNote, progress_now().to_json()}});
+  progress_.save_seconds += std::chrono::duration<double>(Time::now() - begin).count();
 }
 
 void Training::finish() {

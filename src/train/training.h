@@ -10,6 +10,7 @@
 #include "train/run_checkpoints.h"
 #include "train/step_runner.h"
 #include "train/train_progress.h"
+#include "trireme/checkpoint/vault.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/train/trainer.h"
 
@@ -28,6 +29,7 @@ class Training {
     TrainObserver* observer;  // of the rank that reports
     const std::function<bool()>& stop;
     RunCheckpoints& checkpoints;
+    Vault* vault;  // null: there is none
   };
   explicit Training(const Subject& subject);
   TrainResult run();
@@ -47,8 +49,12 @@ class Training {
   // To whoever resumes a run that has come to its end: what there is to do.
   void say_what_is_left();
   std::string how_to_train_longer(const std::string& flags) const;
+  bool begin_with_memory();
+  void begin_after(const std::string& what, int ranks);
   void go_on(const TrainProgress& saved);
+  TrainProgress progress_now() const;
   void save();
+  void keep_in_memory();
 
   // --- a step
 
@@ -85,6 +91,7 @@ class Training {
   TrainObserver* observer_;
   std::function<bool()> stop_;
   RunCheckpoints& checkpoints_;
+  Vault* vault_;
   Trainable judged_;  // with a task; scores in the precision of the run
   StepRunner runner_;
   ReduceOnPlateau plateau_;

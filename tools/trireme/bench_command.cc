@@ -5,6 +5,7 @@
 
 #include "collectives_bench.h"
 #include "commands.h"
+#include "faults_bench.h"
 #include "machine_options.h"
 #include "number_options.h"
 #include "sibling.h"
@@ -77,6 +78,28 @@ void add_collectives(CLI::App& bench, Action& action) {
   });
 }
 
+void add_faults(CLI::App& bench, Action& action) {
+  auto options = std::make_shared<bench::FaultsBenchOptions>();
+  CLI::App* faults = bench.add_subcommand(
+      "faults", "Kill, stop and add ranks of an elastic training, and compare its weights");
+  add_count(*faults, "-n,--ranks", options->ranks, "The most ranks it has (default: 4)");
+  add_count(*faults, "--faults", options->faults, "How many there are (default: 50)");
+  faults->add_option("--zero", options->zero, "Stage (default: 3)")
+      ->check(CLI::Range(0, 3))
+      ->type_name("STAGE");
+  faults->add_option("--seed", options->seed, "Of what happens when (default: 1)")->type_name("N");
+  faults->add_option("--json", options->json_path, "Also write the table as JSON")
+      ->type_name("FILE");
+  faults->footer(
+      "Other flags are settings of the training: --width 512, see trireme train --help.");
+  faults->allow_extras();
+  faults->callback([&action, faults, options] {
+    options->settings = faults->remaining();
+    options->command_line = command_line();
+    action = [options] { return bench::run_faults_bench(*options); };
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& program, Action& action) {
@@ -98,6 +121,8 @@ void add_bench_command(CLI::App& program, Action& action) {
   add_program("optim", "Each optimizer next to torch's and to the limit set by memory");
   add_program("step", "A training step in every mode next to PyTorch and DeepSpeed");
   add_program("checkpoint", "Saving and loading training state next to PyTorch");
+
+  add_faults(*bench, action);
 
   auto train_options = std::make_shared<bench::TrainBenchOptions>();
   CLI::App* train =

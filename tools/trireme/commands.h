@@ -22,6 +22,7 @@ std::vector<std::string> split_off_command(std::vector<std::string>& words);
 void add_bench_command(CLI::App& program, Action& action);
 void add_ckpt_command(CLI::App& program, Action& action);
 void add_compare_command(CLI::App& program, Action& action);
+void add_scale_command(CLI::App& program, Action& action);
 void add_doctor_command(CLI::App& program, Action& action);
 void add_plot_command(CLI::App& program, Action& action);
 void add_train_command(CLI::App& program, Action& action);

@@ -3,6 +3,8 @@
 #include "number_options.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::tools {
 namespace {
@@ -52,6 +54,60 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
             "Sum groups of this many ranks first; use the number of ranks per machine for "
             "less traffic between machines (default: 1)");
   app.add_flag("--encrypt", launch.encrypt, "Encrypt what ranks send each other between machines");
+}
+
+void add_elastic_options(CLI::App& app, ElasticFlags& flags) {
+  app.add_option("--elastic",
+                 flags.range,
+                 "Outlive lost ranks, as long as MIN are left; MAX is the most there may be")
+      ->type_name("MIN:MAX");
+  app.add_option_function<std::string>(
+         "--restart",
+         [&flags](const std::string& text) {
+           const auto number = parse_integer(text);
+           if (!number || *number < 0 || *number > kLargestNodeRank) {
+             throw CLI::ValidationError(
+                 "--restart", "expected a whole number of 0 or more, found \"" + text + "\"");
+           }
+           flags.restarts = static_cast<int>(*number);
+         },
+         "Start ranks that are lost or fail again, up to N times in all (default: 0)")
+      ->type_name("N");
+  add_optional_seconds(app,
+                       "--heartbeat",
+                       flags.heartbeat,
+                       "Seconds after which a rank that a signal has stopped is lost (default: 5)");
+  add_optional_seconds(app,
+                       "--stall",
+                       flags.stall,
+                       "After a loss, seconds for the other ranks to notice it (default: 60)");
+}
+
+void apply(const ElasticFlags& flags, LaunchOptions& launch) {
+  if (flags.range.empty() && !flags.restarts) {
+    TRIREME_CHECK(!flags.stall && !flags.heartbeat,
+                  flags.stall ? "--stall" : "--heartbeat",
+                  ": expected --elastic MIN:MAX or --restart N, found neither");
+    return;
+  }
+  ElasticOptions elastic{.least = launch.ranks, .most = launch.ranks};
+  if (!flags.range.empty()) {
+    const std::size_t colon = flags.range.find(':');
+    const auto least = parse_integer(flags.range.substr(0, colon));
+    const auto most =
+        colon == std::string::npos ? std::nullopt : parse_integer(flags.range.substr(colon + 1));
+    TRIREME_CHECK(least && most && *least >= 1 && *least <= *most && *most <= kLargestNodeRank,
+                  "--elastic: expected MIN:MAX, numbers of ranks with 1 <= MIN <= MAX, found \"",
+                  detail::printable(flags.range),
+                  "\"");
+    elastic.least = static_cast<int>(*least);
+    elastic.most = static_cast<int>(*most);
+    launch.ranks = launch.ranks > 0 ? launch.ranks : elastic.most;
+  }
+  elastic.restarts = flags.restarts.value_or(elastic.restarts);
+  elastic.heartbeat_seconds = flags.heartbeat.value_or(elastic.heartbeat_seconds);
+  elastic.stall_seconds = flags.stall.value_or(elastic.stall_seconds);
+  launch.elastic = elastic;
 }
 
 }  // namespace trireme::tools

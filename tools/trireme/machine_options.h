@@ -10,4 +10,17 @@ namespace trireme::tools {
 // every command that starts ranks. `launch` outlives the parsing.
 void add_machine_options(CLI::App& app, LaunchOptions& launch);
 
+// --elastic, --restart, --heartbeat and --stall.
+struct ElasticFlags {
+  std::string range;  // "MIN:MAX"
+  std::optional<int> restarts;
+  std::optional<double> heartbeat;
+  std::optional<double> stall;
+};
+// `flags` outlives the parsing.
+void add_elastic_options(CLI::App& app, ElasticFlags& flags);
+// What the flags say of a job whose number of ranks is `launch.ranks`, or 0 where that was not
+// said: it has MAX then. Restarts alone keep that number.
+void apply(const ElasticFlags& flags, LaunchOptions& launch);
+
 }  // namespace trireme::tools

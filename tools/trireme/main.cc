@@ -40,6 +40,7 @@ int run_program(int argc, char** argv) {
   const std::vector<std::string> worker = trireme::tools::split_off_worker_words(words);
   trireme::tools::Action action;
   trireme::tools::add_run_command(program, action, command);
+  trireme::tools::add_scale_command(program, action);
   trireme::tools::add_bench_command(program, action);
   trireme::tools::add_ckpt_command(program, action);
   trireme::tools::add_compare_command(program, action);

@@ -42,6 +42,7 @@ std::vector<std::string> split_off_command(std::vector<std::string>& words) {
 
 void add_run_command(CLI::App& program, Action& action, const std::vector<std::string>& command) {
   auto options = std::make_shared<LaunchOptions>();
+  auto elastic = std::make_shared<ElasticFlags>();
   options->ranks = 0;  // not said
   CLI::App* run = program.add_subcommand("run",
                                          "Start a program as several ranks, on one machine or "
@@ -63,6 +64,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
   run->add_option("--log-dir", options->log_dir, "Folder for the ranks' logs and flight records")
       ->type_name("FOLDER");
   add_machine_options(*run, *options);
+  add_elastic_options(*run, *elastic);
   add_optional_seconds(*run,
                        "--timeout",
                        options->timeout_seconds,
@@ -71,8 +73,9 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       "--no-bind",
       [options] { options->bind = false; },
       "Do not bind each rank to its own processors");
-  run->callback([&action, options, &command] {
+  run->callback([&action, options, elastic, &command] {
     options->command = command;
+    apply(*elastic, *options);
     TRIREME_CHECK(options->ranks > 0,
                   "-n: expected the number of ranks, found none: trireme run -n N -- PROGRAM");
     TRIREME_CHECK(!options->command.empty(),

@@ -80,4 +80,23 @@ void check_effects(const TrainSettings& given,
   }
 }
 
+void check_elastic(const TrainSettings& settings, const LaunchOptions& options) {
+  if (!options.elastic) {
+    return;
+  }
+  if (options.elastic->least == options.elastic->most) {
+    return;  // as many ranks as before
+  }
+  TRIREME_CHECK(
+      settings.allow_changes || (settings.sum_order != SumOrder::kLocalFirst &&
+                                 settings.lr_scaling == WorldScaling::kNone),
+      "--elastic: with {} the result depends on the number of ranks, which a loss "
+      "changes: leave it out, keep the number (--restart N alone), or --allow-changes",
+      {settings.sum_order == SumOrder::kLocalFirst ? "--sum-order local_first" : "--lr-scaling"});
+  TRIREME_CHECK(settings.speeds.empty(),
+                "--elastic: --speeds names a speed for each of {} ranks, and a loss changes their "
+                "number: leave it out",
+                {settings.ranks});
+}
+
 }  // namespace trireme::tools

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "trireme/launch/launcher.h"
 #include "trireme/settings/train_settings.h"
 
 // What a command is refused for before a folder is made for its run.
@@ -23,5 +24,8 @@ void check_effects(const TrainSettings& given,
                    const std::set<std::string>& typed,
                    const std::string& config,
                    TrainSettings resolved);
+
+// Throws ConfigError where a run cannot go on with other ranks, or could not keep its result.
+void check_elastic(const TrainSettings& settings, const LaunchOptions& options);
 
 }  // namespace trireme::tools

@@ -36,6 +36,7 @@ constexpr double kTimeToEnd = 60;
 
 struct TrainCommand {
   LaunchOptions machines;  // where it runs: how many machines, and how they meet
+  ElasticFlags elastic;
   std::string config;
   ResumeFlag resume;
   bool help = false;
@@ -171,7 +172,13 @@ int run_training(const TrainCommand& command) {
     std::cout << settings_page();
     return kExitOk;
   }
-  const TrainSettings given = given_over({}, command);
+  TrainSettings given = given_over({}, command);
+  if (given.ranks == 0) {
+    LaunchOptions most;
+    most.ranks = 0;
+    apply(command.elastic, most);
+    given.ranks = most.ranks;
+  }
   const std::optional<ForeignRank> foreign = foreign_rank();
   if (foreign) {
     setenv("TERM", "dumb", 1);  // mpirun gives ranks a terminal, wherever their output goes
@@ -192,6 +199,9 @@ int run_training(const TrainCommand& command) {
   TrainSettings wanted = step ? continued(run, *step, given, command) : given;
   if (foreign) {
     take_ranks(wanted, given, *foreign);
+  }
+  if (!command.elastic.range.empty() && !command.typed().contains("ranks")) {
+    wanted.ranks = given.ranks;  // and not as many as the losses of the run so far have left
   }
   if (several && command.print_config) {
     wanted.ranks *= command.machines.nodes;  // if every machine has as many
@@ -219,6 +229,12 @@ int run_training(const TrainCommand& command) {
   settings.threads = checked.threads;
   LaunchOptions options = command.machines;
   options.ranks = static_cast<int>(settings.ranks);
+  apply(command.elastic, options);
+  TRIREME_CHECK(!options.elastic || !foreign,
+                "--elastic, --restart: {} has started the ranks, so it is {} that can start them "
+                "again: leave them out",
+                {foreign->launcher, foreign->launcher});
+  check_elastic(settings, options);
   options.rank_bytes = kLeastRankBytes;
   if (!foreign) {
     check_room(options);  // before a folder is made
@@ -289,6 +305,7 @@ void add_train_command(CLI::App& program, Action& action) {
       ->expected(0, 1)
       ->type_name("[RUN|STEP|never]");
   add_machine_options(*train, command->machines);
+  add_elastic_options(*train, command->elastic);
   train->add_flag(
       "--print-config", command->print_config, "Print the settings that have an effect");
   train->add_flag("--settings-page", command->page, "")->group("");  // for docs/train.md

@@ -33,6 +33,10 @@ std::string train_help() {
          "--algorithm,\n"
          "                      --sum-group, --encrypt and --token-file work as for trireme run "
          "(docs/cluster.md)\n"
+         "  --elastic MIN:MAX   outlive lost ranks, as long as MIN are left; --restart N starts "
+         "lost "
+         "ones\n"
+         "                      again, N times in all; --heartbeat and --stall: docs/elastic.md\n"
          "\n"
          "SETTINGS, as flags or as members of a JSON object:\n" +
          settings_help() +

@@ -14,6 +14,9 @@
 
 #include "shared_check.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/checkpoint/vault.h"
+#include "trireme/comm/elastic.h"
+#include "trireme/comm/kept_memory.h"
 #include "trireme/comm/tell.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/counted.h"
@@ -110,7 +113,7 @@ void forget_recorded(const std::string& folder) {
 
 class Job {
  public:
-  explicit Job(const std::string& step) : world_(init()) {
+  Job(std::shared_ptr<World> world, const std::string& step) : world_(std::move(world)) {
     // Other machines' commands may have looked at the run a moment earlier, or have other flags,
     // and under another launcher only rank 0 knows the folder: what rank 0 was told applies to all.
     const std::string told = all_texts(*world_, leads() ? step + "\n" + given_settings() : "")[0];
@@ -118,6 +121,12 @@ class Job {
     step_ = parse_integer(told.substr(0, end));
     apply_json(settings_, told.substr(end), "the settings of rank 0");
     run_ = settings_.run;
+    if (launcher_keeps_memory() && settings_.folds == 0) {
+      vault_ = std::make_shared<Vault>(world_);
+    }
+    if (is_after_a_loss() && !step_) {
+      step_ = step_after_a_loss();
+    }
     if (at::get_num_threads() != settings_.threads) {  // a launcher that was not told
       at::set_num_threads(static_cast<int>(settings_.threads));
     }
@@ -127,11 +136,17 @@ class Job {
     settle_ranks();
     if (leads()) {
       lock_.emplace(run_);  // before anything in the folder changes
+      if (is_after_a_loss() && vault_ && !vault_->newest()) {
+        prepare_folder(run_);
+      }
     }
     try {
       return settings_.folds > 0 ? validate() : train_once();
     } catch (const std::exception& error) {
-      if (recorder_) {
+      // An elastic job goes on after a loss.
+      const bool goes_on =
+          launcher_keeps_memory() && dynamic_cast<const CommError*>(&error) != nullptr;
+      if (recorder_ && !goes_on) {
         recorder_->fail(detail::reason_of(error));
       }
       throw;
@@ -159,6 +174,24 @@ class Job {
                   kEnvTrainSettings,
                   ", found no such variable: it is trireme train that starts this program");
     return text_of(*path);
+  }
+
+  bool is_after_a_loss() const { return launcher_keeps_memory() && world_->epoch() > 0; }
+
+  // The checkpoint to go on with where the launcher keeps nothing newer and none was named: the
+  // newest, or the first fold that has not ended. Nothing: there is none.
+  std::optional<std::int64_t> step_after_a_loss() const {
+    if (settings_.folds > 0) {
+      return 0;
+    }
+    std::string found;
+    if (leads()) {
+      const std::string checkpoints = concat(run_, "/", kCheckpointsFolder);
+      const auto newest =
+          fs::is_directory(checkpoints) ? CheckpointFolder(checkpoints).newest() : std::nullopt;
+      found = newest ? std::to_string(*newest) : "";
+    }
+    return parse_integer(all_texts(*world_, found)[0]);
   }
 
   // On several machines nobody has known before how many ranks they have together.
@@ -219,7 +252,7 @@ class Job {
       recorder_ = std::make_shared<RunRecorder>(run_, settings_, stdout);
       recorder_->name_classes(data.train->class_names());
     }
-    TrainCheckpoints checkpoints{.resume = step_.has_value(), .step = step_};
+    TrainCheckpoints checkpoints{.resume = step_.has_value(), .step = step_, .vault = vault_};
     if (step_ || settings_.save_every > 0) {
       checkpoints.folder = concat(run_, "/", kCheckpointsFolder);
     }
@@ -327,16 +360,13 @@ class Job {
   TrainSettings settings_;
   std::string run_;
   std::optional<FolderLock> lock_;
+  std::shared_ptr<Vault> vault_;
   std::shared_ptr<RunRecorder> recorder_;
 };
 
-}  // namespace
-
-int train_as_rank(const std::string& step) {
-  // Rank 0 writes to the terminal from a process group of its own: not a reason to stop it.
-  std::signal(SIGTTOU, SIG_IGN);
-  keep_freed_memory();
-  Job job(step);
+// One epoch of the job.
+int train_in(const std::shared_ptr<World>& world, const std::string& step) {
+  Job job(world, step);
   watch_signals();  // before there is a world there is nothing to end in good order
   try {
     return job.run();
@@ -359,6 +389,15 @@ int train_as_rank(const std::string& step) {
     }
     return usage ? kExitUsage : 1;
   }
+}
+
+}  // namespace
+
+int train_as_rank(const std::string& step) {
+  // Rank 0 writes to the terminal from a process group of its own: not a reason to stop it.
+  std::signal(SIGTTOU, SIG_IGN);
+  keep_freed_memory();
+  return run_elastic([&](const std::shared_ptr<World>& world) { return train_in(world, step); });
 }
 
 }  // namespace trireme::worker

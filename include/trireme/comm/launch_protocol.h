@@ -37,6 +37,20 @@ inline constexpr char kEnvSumGroup[] = "TRIREME_SUM_GROUP";
 inline constexpr char kEnvEncrypt[] = "TRIREME_ENCRYPT";  // on or off
 // Whether ranks of a machine read each other's ordinary memory through the kernel: auto or off.
 inline constexpr char kEnvKernelCopy[] = "TRIREME_KERNEL_COPY";
+// Of an elastic job: the descriptor of a socket of packets between a rank and its launcher.
+inline constexpr char kEnvMembership[] = "TRIREME_MEMBERSHIP";
+// What a rank says there. "next E": its world of epoch E has ended; the launcher answers with its
+// EpochPlace in the next one, or "leave", or closes the socket where there will be none. "keep E
+// U", with a descriptor: keep this memory of epoch E, for the use U. "kept": answered with all
+// descriptors that are kept. "forget E U": those of epochs before E, for that use. The launcher by
+// itself says "over", once or more, to ranks of an epoch that has ended (some may still wait for
+// others to join it), or that is to end because ranks come or leave.
+inline constexpr char kNextWord[] = "next";
+inline constexpr char kKeepWord[] = "keep";
+inline constexpr char kKeptWord[] = "kept";
+inline constexpr char kForgetWord[] = "forget";
+inline constexpr char kOverWord[] = "over";
+inline constexpr char kLeaveWord[] = "leave";
 inline constexpr char kEnvProgramVersion[] = "TRIREME_PROGRAM_VERSION";
 // "FD:INODE" of a pipe on which a failing rank writes one FailureReport line.
 inline constexpr char kEnvReport[] = "TRIREME_REPORT";
@@ -56,6 +70,16 @@ struct ForeignRank {
 // What this process is to a launcher other than Trireme's; nothing if it was started alone or by
 // Trireme's. Throws ConfigError for variables that make no sense.
 std::optional<ForeignRank> foreign_rank();
+
+// A rank's place in an epoch of an elastic job.
+struct EpochPlace {
+  std::int64_t epoch = 0;
+  int rank = 0;
+  int size = 1;
+
+  std::string to_text() const;  // "EPOCH RANK SIZE"
+  static std::optional<EpochPlace> parse(const std::string& text);
+};
 
 // Why a rank failed, in its own words.
 struct FailureReport {

@@ -85,6 +85,7 @@ class World final : public Communicator {
     int local_size = 1;
     int machine_rank = 0;
     int machines = 1;
+    std::int64_t epoch = 0;
     std::string launcher;
     std::string description;
     OrdinaryMemory ordinary_memory;
@@ -96,6 +97,8 @@ class World final : public Communicator {
   // Which machine this rank is on, of how many.
   int machine_rank() const { return facts_.machine_rank; }
   int machines() const { return facts_.machines; }
+  // Which attempt at the job this is (InitOptions::epoch).
+  std::int64_t epoch() const { return facts_.epoch; }
   // What carries the data: "shared memory, ordinary memory in one copy", "UCX 1.13.1 over eth0 and
   // shared memory, ordinary memory in two copies", ...
   const std::string& description() const { return facts_.description; }

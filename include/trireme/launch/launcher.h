@@ -7,6 +7,19 @@
 
 namespace trireme {
 
+// A job that outlives the loss of ranks: it goes on with those that are left, or with others in
+// their place.
+struct ElasticOptions {
+  int least = 1;  // ranks below which the job ends
+  int most = 1;
+  // How many ranks, in all, are started again where one was lost or has failed.
+  int restarts = 0;
+  // How long a rank may be stopped by a signal before it counts as lost.
+  double heartbeat_seconds = 5;
+  // After a loss, how long the others may take to notice before they count as lost, too.
+  double stall_seconds = 60;
+};
+
 // How to start the ranks of a job on this machine.
 struct LaunchOptions {
   std::vector<std::string> command;  // the program and its arguments
@@ -31,6 +44,8 @@ struct LaunchOptions {
   // Time to end in good order after a signal, before the ranks are killed.
   double end_seconds = 3;
   bool append_logs = false;  // keep what the files in log_dir already hold
+  // Not set: whatever ends a rank ends the job. One machine only, as yet.
+  std::optional<ElasticOptions> elastic;
 
   // A job over several machines: `launch` is called once on each, with the same `nodes`.
   int nodes = 1;
@@ -63,16 +78,21 @@ inline constexpr int kExitRendezvousTimedOut = 4;
 void check_room(const LaunchOptions& options);
 
 // Starts the ranks, prints their output line by line with the rank in front, forwards signals,
-// and returns when all have ended. When one fails the others are ended too, and it is named with
-// its last words. Leaves no process behind, whatever the ranks start; the ranks die with the
-// calling process. Children that the process had before are left alone, and so is what those leave
-// behind; it must not start others in its first thread meanwhile. Throws ConfigError for options
-// that make no sense or a program that cannot be started. Not thread-safe: takes over the signals
-// of the process while it runs.
+// and returns when all have ended. When one fails the others are ended too, unless the job is
+// elastic, and it is named with its last words. Leaves no process behind, whatever the ranks start;
+// the ranks die with the calling process. Children that the process had before are left alone, and
+// so is what those leave behind; it must not start others in its first thread meanwhile. Throws
+// ConfigError for options that make no sense or a program that cannot be started. Not thread-safe:
+// takes over the signals of the process while it runs.
 //
 // With several machines it first meets the launchers of the others, and then returns when the ranks
 // of all machines have ended: 0 only if all succeeded. What ends the job on one machine ends it on
 // all, and all name the same cause. A machine that is not admitted throws ConfigError.
 int launch(const LaunchOptions& options);
+
+// Asks the launcher of an elastic job of the same user, by its process number. "scale N": go on
+// with N ranks after the step at hand. Returns what will happen, or "no: " and why not. Throws
+// ConfigError where there is no such launcher.
+std::string ask_job(int launcher, const std::string& request);
 
 }  // namespace trireme

@@ -54,6 +54,7 @@ class RunRecorder final : public TrainObserver {
   void weights(const std::string& which, const torch::nn::Module& module) override;
   void samples(const std::vector<std::int64_t>& samples) override;
   void saves(std::int64_t step) override;
+  void keeps() override;
   void settle() override;
 
   // Writes evaluation.csv and summary.json, and ends the live line.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/checkpoint/vault.h"
 #include "trireme/comm/world.h"
 #include "trireme/data/views.h"
 #include "trireme/parallel/engine.h"
@@ -63,6 +64,9 @@ class TrainObserver {
   virtual void weights(const std::string& which, const torch::nn::Module& module) = 0;
   // A checkpoint of this step is about to be saved.
   virtual void saves(std::int64_t /*step*/) {}
+  // The state after this step is about to be kept in memory, which outlives this process: what was
+  // told should, too.
+  virtual void keeps() {}
   // What was told up to the last saves() has to be on disk when this returns. Called on rank 0, by
   // another thread, before that checkpoint appears: so nothing on disk is older than it.
   virtual void settle() {}
@@ -105,6 +109,9 @@ struct TrainCheckpoints {
   bool resume = true;
   // Resume from this one, which has to be there.
   std::optional<std::int64_t> step{};
+  // The state after every step is kept there, too, and resumed from where it is no older. Null:
+  // nowhere.
+  std::shared_ptr<Vault> vault{};
 };
 
 // The training loop: any model, any dataset, any stage; a step's data and random numbers follow the

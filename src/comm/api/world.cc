@@ -12,6 +12,7 @@
 #include "comm/queue/failure_report.h"
 #include "comm/queue/flight_folder.h"
 #include "comm/rendezvous/build_id.h"
+#include "comm/rendezvous/membership_socket.h"
 #include "comm/rendezvous/secrets.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
@@ -170,11 +171,22 @@ std::shared_ptr<World> init(const InitOptions& options) {
   builder.machine.stage_bytes =
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   builder.machine.kernel_copy = kernel_copy_of(options);
+  if (const int launcher = detail::membership_socket(); launcher >= 0) {
+    builder.machine.meeting.look = [launcher](Milliseconds) {
+      if (detail::epoch_is_over(launcher, /*or_closed=*/true)) {
+        throw CommError(
+            CommError::Reason::kPeerDied,
+            -1,
+            "the launcher has ended this world while its ranks met: one of them was lost");
+      }
+    };
+  }
   builder.queue.flight_folder = flight_folder_of(options, job, epoch);
   builder.queue.helper_thread = options.progress_thread;
   World::Facts facts;
   facts.local_rank = place.local_rank;
   facts.local_size = place.local_size;
+  facts.epoch = epoch;
   facts.launcher = place.launcher;
   const bool over_network = several || (backend != "auto" && backend != "shm");
   try {

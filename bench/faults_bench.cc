@@ -1,0 +1,307 @@
+#include "faults_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "host_text.h"
+#include "number_text.h"
+#include "peers.h"
+#include "samples.h"
+#include "scratch_folder.h"
+#include "trireme/core/counted.h"
+#include "trireme/core/error.h"
+#include "trireme/core/random.h"
+#include "trireme/core/table.h"
+#include "trireme/core/version.h"
+
+namespace trireme::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+// Steps between two faults: at least the first, less than both together.
+constexpr std::uint64_t kLeastPause = 4;
+constexpr std::uint64_t kMorePause = 10;
+constexpr auto kLongestWait = std::chrono::seconds(120);
+
+std::string program() {
+  return fs::read_symlink("/proc/self/exe").parent_path() / "trireme";
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> training(const FaultsBenchOptions& options, const std::string& run) {
+  std::vector<std::string> words = {program(), "train", "--model", "gpt", "--data", "licenses"};
+  const std::uint64_t steps =
+      20 + static_cast<std::uint64_t>(options.faults) * (kLeastPause + kMorePause + 6);
+  const std::vector<std::string> more = {"--steps",
+                                         std::to_string(steps),
+                                         "--threads",
+                                         "1",
+                                         "--log-every",
+                                         "1000000",
+                                         "--eval-every",
+                                         "1000000",
+                                         "--zero",
+                                         std::to_string(options.zero),
+                                         "--run",
+                                         run};
+  words.insert(words.end(), more.begin(), more.end());
+  words.insert(words.end(), options.settings.begin(), options.settings.end());
+  return words;
+}
+
+// An elastic training that runs beside this program.
+class Disturbed {
+ public:
+  Disturbed(const std::vector<std::string>& words, std::string run) : run_(std::move(run)) {
+    std::vector<char*> arguments;
+    for (const std::string& word : words) {
+      arguments.push_back(const_cast<char*>(word.c_str()));
+    }
+    arguments.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const int null = open("/dev/null", O_RDWR);
+      dup2(null, STDOUT_FILENO);
+      dup2(null, STDERR_FILENO);
+      execv(arguments[0], arguments.data());
+      _exit(127);
+    }
+  }
+  Disturbed(const Disturbed&) = delete;
+  Disturbed& operator=(const Disturbed&) = delete;
+  ~Disturbed() {
+    if (pid_ > 0 && !code_) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  pid_t pid() const { return pid_; }
+  bool runs() {
+    int status = 0;
+    if (!code_ && waitpid(pid_, &status, WNOHANG) == pid_) {
+      code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    return !code_;
+  }
+  int wait() {
+    while (runs()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return *code_;
+  }
+
+  std::vector<pid_t> ranks() const {
+    std::vector<pid_t> found;
+    std::ifstream file(detail::concat("/proc/{}/task/{}/children", {pid_, pid_}));
+    for (pid_t pid = 0; file >> pid;) {
+      found.push_back(pid);
+    }
+    return found;
+  }
+  // The last step whose metrics are complete.
+  std::int64_t step() const {
+    std::ifstream file(run_ + "/metrics.jsonl", std::ios::binary | std::ios::ate);
+    constexpr std::streamoff kTail = 2000;
+    const std::streamoff size = file.tellg();
+    file.seekg(std::max<std::streamoff>(0, size - kTail));
+    std::string text((std::istreambuf_iterator<char>(file)), {});
+    const std::size_t end = text.rfind('\n');
+    const std::size_t begin = end == std::string::npos ? end : text.rfind("{\"step\":", end);
+    return begin == std::string::npos ? 0 : std::atoll(text.c_str() + begin + 8);
+  }
+  // How often it has resumed, and after which step the last time.
+  std::pair<int, std::int64_t> resumed() const {
+    const std::string text = text_of(run_ + "/train.log");
+    const std::string words = "resuming after step ";
+    int count = 0;
+    std::int64_t step = 0;
+    for (std::size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) {
+      ++count;
+      step = std::atoll(text.c_str() + at + words.size());
+    }
+    return {count, step};
+  }
+
+ private:
+  std::string run_;
+  pid_t pid_ = -1;
+  std::optional<int> code_;
+};
+
+struct Fault {
+  std::string kind;
+  double seconds = 0;
+  std::int64_t again = 0;  // steps that were computed again
+};
+
+// Does something to the training; what.
+std::string inflict(Disturbed& job, const FaultsBenchOptions& options, RandomStream& random) {
+  const std::vector<pid_t> ranks = job.ranks();
+  if (ranks.empty()) {
+    return "";
+  }
+  const pid_t rank = ranks[random.below(ranks.size())];
+  const std::uint64_t choice = random.below(10);
+  if (choice == 0) {
+    kill(rank, SIGSTOP);
+    return "stop";
+  }
+  if (choice == 1) {
+    for (const pid_t each : ranks) {
+      kill(each, SIGKILL);
+    }
+    return "kill all";
+  }
+  if (choice <= 3) {
+    auto wanted = 1 + random.below(static_cast<std::uint64_t>(options.ranks));
+    if (wanted == ranks.size()) {
+      wanted = wanted == 1 ? 2 : wanted - 1;
+    }
+    const bool grows = wanted > ranks.size();
+    const int refused = run_command(
+        {"/bin/sh",
+         "-c",
+         detail::concat("{} scale {} {} >/dev/null 2>&1", {program(), job.pid(), wanted})});
+    if (refused == 0) {
+      return grows ? "grow" : "shrink";
+    }
+  }
+  kill(rank, SIGKILL);
+  return "kill";
+}
+
+// Waits until `condition` holds; false where the job ends, or takes too long.
+template <class Condition>
+bool wait_until(Disturbed& job, const Condition& condition) {
+  const auto begin = Clock::now();
+  while (!condition()) {
+    if (!job.runs() || Clock::now() - begin > kLongestWait) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+std::optional<Fault> next_fault(Disturbed& job,
+                                const FaultsBenchOptions& options,
+                                RandomStream& random) {
+  const auto target =
+      job.step() + static_cast<std::int64_t>(kLeastPause + random.below(kMorePause));
+  if (!wait_until(job, [&] { return job.step() >= target; })) {
+    return std::nullopt;
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(random.below(20'000)));
+  const int before = job.resumed().first;
+  const std::int64_t step = job.step();
+  const auto begin = Clock::now();
+  Fault fault{.kind = inflict(job, options, random)};
+  std::pair<int, std::int64_t> after;
+  const bool resumed = wait_until(job, [&] {
+    after = job.resumed();
+    return after.first > before && job.step() > after.second;
+  });
+  if (!resumed) {
+    return std::nullopt;
+  }
+  fault.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  fault.again = std::max<std::int64_t>(0, step - after.second);
+  return fault;
+}
+
+}  // namespace
+
+int run_faults_bench(const FaultsBenchOptions& options) {
+  const ScratchFolder folder;
+  std::vector<std::string> calm = training(options, folder.file("calm"));
+  calm.insert(calm.end(), {"-n", "1"});
+  std::vector<std::string> words = training(options, folder.file("faults"));
+  words.insert(words.end(),
+               {"--elastic",
+                detail::concat("1:", options.ranks),
+                "--restart",
+                "1000000",
+                "--heartbeat",
+                "0.5"});
+  std::vector<Fault> faults;
+  int code = 0;
+  {
+    Disturbed job(words, folder.file("faults"));
+    RandomStream random(options.seed);
+    wait_until(job, [&] { return job.step() > 0; });
+    while (static_cast<int>(faults.size()) < options.faults) {
+      const auto fault = next_fault(job, options, random);
+      if (!fault) {
+        break;
+      }
+      faults.push_back(*fault);
+    }
+    code = job.wait();
+  }
+  // Alone: both would wait for the same processors.
+  const int calm_code = run_command(calm);
+  TRIREME_CHECK(calm_code == 0, "the training without faults ended with ", calm_code);
+  const std::string weights = text_of(folder.file("calm") + "/model.safetensors");
+  const bool same = code == 0 && weights == text_of(folder.file("faults") + "/model.safetensors");
+
+  std::map<std::string, std::vector<Fault>> kinds;
+  for (const Fault& fault : faults) {
+    kinds[fault.kind].push_back(fault);
+    kinds["all"].push_back(fault);
+  }
+  Table table({"fault", "times", "s to the next step", "at most", "steps computed again, at most"});
+  Json all = Json::array();
+  for (const auto& [kind, list] : kinds) {
+    std::vector<double> seconds;
+    std::int64_t again = 0;
+    for (const Fault& fault : list) {
+      seconds.push_back(fault.seconds);
+      again = std::max(again, fault.again);
+    }
+    table.add({kind,
+               std::to_string(list.size()),
+               number_text(median(seconds)),
+               number_text(*std::max_element(seconds.begin(), seconds.end())),
+               std::to_string(again)});
+    all.push_back({{"fault", kind}, {"seconds", seconds}, {"steps_again", again}});
+  }
+  std::printf(
+      "\nTrireme %s, faults in an elastic training of at most %s, ZeRO-%d, medians\n%s%s%s of %d "
+      "recovered from; the training ended with %d; its weights %s those of the training without "
+      "faults\n",
+      TRIREME_VERSION,
+      detail::counted(options.ranks, "rank").c_str(),
+      options.zero,
+      host_text(options.command_line).c_str(),
+      table.text().c_str(),
+      detail::counted(static_cast<std::int64_t>(faults.size()), "fault").c_str(),
+      options.faults,
+      code,
+      same ? "equal" : "DIFFER from");
+  if (!options.json_path.empty()) {
+    std::ofstream(options.json_path) << all.dump(2) << "\n";
+  }
+  return same && static_cast<int>(faults.size()) == options.faults ? 0 : 1;
+}
+
+}  // namespace trireme::bench

@@ -1,0 +1,83 @@
+#include "trireme/comm/elastic.h"
+
+#include <locale>
+#include <sstream>
+
+#include "comm/rendezvous/membership_socket.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+#include "trireme/core/log.h"
+
+namespace trireme {
+
+std::string EpochPlace::to_text() const {
+  return detail::concat(epoch, " ", rank, " ", size);
+}
+
+std::optional<EpochPlace> EpochPlace::parse(const std::string& text) {
+  std::istringstream fields(text);
+  fields.imbue(std::locale::classic());
+  EpochPlace place;
+  if (!(fields >> place.epoch >> place.rank >> place.size) || !(fields >> std::ws).eof() ||
+      place.epoch < 0 || place.epoch > kMostEpoch || place.rank < 0 || place.rank >= place.size) {
+    return std::nullopt;
+  }
+  return place;
+}
+
+namespace {
+
+// What another world could do better: not what this one was asked for.
+bool is_loss(const CommError& error) {
+  return error.reason() != CommError::Reason::kMismatch &&
+         error.reason() != CommError::Reason::kStopped &&
+         error.reason() != CommError::Reason::kRefused;
+}
+
+// Asks what this rank does after `epoch`, and waits for the answer; empty: the job ends.
+std::string what_next(int socket, std::int64_t epoch) {
+  try {
+    detail::send_with_descriptors(socket, detail::concat(kNextWord, " ", epoch), {});
+  } catch (const Error&) {
+    return {};
+  }
+  auto answer = detail::receive_packet(socket, 0);
+  while (answer && answer->text == kOverWord) {  // as this rank knows
+    answer = detail::receive_packet(socket, 0);
+  }
+  return answer ? answer->text : "";
+}
+
+}  // namespace
+
+int run_elastic(const std::function<int(const std::shared_ptr<World>& world)>& training,
+                const InitOptions& options) {
+  const int socket = detail::membership_socket();
+  InitOptions here = options;
+  if (socket >= 0 && !here.epoch) {
+    here.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
+  }
+  for (;;) {
+    std::optional<EpochPlace> next;
+    try {
+      return training(init(here));
+    } catch (const CommError& error) {
+      const std::string answer =
+          socket >= 0 && is_loss(error) ? what_next(socket, *here.epoch) : "";
+      if (answer == kLeaveWord) {
+        return 0;
+      }
+      next = EpochPlace::parse(answer);
+      if (!next) {
+        throw;
+      }
+      log(LogLevel::kInfo, error.what());
+    }
+    here.epoch = next->epoch;
+    here.rank = next->rank;
+    here.size = next->size;
+  }
+}
+
+}  // namespace trireme

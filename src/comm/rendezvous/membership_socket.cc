@@ -1,0 +1,87 @@
+#include "comm/rendezvous/membership_socket.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
+#include "trireme/core/error.h"
+
+namespace trireme::detail {
+
+int membership_socket() {
+  const auto fd = env_integer(kEnvMembership, 0, 1 << 20);
+  int type = 0;
+  socklen_t length = sizeof(type);
+  // The program may have closed the descriptor and opened something else in its place.
+  return fd && getsockopt(static_cast<int>(*fd), SOL_SOCKET, SO_TYPE, &type, &length) == 0 &&
+                 type == SOCK_SEQPACKET
+             ? static_cast<int>(*fd)
+             : -1;
+}
+
+bool epoch_is_over(int socket, bool or_closed) {
+  char word[sizeof(kOverWord)] = {};
+  const ssize_t got = recv(socket, word, sizeof(word) - 1, MSG_PEEK | MSG_DONTWAIT);
+  return got > 0 ? std::string(word) == kOverWord : got == 0 && or_closed;
+}
+
+void send_with_descriptors(int socket, const std::string& text, const std::vector<int>& fds) {
+  alignas(cmsghdr) char room[CMSG_SPACE(kMostDescriptors * sizeof(int))];
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = room;
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) {
+    throw Error(concat("the other end of a membership socket is gone: ", errno_text(errno)));
+  }
+}
+
+std::optional<Packet> receive_packet(int socket, int flags) {
+  alignas(cmsghdr) char room[CMSG_SPACE(kMostDescriptors * sizeof(int))];
+  char text[kLongestPacket];
+  iovec part{text, sizeof(text)};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = room;
+  message.msg_controllen = sizeof(room);
+  ssize_t got = 0;
+  do {
+    got = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got <= 0) {
+    errno = got == 0 ? 0 : errno;
+    return std::nullopt;
+  }
+  Packet packet{std::string(text, static_cast<std::size_t>(got)), {}};
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+      const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < count; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+        packet.descriptors.emplace_back(fd);
+      }
+    }
+  }
+  return packet;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,34 @@
+#include <iostream>
+#include <memory>
+
+#include "commands.h"
+#include "number_options.h"
+#include "trireme/core/error.h"
+#include "trireme/launch/launcher.h"
+
+namespace trireme::tools {
+
+void add_scale_command(CLI::App& program, Action& action) {
+  struct Options {
+    int launcher = 0;
+    int ranks = 0;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* scale = program.add_subcommand(
+      "scale", "Change the number of ranks of a running elastic job: trireme scale JOB N");
+  add_count(*scale, "job", options->launcher, "The process number that the job said when it began")
+      ->required();
+  add_count(*scale, "ranks", options->ranks, "How many ranks it shall have")->required();
+  scale->callback([&action, options] {
+    action = [options] {
+      const std::string answer =
+          ask_job(options->launcher, detail::concat("scale ", options->ranks));
+      // "no: why", or what happens.
+      TRIREME_CHECK(!answer.starts_with("no: "), answer.substr(4));
+      std::cout << answer << "\n";
+      return kExitOk;
+    };
+  });
+}
+
+}  // namespace trireme::tools
