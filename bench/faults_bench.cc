@@ -68,10 +68,10 @@ std::vector<std::string> training(const FaultsBenchOptions& options, const std::
   return words;
 }
 
-// An elastic training that runs beside this program.
-class Disturbed {
+// A training that runs beside this program, and says nothing.
+class Training {
  public:
-  Disturbed(const std::vector<std::string>& words, std::string run) : run_(std::move(run)) {
+  Training(const std::vector<std::string>& words, std::string run) : run_(std::move(run)) {
     std::vector<char*> arguments;
     for (const std::string& word : words) {
       arguments.push_back(const_cast<char*>(word.c_str()));
@@ -86,9 +86,9 @@ class Disturbed {
       _exit(127);
     }
   }
-  Disturbed(const Disturbed&) = delete;
-  Disturbed& operator=(const Disturbed&) = delete;
-  ~Disturbed() {
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+  ~Training() {
     if (pid_ > 0 && !code_) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
@@ -155,7 +155,7 @@ struct Fault {
 };
 
 // Does something to the training; what.
-std::string inflict(Disturbed& job, const FaultsBenchOptions& options, RandomStream& random) {
+std::string inflict(Training& job, const FaultsBenchOptions& options, RandomStream& random) {
   const std::vector<pid_t> ranks = job.ranks();
   if (ranks.empty()) {
     return "";
@@ -192,7 +192,7 @@ std::string inflict(Disturbed& job, const FaultsBenchOptions& options, RandomStr
 
 // Waits until `condition` holds; false where the job ends, or takes too long.
 template <class Condition>
-bool wait_until(Disturbed& job, const Condition& condition) {
+bool wait_until(Training& job, const Condition& condition) {
   const auto begin = Clock::now();
   while (!condition()) {
     if (!job.runs() || Clock::now() - begin > kLongestWait) {
@@ -203,7 +203,7 @@ bool wait_until(Disturbed& job, const Condition& condition) {
   return true;
 }
 
-std::optional<Fault> next_fault(Disturbed& job,
+std::optional<Fault> next_fault(Training& job,
                                 const FaultsBenchOptions& options,
                                 RandomStream& random) {
   const auto target =
@@ -234,7 +234,7 @@ std::optional<Fault> next_fault(Disturbed& job,
 int run_faults_bench(const FaultsBenchOptions& options) {
   const ScratchFolder folder;
   std::vector<std::string> calm = training(options, folder.file("calm"));
-  calm.insert(calm.end(), {"-n", "1"});
+  calm.insert(calm.end(), {"-n", std::to_string(options.ranks)});
   std::vector<std::string> words = training(options, folder.file("faults"));
   words.insert(words.end(),
                {"--elastic",
@@ -246,7 +246,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
   std::vector<Fault> faults;
   int code = 0;
   {
-    Disturbed job(words, folder.file("faults"));
+    Training job(words, folder.file("faults"));
     RandomStream random(options.seed);
     wait_until(job, [&] { return job.step() > 0; });
     while (static_cast<int>(faults.size()) < options.faults) {
@@ -259,7 +259,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
     code = job.wait();
   }
   // Alone: both would wait for the same processors.
-  const int calm_code = run_command(calm);
+  const int calm_code = Training(calm, folder.file("calm")).wait();
   TRIREME_CHECK(calm_code == 0, "the training without faults ended with ", calm_code);
   const std::string weights = text_of(folder.file("calm") + "/model.safetensors");
   const bool same = code == 0 && weights == text_of(folder.file("faults") + "/model.safetensors");

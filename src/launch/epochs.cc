@@ -93,9 +93,12 @@ bool Epochs::outlives(const JobEvent& failure) {
     --restarts_left_;
     started_again_.insert(place);
     say_(concat("{}: starting it again ({} left)", {what, counted(restarts_left_, "restart")}));
-  } else if (killed && left >= options_.least && left > 0) {
+  } else if (killed && left >= (ends_ ? 1 : options_.least) && left > 0) {
     say_(concat("{}: going on with {}", {what, counted(left, "rank")}));
   } else {
+    say_(killed ? concat("{} left, where --elastic wants {}: the job ends",
+                         {counted(left, "rank"), options_.least})
+                : "no restart is left for a rank that ends by itself: the job ends");
     return false;
   }
   losses_ += follows ? 0 : 1;
@@ -142,6 +145,9 @@ std::string Epochs::turn() {
       return "the ranks lose each other again and again, although none of them has ended: look at "
              "their logs, and whether a wait of theirs takes longer than --timeout";
     }
+    if (const std::string why = why_too_few(); !why.empty()) {
+      return why;
+    }
     try {
       begin();
     } catch (const ConfigError& error) {
@@ -171,6 +177,24 @@ std::vector<std::size_t> Epochs::members_of_next() const {
     places.resize(static_cast<std::size_t>(*wanted_));
   }
   return places;
+}
+
+void Epochs::end_in_good_order() {
+  ends_ = true;
+  restarts_left_ = 0;
+  started_again_.clear();
+  wanted_.reset();
+}
+
+// Where the others have come to their ends, one that is started again would be alone.
+std::string Epochs::why_too_few() const {
+  const int next = static_cast<int>(members_of_next().size());
+  const bool complete = started_again_.empty() && someone_has_finished();
+  if (next == 0 || next >= options_.least || ends_ || complete) {
+    return {};
+  }
+  return concat("{} left, where --elastic wants {}: the others have ended",
+                {counted(next, "rank"), options_.least});
 }
 
 void Epochs::begin() {
@@ -203,7 +227,10 @@ std::string Epochs::scale(int ranks) {
   }
   wanted_ = ranks;
   end_epoch();
-  return concat("going from {} to {} after the step at hand", {before, counted(ranks, "rank")});
+  const std::string text =
+      concat("going from {} to {} after the step at hand", {before, counted(ranks, "rank")});
+  say_(concat("trireme scale: ", text));
+  return text;
 }
 
 void Epochs::end(const RankProcess& rank, const std::string& why) {

@@ -31,6 +31,8 @@ class Epochs {
   // Has so many ranks from the next epoch on, which begins after the step at hand. What will
   // happen, or "no: " and why not.
   std::string scale(int ranks);
+  // The job was asked to end: ranks that meet anew do so to end together, and none is started.
+  void end_in_good_order();
   // Ranks are still to be started.
   bool is_forming() const { return forming_; }
 
@@ -46,6 +48,7 @@ class Epochs {
   void end(const RankProcess& rank, const std::string& why);
   int running() const;
   bool someone_has_finished() const;
+  std::string why_too_few() const;
 
   const ElasticOptions options_;
   LocalRanks& ranks_;
@@ -56,6 +59,7 @@ class Epochs {
   std::optional<int> wanted_;            // ranks, from the next epoch on
   std::set<std::size_t> started_again_;  // places whose process is started anew
   std::set<pid_t> ended_;                // by us
+  bool ends_ = false;                    // it was asked to
   bool forming_ = false;                 // this epoch has ended, or is to end
   std::optional<Deadline> patience_;     // with those that have not noticed a loss
   Time last_turn_ = std::chrono::steady_clock::now();

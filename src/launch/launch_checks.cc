@@ -86,6 +86,13 @@ void check_elastic(const LaunchOptions& options) {
       "--elastic: jobs over several machines cannot lose ranks as yet, found --nnodes {}: "
       "leave out --elastic, and resume the run after a failure",
       {options.nodes});
+  const std::int64_t sum_group =
+      options.sum_group ? *options.sum_group : env_integer(kEnvSumGroup, 1, 1 << 20).value_or(1);
+  TRIREME_CHECK(
+      sum_group == 1 || elastic.least == elastic.most,
+      "--elastic: sums of groups of {} ranks (--sum-group) depend on the number of ranks, "
+      "which a loss changes: leave it out, or keep the number (--restart N alone)",
+      {sum_group});
   const std::string backend =
       options.backend.empty() ? env_string(kEnvBackend).value_or("auto") : options.backend;
   TRIREME_CHECK(backend == "auto" || backend == "shm",

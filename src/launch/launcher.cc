@@ -212,8 +212,11 @@ class Job {
   }
 
   void take_failures(const std::vector<JobEvent>& failures) {
-    // Whoever is told to end does not begin anew.
-    if (epochs_ && !ending_ && epochs_->outlives(failures)) {
+    const bool only_stopped =
+        std::all_of(own_events_.begin(), own_events_.end(), [](const JobEvent& event) {
+          return event.kind == JobEvent::Kind::kStopped;
+        });
+    if (epochs_ && only_stopped && epochs_->outlives(failures)) {
       if (const std::string why = epochs_->turn(); !why.empty()) {
         JobEvent event = trouble(why);
         event.kind = JobEvent::Kind::kGaveUp;
@@ -269,7 +272,11 @@ class Job {
 
   // Something that ends the job has happened on this machine.
   void take_note(const JobEvent& event) {
-    ranks_.close_memberships();
+    if (event.kind != JobEvent::Kind::kStopped) {
+      ranks_.close_memberships();
+    } else if (epochs_) {
+      epochs_->end_in_good_order();  // where ranks are just meeting anew, they do that first
+    }
     if (fleet_) {
       fleet_->tell(event);
     } else {

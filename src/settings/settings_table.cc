@@ -296,12 +296,12 @@ std::vector<Setting> optimizer_settings() {
                 ").",
             {.least = 0, .automatic = 0, .automatic_by_word = true},
             {"optimizer.params.lr"}),
-      field(
-          "momentum",
-          &S::momentum,
-          "Momentum of " + enumerated(rules_with("momentum")) + "; -1: 0.9 for sgd, 0 for others.",
-          {.least = 0, .most = 1, .automatic = -1},
-          {"optimizer.params.momentum"}),
+      field("momentum",
+            &S::momentum,
+            "Momentum of " + enumerated(rules_with("momentum")) +
+                "; -1: " + other_values("momentum", 0) + ", 0 for others.",
+            {.least = 0, .most = 1, .automatic = -1},
+            {"optimizer.params.momentum"}),
       field("nesterov",
             &S::nesterov,
             "Nesterov momentum for " + enumerated(rules_with("nesterov")) + ".",

@@ -165,7 +165,7 @@ bool Training::begin_with_memory() {
   runner_.engine().restore([&](const StateView& into) { vault_->load(into); },
                            kept.notes.at(kEngineNote));
   go_on(TrainProgress::parse(kept.notes.at(kProgressNote), "the memory that the launcher keeps"));
-  begin_after("memory", kept.ranks);
+  begin_after("the state in memory", kept.ranks);
   return true;
 }
 

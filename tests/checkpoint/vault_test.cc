@@ -1,5 +1,6 @@
 // What a rank keeps in memory that outlives it.
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -15,7 +16,7 @@ namespace {
 
 using detail::VaultSegment;
 
-constexpr std::int64_t kElements = 100'003;
+constexpr std::int64_t kElements = 5'000'011;  // enough for threads to help
 
 // The value of an element in a version.
 float value(std::int64_t step, std::int64_t element) {
@@ -48,9 +49,12 @@ void expect_version(const VaultSegment& segment, std::int64_t step, int place) {
   EXPECT_EQ(view.tensors[0].name, "linear.weight");
   EXPECT_EQ(view.slices[0].range.begin, kElements);
   const auto* weights = reinterpret_cast<const float*>(view.slices[0].data);
-  for (std::int64_t i = 0; i < kElements; ++i) {
-    ASSERT_EQ(weights[i], value(step, i)) << "element " << i << " of step " << step;
+  std::int64_t good = 0;
+  while (good < kElements && weights[good] == value(step, good)) {
+    ++good;
   }
+  EXPECT_EQ(good, kElements) << "in step " << step << ": "
+                             << weights[std::min(good, kElements - 1)];
   for (int i = 0; i < 13; ++i) {
     ASSERT_EQ(std::to_integer<int>(view.slices[1].data[i]), static_cast<std::uint8_t>(step));
   }

@@ -95,7 +95,7 @@ TEST_F(TrainElastic, OutlivesTheLossOfAllRanks) {
   }
   const Finished done = program.wait();
   EXPECT_EQ(done.code, 0) << done.out << done.err;
-  expect_parts(done.out, {"resuming after step", "with memory"});
+  expect_parts(done.out, {"resuming after step", "with the state in memory"});
   expect_same_result("calm", "lossy");
 }
 
@@ -199,6 +199,42 @@ TEST_F(TrainElastic, DoesNotScaleWhatKeepsNothing) {
   EXPECT_EQ(program.wait().code, 128 + SIGTERM);
 }
 
+// Also where the ranks that are left are just meeting anew.
+TEST_F(TrainElastic, EndsInGoodOrderInTheMiddleOfALoss) {
+  signal(SIGINT, SIG_DFL);
+  for (const int milliseconds : {0, 50, 150, 300}) {
+    const std::string run = "run" + std::to_string(milliseconds);
+    Program program(command(run, mlp() + "--steps 1000000 --save-every 100000 -n 3 --elastic 1:3"));
+    ASSERT_TRUE(program.wait_for_output("step 10/"));
+    kill(program.children()[0], SIGKILL);
+    run_program({"sleep", std::to_string(milliseconds / 1000.0)});
+    kill(program.pid(), SIGINT);
+    const Finished finished = program.wait();
+    EXPECT_EQ(finished.code, 128 + SIGINT) << milliseconds << finished.out << finished.err;
+    EXPECT_EQ(summary(run).at("status"), "interrupted") << milliseconds << finished.err;
+    EXPECT_EQ(read_file(path(run) + "/checkpoints/latest").empty(), false) << milliseconds;
+  }
+}
+
+// Programs that know nothing of this have ended, all but one: it would be alone.
+TEST_F(TrainElastic, DoesNotGoOnBelowTheLeastNumberOfRanks) {
+  Program program({testing::trireme_binary(),
+                   "run",
+                   "--elastic",
+                   "2:3",
+                   "--restart",
+                   "2",
+                   "--",
+                   "sh",
+                   "-c",
+                   "echo here; sleep 1"});
+  ASSERT_TRUE(program.wait_for_output("here", 3));
+  kill(program.children()[0], SIGKILL);
+  const Finished finished = program.wait();
+  EXPECT_EQ(finished.code, 3) << finished.out << finished.err;
+  expect_parts(finished.err, {"1 rank left", "2"});
+}
+
 TEST_F(TrainElastic, RefusesWhatCannotBe) {
   const auto refused = [&](const std::string& settings, const Words& parts) {
     const Finished finished = train("refused", mlp() + settings);
@@ -212,6 +248,7 @@ TEST_F(TrainElastic, RefusesWhatCannotBe) {
   refused("--elastic 1:2 --backend ucx", {"--elastic", "ucx"});
   refused("--restart -1", {"--restart", "-1"});
   refused("--stall 5", {"--stall", "--elastic"});
+  refused("--elastic 1:2 --sum-group 2", {"--elastic", "--sum-group"});
   refused("--heartbeat 5", {"--heartbeat", "--elastic"});
 }
 

@@ -70,7 +70,15 @@ std::string format_of(const ExportOptions& options) {
   if (options.format != "auto") {
     return options.format;
   }
-  return fs::path(options.out).extension() == ".pt" ? "torch" : "safetensors";
+  const std::string ending = fs::path(options.out).extension().string();
+  for (const char* other : {".bin", ".ckpt", ".gguf", ".h5", ".npz", ".onnx", ".pb", ".pkl"}) {
+    TRIREME_CHECK(
+        ending != other,
+        "expected a file of safetensors (.safetensors) or of torch (.pt, .pth), found \"{}\": "
+        "trireme does not write {} files",
+        {options.out, other});
+  }
+  return ending == ".pt" || ending == ".pth" ? "torch" : "safetensors";
 }
 
 void refuse_to_replace(const ExportOptions& options) {

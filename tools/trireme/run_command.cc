@@ -55,8 +55,10 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       "Exit codes: 0 all ranks succeeded, 2 wrong usage, 3 a rank failed, 4 the ranks did not "
       "find\n"
       "each other in time, 128 + N ended by signal N.");
-  add_count(
-      *run, "-n,--ranks", options->ranks, "Number of ranks to start on this machine (required)");
+  add_count(*run,
+            "-n,--ranks",
+            options->ranks,
+            "Number of ranks to start on this machine (required, unless --elastic says it)");
   add_count(*run,
             "--threads",
             options->threads,

@@ -36,7 +36,11 @@ std::string train_help() {
          "  --elastic MIN:MAX   outlive lost ranks, as long as MIN are left; --restart N starts "
          "lost "
          "ones\n"
-         "                      again, N times in all; --heartbeat and --stall: docs/elastic.md\n"
+         "                      again, N times in all; --heartbeat S: a rank that a signal has "
+         "stopped\n"
+         "                      for S seconds is lost; --stall S: so is one that has not noticed "
+         "a loss\n"
+         "                      for so long (docs/elastic.md)\n"
          "\n"
          "SETTINGS, as flags or as members of a JSON object:\n" +
          settings_help() +

@@ -11,6 +11,7 @@
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include "shared_check.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
@@ -94,6 +95,17 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TOP_PAD, 64 << 20);
 }
+
+// LibTorch says of every rank, with a trace of its calls, that it has no fast kernel for a product;
+// what that means is said once, in our own words (half_speed.h).
+class SlowProductsAreKnown final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("switching to BLAS gemm") == std::string::npos) {
+      c10::WarningHandler::process(warning);
+    }
+  }
+};
 
 // What an attempt has recorded that nothing goes on from.
 void forget_recorded(const std::string& folder) {
@@ -397,6 +409,8 @@ int train_as_rank(const std::string& step) {
   // Rank 0 writes to the terminal from a process group of its own: not a reason to stop it.
   std::signal(SIGTTOU, SIG_IGN);
   keep_freed_memory();
+  SlowProductsAreKnown handler;
+  const c10::WarningUtils::WarningHandlerGuard guard(&handler);
   return run_elastic([&](const std::shared_ptr<World>& world) { return train_in(world, step); });
 }
 
