@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -73,6 +74,7 @@ class Training {
  public:
   Training(const std::vector<std::string>& words, std::string run) : run_(std::move(run)) {
     std::vector<char*> arguments;
+    arguments.reserve(words.size() + 1);
     for (const std::string& word : words) {
       arguments.push_back(const_cast<char*>(word.c_str()));
     }
@@ -127,7 +129,7 @@ class Training {
     std::string text((std::istreambuf_iterator<char>(file)), {});
     const std::size_t end = text.rfind('\n');
     const std::size_t begin = end == std::string::npos ? end : text.rfind("{\"step\":", end);
-    return begin == std::string::npos ? 0 : std::atoll(text.c_str() + begin + 8);
+    return begin == std::string::npos ? 0 : std::strtoll(text.c_str() + begin + 8, nullptr, 10);
   }
   // How often it has resumed, and after which step the last time.
   std::pair<int, std::int64_t> resumed() const {
@@ -137,7 +139,7 @@ class Training {
     std::int64_t step = 0;
     for (std::size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) {
       ++count;
-      step = std::atoll(text.c_str() + at + words.size());
+      step = std::strtoll(text.c_str() + at + words.size(), nullptr, 10);
     }
     return {count, step};
   }

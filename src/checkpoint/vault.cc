@@ -97,6 +97,7 @@ void Vault::choose() {
 void Vault::load(const StateView& into) const {
   TRIREME_CHECK(newest_, "Vault::load: there is nothing to go on from");
   std::vector<StateView> views;
+  views.reserve(earlier_.size());
   for (const auto& segment : earlier_) {
     views.push_back(segment->state(segment->versions().at(newest_->step)));
   }

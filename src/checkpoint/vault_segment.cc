@@ -213,6 +213,7 @@ bool VaultSegment::save(std::int64_t step, const StateView& state, const Notes& 
   h.places[place].notes_bytes = text.size();
   const std::ptrdiff_t offset = at - place_at(0);
   std::vector<Copy> copies;
+  copies.reserve(state.slices.size());
   for (std::size_t i = 0; i < state.slices.size(); ++i) {
     copies.push_back(
         {index_.slices[i].data + offset, state.slices[i].data, bytes_of(state, state.slices[i])});

@@ -82,21 +82,20 @@ void JobSocket::turn() {
 }  // namespace detail
 
 std::string ask_job(int launcher, const std::string& request) {
-  using namespace detail;
   const FileDescriptor job(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const Address address = address_of(launcher);
+  const detail::Address address = detail::address_of(launcher);
   const auto* name = reinterpret_cast<const sockaddr*>(&address.name);
-  TRIREME_CHECK(
-      job.valid() && connect(job.get(), name, address.length) == 0 && is_of_this_user(job.get()),
-      "expected the process number of a launcher of yours that takes requests (an "
-      "elastic trireme train or trireme run says it when it starts), found {}: {}",
-      {launcher, errno_text(errno)});
-  limit_waits(job.get(), {kSecondsForAnAnswer, 0});
+  TRIREME_CHECK(job.valid() && connect(job.get(), name, address.length) == 0 &&
+                    detail::is_of_this_user(job.get()),
+                "expected the process number of a launcher of yours that takes requests (an "
+                "elastic trireme train or trireme run says it when it starts), found {}: {}",
+                {launcher, detail::errno_text(errno)});
+  detail::limit_waits(job.get(), {detail::kSecondsForAnAnswer, 0});
   send(job.get(), request.data(), request.size(), MSG_NOSIGNAL);
-  const std::string answer = received(job.get());
+  const std::string answer = detail::received(job.get());
   TRIREME_CHECK(!answer.empty(),
                 "launcher {} has not answered in {} s: it has just ended, or is stopped",
-                {launcher, kSecondsForAnAnswer});
+                {launcher, detail::kSecondsForAnAnswer});
   return answer;
 }
 

@@ -168,6 +168,7 @@ void LocalRanks::answer(RankProcess& rank, Packet packet) {
 
 void LocalRanks::hand_out_memory(RankProcess& rank) const {
   std::vector<int> all;
+  all.reserve(kept_memory_.size());
   for (const KeptMemory& kept : kept_memory_) {
     all.push_back(kept.memory.get());
   }

@@ -32,6 +32,7 @@ NOT_RUN = {
     "srun --distribution=block ./app": "no Slurm here; srun's variables have tests of their own",
     "mpirun -H node-a:4,node-b:4": "two hosts; mpirun on one has a test of its own",
     "torchrun --nnodes 2": "two hosts; torchrun on one has a test of its own",
+    "trireme bench faults -n 6": "a minute on 16 processors; the test of the installation runs a small one",
     "trireme scale 4711 2": "of a job that runs; the tests of elastic jobs do it",
     "podman ": "no container engine here",
 }
