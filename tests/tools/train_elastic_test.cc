@@ -99,6 +99,28 @@ TEST_F(TrainElastic, OutlivesTheLossOfAllRanks) {
   expect_same_result("calm", "lossy");
 }
 
+// The checkpoint that a run was resumed from may be gone by the time of a loss.
+TEST_F(TrainElastic, GoesOnWhereTheCheckpointOfItsBeginningIsGone) {
+  const std::string settings = mlp() + kSteps + "--save-every 5 --keep-last 1 --eval-every 1000 ";
+  train_well("lossy", settings + "--steps 10");
+  const std::string mark = testing::unique_mark();
+  Program program({testing::trireme_binary(),
+                   "train",
+                   "--resume",
+                   path("lossy"),
+                   "--steps",
+                   "60",
+                   "--allow-changes",
+                   "--elastic",
+                   "1:2"},
+                  {mark});
+  ASSERT_TRUE(program.wait_for_output("step 40/"));
+  kill(program.children()[0], SIGKILL);
+  const Finished done = program.wait();
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+  expect_parts(done.out, {"resuming after step 10", "with the state in memory"});
+}
+
 // It can neither go on nor notice anything: without it the others would wait for ever.
 TEST_F(TrainElastic, GoesOnWithoutARankThatIsStopped) {
   train_well("calm", mlp() + kSteps);

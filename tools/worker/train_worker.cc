@@ -136,7 +136,8 @@ class Job {
     if (launcher_keeps_memory() && settings_.folds == 0) {
       vault_ = std::make_shared<Vault>(world_);
     }
-    if (is_after_a_loss() && !step_) {
+    // The one that was named is where nothing has been kept since; later it may be gone.
+    if (is_after_a_loss() && (!step_ || (vault_ && vault_->newest()))) {
       step_ = step_after_a_loss();
     }
     if (at::get_num_threads() != settings_.threads) {  // a launcher that was not told
