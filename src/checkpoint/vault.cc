@@ -2,21 +2,37 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <utility>
 
+#include "checkpoint/vault_mirror.h"
+#include "checkpoint/vault_parts.h"
 #include "checkpoint/vault_segment.h"
 #include "trireme/comm/kept_memory.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/comm/tell.h"
+#include "trireme/core/counted.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
 namespace {
 
 using detail::concat;
+using detail::VaultLayout;
+using detail::VaultPart;
 using detail::VaultSegment;
 
-using Segments = std::vector<std::shared_ptr<VaultSegment>>;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
+
+// A version of one rank, as it is told to others.
+struct HeldVersion {
+  std::int64_t step;
+  std::int64_t epoch;
+  std::int32_t rank;
+  std::int32_t ranks;
+};
 
 // Which vault of its world is made now: those after a loss are made in the same order.
 std::int64_t number_of_next(std::int64_t epoch) {
@@ -26,167 +42,182 @@ std::int64_t number_of_next(std::int64_t epoch) {
   return count;
 }
 
-// The ranks' segments of an epoch that hold `step`, by rank; empty where one is missing.
-Segments holders(const Segments& all, std::int64_t epoch, std::int64_t step) {
-  Segments found;
-  for (const auto& segment : all) {
-    const detail::VaultOwner& owner = segment->owner();
-    if (owner.epoch == epoch && segment->versions().contains(step)) {
-      found.resize(static_cast<std::size_t>(owner.ranks));
-      found.at(static_cast<std::size_t>(owner.rank)) = segment;
+// The versions that some rank's machine holds, newest first: of each, who holds which rank's part.
+using Holders = std::vector<std::vector<int>>;
+using HeldVersions = std::map<std::pair<std::int64_t, std::int64_t>, Holders, std::greater<>>;
+
+HeldVersions held_by(const std::vector<std::string>& told) {
+  HeldVersions found;
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    for (std::size_t at = 0; at < told[rank].size(); at += sizeof(HeldVersion)) {
+      HeldVersion held{};
+      std::memcpy(&held, told[rank].data() + at, sizeof(held));
+      Holders& holders = found[{held.step, held.epoch}];
+      holders.resize(static_cast<std::size_t>(held.ranks));
+      auto& of_rank = holders[static_cast<std::size_t>(held.rank)];
+      if (of_rank.empty() || of_rank.back() != static_cast<int>(rank)) {
+        of_rank.push_back(static_cast<int>(rank));
+      }
     }
   }
-  const bool whole = std::all_of(found.begin(), found.end(), [](const auto& each) { return each; });
-  return whole ? found : Segments();
+  return found;
 }
 
-struct Copy {
-  std::byte* to;
-  const std::byte* from;
-  std::size_t bytes;
-};
+std::string what_is_missing(std::int64_t step, const Holders& holders) {
+  std::vector<int> missing;
+  for (std::size_t rank = 0; rank < holders.size(); ++rank) {
+    if (holders[rank].empty()) {
+      missing.push_back(static_cast<int>(rank));
+    }
+  }
+  return concat(
+      "of the state of step {}, which {} had kept in memory, the part of {} {} is on no "
+      "machine that is left",
+      {step,
+       detail::counted(static_cast<std::int64_t>(holders.size()), "rank"),
+       missing.size() == 1 ? "rank" : "ranks",
+       detail::listed(missing, [](int rank) { return std::to_string(rank); })});
+}
 
 }  // namespace
 
 Vault::Vault(std::shared_ptr<World> world)
     : world_(std::move(world)), use_(number_of_next(world_->epoch())) {
+  if (world_->machines() > 1) {
+    // Launchers may have been told different things: rank 0's applies.
+    std::vector<std::int64_t> every = {env_integer(kEnvRedundancy, 0, kMostSteps).value_or(1)};
+    world_->broadcast(every, 0).wait();
+    every_ = every[0];
+  }
   choose();
 }
 
 Vault::~Vault() = default;
 
 void Vault::choose() {
-  Segments all;
+  std::vector<std::shared_ptr<VaultSegment>> here;
+  std::string mine;
   for (const FileDescriptor& memory : kept_memory()) {
     auto segment = VaultSegment::open(memory);
-    if (segment && segment->owner().use == use_) {
-      all.push_back(std::move(segment));
+    if (!segment || segment->owner().use != use_) {
+      continue;
     }
-  }
-  std::int64_t epoch = -1;
-  std::int64_t step = -1;
-  for (const auto& segment : all) {
-    for (const auto& [candidate, place] : segment->versions()) {
-      const std::int64_t of = segment->owner().epoch;
-      if (std::pair(candidate, of) > std::pair(step, epoch) &&
-          !holders(all, of, candidate).empty()) {
-        step = candidate;
-        epoch = of;
-      }
+    for (const auto& [step, place] : segment->versions()) {
+      const detail::VaultOwner& owner = segment->owner();
+      const HeldVersion held{step, owner.epoch, owner.rank, owner.ranks};
+      mine.append(reinterpret_cast<const char*>(&held), sizeof(held));
     }
+    here.push_back(std::move(segment));
   }
-  // Rank 0's choice: another may have looked while memory of this epoch was added.
-  std::vector<std::int64_t> chosen = {epoch, step};
-  world_->broadcast(chosen, 0).wait();
-  if (chosen[1] < 0) {
+  const HeldVersions all = held_by(all_texts(*world_, mine));
+  const auto whole = std::find_if(all.begin(), all.end(), [](const auto& version) {
+    return std::none_of(version.second.begin(), version.second.end(), [](const auto& holders) {
+      return holders.empty();
+    });
+  });
+  if (whole == all.end()) {
+    lost_ = all.empty() ? "" : what_is_missing(all.begin()->first.first, all.begin()->second);
     return;
   }
-  earlier_ = holders(all, chosen[0], chosen[1]);
-  on_all_ranks(*world_, [&] {
-    TRIREME_CHECK(!earlier_.empty(),
-                  "expected the state of step {} in the memory that the launcher keeps, found it "
-                  "on other ranks only",
-                  {chosen[1]});
-  });
-  const VaultSegment& first = *earlier_.front();
-  newest_ = {.step = chosen[1],
-             .ranks = first.owner().ranks,
-             .notes = first.notes(first.versions().at(chosen[1]))};
+  const auto& [step, epoch] = whole->first;
+  for (const std::vector<int>& holders : whole->second) {
+    parts_.push_back({.holders = holders});
+  }
+  for (const auto& segment : here) {
+    const auto versions = segment->versions();
+    const auto found = versions.find(step);
+    if (segment->owner().epoch == epoch && found != versions.end()) {
+      VaultPart& part = parts_[static_cast<std::size_t>(segment->owner().rank)];
+      part.here = segment;
+      part.place = found->second;
+    }
+  }
+  const VaultPart& first = parts_.front();
+  std::string text;
+  if (first.is_everywhere(*world_) || first.teller(0) == world_->rank()) {
+    const auto notes = first.here->notes_text(first.place);
+    text.assign(reinterpret_cast<const char*>(notes.data()), notes.size());
+  }
+  if (!first.is_everywhere(*world_)) {
+    text = all_texts(*world_, text)[static_cast<std::size_t>(first.teller(0))];
+  }
+  newest_ = {.step = step,
+             .ranks = static_cast<int>(parts_.size()),
+             .notes = detail::parse_vault_notes(text)};
 }
 
 void Vault::load(const StateView& into) const {
   TRIREME_CHECK(newest_, "Vault::load: there is nothing to go on from");
-  std::vector<StateView> views;
-  views.reserve(earlier_.size());
-  for (const auto& segment : earlier_) {
-    views.push_back(segment->state(segment->versions().at(newest_->step)));
-  }
-  const std::vector<StateTensor>& tensors = views.front().tensors;  // the same on all ranks
-  std::map<std::string, std::size_t> index;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    index[tensors[t].title()] = t;
-  }
-  std::vector<std::vector<const StateSlice*>> held(tensors.size());
-  for (const StateView& view : views) {
-    for (const StateSlice& slice : view.slices) {
-      held[slice.tensor].push_back(&slice);
-    }
-  }
-  std::vector<Copy> copies;
-  for (const StateSlice& slice : into.slices) {
-    const StateTensor& tensor = into.tensors[slice.tensor];
-    const bool random = tensor.kind == kRandomKind;
-    if (random && newest_->ranks != world_->size()) {
-      continue;
-    }
-    const auto found = index.find(tensor.title());
-    TRIREME_CHECK(found != index.end() && tensors[found->second] == tensor,
-                  "expected {} as it was before the loss, found another shape or nothing",
-                  {tensor.title()});
-    const std::size_t bytes = dtype_bytes(tensor.dtype);
-    std::int64_t missing = slice.range.size();
-    for (const StateSlice* part : held[found->second]) {
-      const Range common = intersection(part->range, slice.range);
-      if (common.empty()) {
-        continue;
-      }
-      copies.push_back(
-          {slice.data + static_cast<std::size_t>(common.begin - slice.range.begin) * bytes,
-           part->data + static_cast<std::size_t>(common.begin - part->range.begin) * bytes,
-           static_cast<std::size_t>(common.size()) * bytes});
-      missing -= common.size();
-    }
-    TRIREME_CHECK(missing == 0,
-                  "expected all of {} in the ranks' memory, found {} elements missing",
-                  {tensor.title(), missing});
-  }
-  for (const Copy& copy : copies) {
-    std::memcpy(copy.to, copy.from, copy.bytes);
-  }
+  detail::load_parts(*world_, parts_, into, /*with_generators=*/newest_->ranks == world_->size());
 }
 
 void Vault::make_room(const StateView& state, const Notes& notes) {
-  // Each rank would find its own part of what all of them need.
-  std::vector<std::int64_t> bytes = {
-      static_cast<std::int64_t>(VaultSegment::bytes_for(state, notes))};
-  world_->all_reduce(bytes).wait();
+  const VaultLayout layout = VaultLayout::of(state, notes, every_ > 1 ? 3 : 2);
+  std::vector<VaultLayout> theirs;
+  if (every_ > 0) {
+    if (!mirror_) {
+      mirror_ = std::make_unique<detail::VaultMirror>(*world_);
+    }
+    theirs = mirror_->exchange(layout);
+  }
+  // Each rank would find its own part of what all of its machine need.
+  std::vector<std::int64_t> bytes = {static_cast<std::int64_t>(layout.bytes())};
+  for (const VaultLayout& each : theirs) {
+    bytes[0] += static_cast<std::int64_t>(each.bytes());
+  }
+  world_->machine().all_reduce(bytes).wait();
   on_all_ranks(*world_, [&] {
     try {
       device::check_available(static_cast<std::size_t>(bytes[0]));
-      own_ =
-          VaultSegment::make({world_->epoch(), use_, world_->rank(), world_->size()}, state, notes);
+      own_ = VaultSegment::make({world_->epoch(), use_, world_->rank(), world_->size()}, layout);
+      keep_memory(world_->epoch(), use_, own_->memory());
+      if (mirror_) {
+        mirror_->make_room(world_->epoch(), use_, theirs);
+      }
     } catch (const MemoryError& error) {
       throw MemoryError(concat(
-          "{}; an elastic job keeps two copies of its state in memory, and four for a moment after "
-          "a loss (docs/elastic.md): train a smaller model, use a larger machine, or leave out "
+          "{}; an elastic job keeps {} copies of its state in memory, and twice as many for a "
+          "moment after a loss (docs/elastic.md): train a smaller model, use {}, or leave out "
           "--elastic and --restart and save checkpoints instead",
-          {error.what()}));
+          {error.what(),
+           every_ == 0   ? "two"
+           : every_ == 1 ? "four"
+                         : "five",
+           every_ == 0 ? "a larger machine" : "larger machines, or --redundancy 0"}));
     }
-    keep_memory(world_->epoch(), use_, own_->memory());
   });
 }
 
 void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) {
+  if (mirror_) {
+    mirror_->wait();
+  }
   // New memory, which may not be there, is for the first save or notes that have grown.
-  std::vector<std::int32_t> news = {own_ && own_->save(step, state, notes) ? 0 : 1,
+  std::vector<std::int32_t> news = {own_ && own_->has_room_for(state, notes) ? 0 : 1,
                                     epoch_is_over() ? 1 : 0};
   world_->all_reduce(news, ReduceOp::kMax).wait();
+  // All ranks have ended the save before, and what is kept of it elsewhere has come: from here on
+  // it can be gone on from, and none older is needed.
+  if (saves_ == 1 && world_->epoch() > 0) {
+    forget_memory_before(world_->epoch(), use_);  // every rank, as it may have another launcher
+  }
+  parts_.clear();
+  newest_.reset();
   if (news[0] != 0) {
     make_room(state, notes);
-    TRIREME_ASSERT(own_->save(step, state, notes), "a vault has no room for what it was made for");
-    world_->barrier().wait();
   }
-  if (!std::exchange(has_saved_, true)) {
-    earlier_.clear();  // nobody will need it again
-    newest_.reset();
-    if (world_->rank() == 0 && world_->epoch() > 0) {
-      forget_memory_before(world_->epoch(), use_);
-    }
-  }
+  TRIREME_ASSERT(own_->save(step, state, notes, mirrored_),
+                 "a vault has no room for what it was made for");
+  const bool copies = every_ > 0 && saves_ % every_ == 0;
+  ++saves_;
   if (news[1] != 0) {
     throw CommError(CommError::Reason::kPeerLeft,
                     -1,
                     concat("ranks come or leave after step {}: this world ends", {step}));
+  }
+  if (copies) {
+    mirror_->start(own_, step);
+    mirrored_ = step;
   }
 }
 

@@ -39,23 +39,6 @@ std::string index_text(const StateView& state) {
   return Json{{"tensors", tensors}, {"slices", slices}}.dump();
 }
 
-StateView parse_index(const std::string& text, std::byte* data) {
-  const Json json = Json::parse(text);
-  StateView view;
-  for (const Json& each : json.at("tensors")) {
-    view.tensors.push_back({each.at(0),
-                            each.at(1),
-                            static_cast<Dtype>(each.at(2).get<int>()),
-                            each.at(3).get<std::vector<std::int64_t>>(),
-                            each.at(4).get<std::vector<std::int64_t>>()});
-  }
-  for (const Json& each : json.at("slices")) {
-    view.slices.push_back({each.at(0), {each.at(1), each.at(2)}, data});
-    data += device::round_up(bytes_of(view, view.slices.back()), kAlignment);
-  }
-  return view;
-}
-
 struct Copy {
   std::byte* to;
   const std::byte* from;
@@ -93,23 +76,55 @@ void copy_together(const std::vector<Copy>& copies) {
   work();
 }
 
-std::size_t room_for(const Notes& notes, const std::string& index) {
-  return device::round_up(std::max(kLeastNotes, 2 * Json(notes).dump().size() + index.size()),
-                          kPage);
-}
-
-std::size_t state_bytes(const StateView& state) {
-  std::size_t bytes = 0;
-  for (const StateSlice& slice : state.slices) {
-    bytes += device::round_up(bytes_of(state, slice), kAlignment);
-  }
-  return bytes;
+std::size_t segment_bytes(std::size_t index, std::size_t notes, std::size_t state, int places) {
+  return kPage + device::round_up(index, kPage) +
+         static_cast<std::size_t>(places) * (notes + device::round_up(state, kPage));
 }
 
 }  // namespace
 
-std::size_t VaultSegment::size_of(std::size_t index, std::size_t notes, std::size_t state) {
-  return kPage + device::round_up(index, kPage) + 2 * (notes + device::round_up(state, kPage));
+VaultLayout VaultLayout::of(const StateView& state, const Notes& notes, int places) {
+  VaultLayout layout{.index = index_text(state), .places = places};
+  layout.notes = device::round_up(
+      std::max(kLeastNotes, 2 * Json(notes).dump().size() + layout.index.size()), kPage);
+  for (const StateSlice& slice : state.slices) {
+    layout.state += device::round_up(bytes_of(state, slice), kAlignment);
+  }
+  return layout;
+}
+
+std::size_t VaultLayout::bytes() const {
+  return segment_bytes(index.size(), notes, state, places);
+}
+
+StateView parse_vault_index(const std::string& text) {
+  const Json json = Json::parse(text);
+  StateView view;
+  for (const Json& each : json.at("tensors")) {
+    view.tensors.push_back({each.at(0),
+                            each.at(1),
+                            static_cast<Dtype>(each.at(2).get<int>()),
+                            each.at(3).get<std::vector<std::int64_t>>(),
+                            each.at(4).get<std::vector<std::int64_t>>()});
+  }
+  for (const Json& each : json.at("slices")) {
+    view.slices.push_back({each.at(0), {each.at(1), each.at(2)}, nullptr});
+  }
+  return view;
+}
+
+Notes parse_vault_notes(const std::string& text) {
+  return Json::parse(text).get<Notes>();
+}
+
+std::vector<std::size_t> vault_offsets(const StateView& index) {
+  std::vector<std::size_t> offsets;
+  std::size_t at = 0;
+  for (const StateSlice& slice : index.slices) {
+    offsets.push_back(at);
+    at += device::round_up(bytes_of(index, slice), kAlignment);
+  }
+  return offsets;
 }
 
 std::byte* VaultSegment::place_at(int place) const {
@@ -119,18 +134,10 @@ std::byte* VaultSegment::place_at(int place) const {
              (h.notes_capacity + device::round_up(h.state_bytes, kPage));
 }
 
-std::size_t VaultSegment::bytes_for(const StateView& state, const Notes& notes) {
-  const std::string index = index_text(state);
-  return size_of(index.size(), room_for(notes, index), state_bytes(state));
-}
-
 std::shared_ptr<VaultSegment> VaultSegment::make(const VaultOwner& owner,
-                                                 const StateView& state,
-                                                 const Notes& notes) {
-  const std::string index = index_text(state);
-  const std::size_t room = room_for(notes, index);
-  const std::size_t bytes = state_bytes(state);
-  const std::size_t size = size_of(index.size(), room, bytes);
+                                                 const VaultLayout& layout) {
+  TRIREME_ASSERT(layout.places <= kMostPlaces, "a vault with ", layout.places, " places");
+  const std::size_t size = layout.bytes();
   FileDescriptor memory = device::create_memory(size);
   device::reserve_pages(memory.get(), 0, size);
   auto mapping = device::Segment::map(memory, size);
@@ -138,15 +145,16 @@ std::shared_ptr<VaultSegment> VaultSegment::make(const VaultOwner& owner,
   Header& h = segment->header();
   std::memcpy(h.magic, kMagic, sizeof(h.magic));
   h.owner = owner;
-  h.index_bytes = index.size();
-  h.notes_capacity = room;
-  h.state_bytes = bytes;
+  h.index_bytes = layout.index.size();
+  h.notes_capacity = layout.notes;
+  h.state_bytes = layout.state;
+  h.places_count = layout.places;
   for (Place& place : h.places) {
     place.step.store(kNone, std::memory_order_relaxed);
   }
-  std::memcpy(segment->mapping_->data() + kPage, index.data(), index.size());
+  std::memcpy(segment->mapping_->data() + kPage, layout.index.data(), layout.index.size());
   h.complete.store(1, std::memory_order_release);
-  segment->index_ = parse_index(index, segment->place_at(0) + room);
+  segment->read_index();
   return segment;
 }
 
@@ -161,14 +169,22 @@ std::shared_ptr<VaultSegment> VaultSegment::open(const FileDescriptor& memory) {
   const Header& h = segment->header();
   if (std::memcmp(h.magic, kMagic, sizeof(h.magic)) != 0 ||
       h.complete.load(std::memory_order_acquire) != 1 || h.index_bytes > size ||
-      h.notes_capacity > size || h.state_bytes > size ||
-      size_of(h.index_bytes, h.notes_capacity, h.state_bytes) != size) {
+      h.notes_capacity > size || h.state_bytes > size || h.places_count < 1 ||
+      h.places_count > kMostPlaces ||
+      segment_bytes(h.index_bytes, h.notes_capacity, h.state_bytes, h.places_count) != size) {
     return nullptr;
   }
-  const auto* index = reinterpret_cast<const char*>(segment->mapping_->data() + kPage);
-  segment->index_ =
-      parse_index(std::string(index, h.index_bytes), segment->place_at(0) + h.notes_capacity);
+  segment->read_index();
   return segment;
+}
+
+void VaultSegment::read_index() {
+  index_ = parse_vault_index(index_text());
+  offsets_ = vault_offsets(index_);
+}
+
+std::string VaultSegment::index_text() const {
+  return {reinterpret_cast<const char*>(mapping_->data() + kPage), header().index_bytes};
 }
 
 const VaultOwner& VaultSegment::owner() const {
@@ -177,7 +193,7 @@ const VaultOwner& VaultSegment::owner() const {
 
 std::map<std::int64_t, int> VaultSegment::versions() const {
   std::map<std::int64_t, int> found;
-  for (int place = 0; place < 2; ++place) {
+  for (int place = 0; place < header().places_count; ++place) {
     const std::int64_t step = header().places[place].step.load(std::memory_order_acquire);
     if (step != kNone) {
       found[step] = place;
@@ -198,40 +214,71 @@ bool VaultSegment::has_index(const StateView& state) const {
                     });
 }
 
-bool VaultSegment::save(std::int64_t step, const StateView& state, const Notes& notes) {
+bool VaultSegment::has_room_for(const StateView& state, const Notes& notes) const {
+  return Json(notes).dump().size() <= header().notes_capacity && has_index(state);
+}
+
+int VaultSegment::begin(std::size_t notes_bytes, std::int64_t kept) {
   Header& h = header();
+  const std::map<std::int64_t, int> whole = versions();
+  int oldest = -1;
+  for (int place = 0; place < h.places_count; ++place) {
+    const std::int64_t step = h.places[place].step.load();
+    const bool stays = step != kNone && (step == kept || step == whole.rbegin()->first);
+    if (!stays && (oldest < 0 || step < h.places[oldest].step.load())) {
+      oldest = place;
+    }
+  }
+  TRIREME_ASSERT(oldest >= 0, "a vault has no place for another version");
+  h.places[oldest].step.store(kNone, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  h.places[oldest].notes_bytes = notes_bytes;
+  return oldest;
+}
+
+void VaultSegment::finish(int place, std::int64_t step) {
+  header().places[place].step.store(step, std::memory_order_release);
+}
+
+bool VaultSegment::save(std::int64_t step,
+                        const StateView& state,
+                        const Notes& notes,
+                        std::int64_t kept) {
   const std::string text = Json(notes).dump();
-  if (text.size() > h.notes_capacity || !has_index(state)) {
+  if (text.size() > header().notes_capacity || !has_index(state)) {
     return false;
   }
-  // Never the newest one.
-  const int place = h.places[0].step.load() > h.places[1].step.load() ? 1 : 0;
-  h.places[place].step.store(kNone, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::byte* at = place_at(place);
-  std::memcpy(at, text.data(), text.size());
-  h.places[place].notes_bytes = text.size();
-  const std::ptrdiff_t offset = at - place_at(0);
+  const int place = begin(text.size(), kept);
+  std::memcpy(notes_text(place).data(), text.data(), text.size());
   std::vector<Copy> copies;
   copies.reserve(state.slices.size());
   for (std::size_t i = 0; i < state.slices.size(); ++i) {
-    copies.push_back(
-        {index_.slices[i].data + offset, state.slices[i].data, bytes_of(state, state.slices[i])});
+    copies.push_back({state_bytes(place).data() + offsets_[i],
+                      state.slices[i].data,
+                      bytes_of(state, state.slices[i])});
   }
   copy_together(copies);
-  h.places[place].step.store(step, std::memory_order_release);
+  finish(place, step);
   return true;
 }
 
+std::span<std::byte> VaultSegment::notes_text(int place) const {
+  return {place_at(place), header().places[place].notes_bytes};
+}
+
+std::span<std::byte> VaultSegment::state_bytes(int place) const {
+  return {place_at(place) + header().notes_capacity, header().state_bytes};
+}
+
 Notes VaultSegment::notes(int place) const {
-  const auto* text = reinterpret_cast<const char*>(place_at(place));
-  return Json::parse(std::string(text, header().places[place].notes_bytes)).get<Notes>();
+  const auto text = notes_text(place);
+  return parse_vault_notes({reinterpret_cast<const char*>(text.data()), text.size()});
 }
 
 StateView VaultSegment::state(int place) const {
   StateView view = index_;
-  for (StateSlice& slice : view.slices) {
-    slice.data += place_at(place) - place_at(0);
+  for (std::size_t i = 0; i < view.slices.size(); ++i) {
+    view.slices[i].data = state_bytes(place).data() + offsets_[i];
   }
   return view;
 }

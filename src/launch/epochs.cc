@@ -1,24 +1,24 @@
 #include "launch/epochs.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <signal.h>
 #include <sys/wait.h>
 
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
 
 // Worlds may end because a rank was slow for once, not again and again.
 constexpr int kMostVainEpochs = 3;
-// A turn comes at least every half second, unless this process was stopped, or the whole machine.
-constexpr std::chrono::seconds kLongestTurn{3};
 
 // Trying again would find the same mistake.
-bool means_usage(int status) {
-  return WIFEXITED(status) && WEXITSTATUS(status) == kExitUsage;
+bool means_wrong_usage(const JobEvent& failure) {
+  return WIFEXITED(failure.number) && WEXITSTATUS(failure.number) == kExitUsage;
 }
 
 // It ends because of another: by itself, or because nobody in it catches an error.
@@ -27,33 +27,60 @@ bool blames_another(const JobEvent& failure) {
   return by_itself && failure.blamed >= 0 && failure.blamed != failure.rank;
 }
 
-Milliseconds milliseconds(double seconds) {
-  return Milliseconds(static_cast<std::int64_t>(std::min(seconds, 3e8) * 1000));
-}
-
 }  // namespace
 
-Epochs::Epochs(const ElasticOptions& options,
-               LocalRanks& ranks,
-               std::function<void(const std::string&)> say)
-    : options_(options), ranks_(ranks), say_(std::move(say)), restarts_left_(options.restarts) {}
+Epochs::Epochs(const ElasticOptions& options, Milliseconds wait, Hands hands)
+    : options_(options), wait_(wait), hands_(std::move(hands)), restarts_left_(options.restarts) {}
 
-int Epochs::running() const {
-  return static_cast<int>(std::count_if(ranks_.ranks().begin(),
-                                        ranks_.ranks().end(),
-                                        [](const RankProcess& rank) { return rank.is_member(); }));
+void Epochs::add(Machine machine, int ranks) {
+  machine.status.members = ranks;
+  machine.status.ready = ranks == 0;
+  world_size_ += ranks;
+  machines_.push_back(std::move(machine));
 }
 
-bool Epochs::someone_has_finished() const {
-  return std::any_of(ranks_.ranks().begin(), ranks_.ranks().end(), [](const RankProcess& rank) {
-    return rank.rank >= 0 && rank.ended && rank.status == 0;
+std::string Epochs::name_of(int machine) const {
+  const std::string& name = machines_[index(machine)].name;
+  return name.empty() ? "" : name + ": ";
+}
+
+int Epochs::members() const {
+  return std::accumulate(machines_.begin(), machines_.end(), 0, [](int sum, const Machine& each) {
+    return sum + each.status.members;
   });
 }
 
-bool Epochs::outlives(const std::vector<JobEvent>& failures) {
-  if (std::any_of(failures.begin(), failures.end(), [](const JobEvent& failure) {
-        return means_usage(failure.number);
-      })) {
+int Epochs::capacity() const {
+  return std::accumulate(machines_.begin(), machines_.end(), 0, [](int sum, const Machine& each) {
+    return sum + (each.present ? each.capacity : 0);
+  });
+}
+
+bool Epochs::any(bool MachineStatus::*flag) const {
+  return std::any_of(machines_.begin(), machines_.end(), [flag](const Machine& machine) {
+    return machine.status.*flag;
+  });
+}
+
+bool Epochs::is_ready() const {
+  return std::all_of(machines_.begin(), machines_.end(), [](const Machine& machine) {
+    return machine.status.ready;
+  });
+}
+
+void Epochs::take(int machine, const MachineStatus& status) {
+  Machine& where = machines_[index(machine)];
+  if (!where.present || status.epoch != epoch_) {
+    return;  // of an epoch that is over
+  }
+  if (status.kept != where.status.kept) {
+    vain_epochs_ = 0;
+  }
+  where.status = status;
+}
+
+bool Epochs::take(int machine, const std::vector<JobEvent>& failures) {
+  if (std::any_of(failures.begin(), failures.end(), means_wrong_usage)) {
     return false;
   }
   // Causes first: others end because of them.
@@ -61,8 +88,20 @@ bool Epochs::outlives(const std::vector<JobEvent>& failures) {
   std::stable_partition(sorted.begin(), sorted.end(), [](const JobEvent& failure) {
     return !blames_another(failure);
   });
-  return std::all_of(
-      sorted.begin(), sorted.end(), [this](const JobEvent& failure) { return outlives(failure); });
+  return std::all_of(sorted.begin(), sorted.end(), [&](const JobEvent& failure) {
+    if (!blames_another(failure)) {
+      return outlives({machine, failure}, false);
+    }
+    if (losses_ > 0) {
+      return outlives({machine, failure}, true);
+    }
+    // Whom it blames may be lost on a machine that has not said so yet.
+    held_.push_back({machine, failure});
+    end_epoch(true,
+              concat("{}rank {} {}",
+                     {name_of(machine), failure.rank, how_it_ended(failure.number)}));
+    return true;
+  });
 }
 
 // Note [what a job outlives]
@@ -70,127 +109,203 @@ bool Epochs::outlives(const std::vector<JobEvent>& failures) {
 // ended itself had a reason, which the others may have just as well: only a restart that was asked
 // for tries again. Programs that do not ask for the next epoch end when they lose a rank; they are
 // started again, since it is not they who were lost. When a rank has come to its end, the job has:
-// ranks end together, so one that is killed after that takes nothing along.
-bool Epochs::outlives(const JobEvent& failure) {
-  const auto& all = ranks_.ranks();
-  const auto process = std::find_if(all.begin(), all.end(), [&](const RankProcess& rank) {
-    return rank.child.pid == failure.pid;
-  });
-  const auto place = static_cast<std::size_t>(process - all.begin());
-  const bool follows = blames_another(failure) && losses_ > 0;
+// ranks end together, so one that is killed after that takes nothing along. A machine that is lost
+// takes its ranks along; it may come back.
+bool Epochs::outlives(const Failed& failed, bool follows) {
+  const JobEvent& failure = failed.failure;
+  Machine& machine = machines_[index(failed.machine)];
   const bool killed = WIFSIGNALED(failure.number) && !follows;
-  const int left = running() + static_cast<int>(started_again_.size());
-  const std::string what =
-      concat("rank {} of {} (pid {}) {}",
-             {failure.rank, ranks_.world_size(), failure.pid, how_it_ended(failure.number)});
-  if (killed && someone_has_finished()) {
-    say_(concat(what, " when others had finished: nothing is lost"));
+  const int again =
+      std::accumulate(machines_.begin(), machines_.end(), 0, [](int sum, const Machine& each) {
+        return sum + each.started_again;
+      });
+  const int left = members() + again;
+  const std::string what = concat("{}rank {} of {} (pid {}) {}",
+                                  {name_of(failed.machine),
+                                   failure.rank,
+                                   world_size_,
+                                   failure.pid,
+                                   how_it_ended(failure.number)});
+  if (killed && any(&MachineStatus::finished)) {
+    hands_.say(concat(what, " when others had finished: nothing is lost"));
     return true;
   }
   if (follows) {
-    started_again_.insert(place);
+    ++machine.started_again;
   } else if (restarts_left_ > 0) {
     --restarts_left_;
-    started_again_.insert(place);
-    say_(concat("{}: starting it again ({} left)", {what, counted(restarts_left_, "restart")}));
+    ++machine.started_again;
+    hands_.say(
+        concat("{}: starting it again ({} left)", {what, counted(restarts_left_, "restart")}));
   } else if (killed && left >= (ends_ ? 1 : options_.least) && left > 0) {
-    say_(concat("{}: going on with {}", {what, counted(left, "rank")}));
+    hands_.say(concat("{}: going on with {}", {what, counted(left, "rank")}));
   } else {
-    say_(killed ? concat("{} left, where --elastic wants {}: the job ends",
-                         {counted(left, "rank"), options_.least})
-                : "no restart is left for a rank that ends by itself: the job ends");
+    hands_.say(killed ? concat("{} left, where --elastic wants {}: the job ends",
+                               {counted(left, "rank"), options_.least})
+                      : "no restart is left for a rank that ends by itself: the job ends");
     return false;
   }
   losses_ += follows ? 0 : 1;
-  end_epoch();
-  patience_.emplace(milliseconds(options_.stall_seconds));
+  end_epoch(true, what);
   return true;
 }
 
-void Epochs::end_epoch() {
-  forming_ = true;
-  ranks_.end_epoch();
+void Epochs::machine_lost(int machine, const std::string& why) {
+  Machine& where = machines_[index(machine)];
+  if (!where.present) {
+    return;
+  }
+  const int gone = where.status.members + where.started_again;
+  const bool complete = any(&MachineStatus::finished);
+  const bool left = where.leaves && gone == 0;
+  where.present = where.is_new = where.leaves = false;
+  where.started_again = 0;
+  where.status = {};
+  const std::string what = concat(where.name, " ", why);
+  if (gone == 0) {
+    hands_.say(left ? concat(where.name, " has left") : concat(what, ": it had no ranks"));
+    return;
+  }
+  hands_.say(complete ? concat(what, " when others had finished: nothing is lost")
+                      : concat("{}: going on without its {}", {what, counted(gone, "rank")}));
+  if (!complete) {
+    ++losses_;
+    end_epoch(true, what);
+  }
+}
+
+void Epochs::machine_came(int machine, Machine now) {
+  hands_.say(concat("{} has come, with {}: it takes part after the step at hand",
+                    {now.name, counted(now.capacity, "rank")}));
+  now.is_new = true;
+  now.status = {.epoch = epoch_};
+  machines_[index(machine)] = std::move(now);
+}
+
+void Epochs::machine_leaves(int machine) {
+  Machine& where = machines_[index(machine)];
+  if (std::exchange(where.leaves, true)) {
+    return;
+  }
+  hands_.say(concat(where.name, " leaves the job"));
+  if (!any(&MachineStatus::keeps)) {
+    ++losses_;  // nobody would hear that the step at hand is the last
+  }
+  end_epoch(!any(&MachineStatus::keeps), concat(where.name, " leaves"));
+}
+
+void Epochs::end_epoch(bool lost, const std::string& why) {
+  if (!std::exchange(forming_, true) || (lost && !lost_)) {
+    lost_ |= lost;
+    hands_.end({epoch_, lost, why});
+  }
 }
 
 std::string Epochs::turn() {
-  ranks_.hear_requests();
-  if (ranks_.take_kept()) {
-    vain_epochs_ = 0;
+  if (any(&MachineStatus::asks) && !lost_) {  // whatever has ended the epoch has begun to
+    const bool planned = forming_;
+    end_epoch(true, planned ? "ranks come or leave" : "a rank has lost another");
   }
-  const auto now = std::chrono::steady_clock::now();
-  if (now - std::exchange(last_turn_, now) > kLongestTurn) {
-    // Nobody else has run, either: they get the time that they were promised.
-    ranks_.forget_stops();
-    if (patience_) {
-      patience_.emplace(milliseconds(options_.stall_seconds));
-    }
+  const bool newcomers = std::any_of(machines_.begin(), machines_.end(), [](const Machine& each) {
+    return each.is_new;
+  });
+  if (newcomers && !forming_ && !ends_ && any(&MachineStatus::keeps) && members() < options_.most) {
+    end_epoch(false, "ranks come");
   }
-  end_stopped();
-  const auto& all = ranks_.ranks();
-  const bool asked =
-      std::any_of(all.begin(), all.end(), [](const RankProcess& rank) { return rank.asks; });
-  if (asked && !patience_) {  // whatever has ended the epoch has begun to
-    end_epoch();
-    patience_.emplace(milliseconds(options_.stall_seconds));
-  }
-  if (!forming_) {
+  if (!forming_ || !is_ready()) {
     return {};
   }
-  const bool ready = std::all_of(all.begin(), all.end(), [](const RankProcess& rank) {
-    return !rank.is_member() || rank.asks;
-  });
-  if (ready) {
-    vain_epochs_ = losses_ > 0 || wanted_ ? 0 : vain_epochs_ + 1;
-    if (vain_epochs_ > kMostVainEpochs) {
-      return "the ranks lose each other again and again, although none of them has ended: look at "
-             "their logs, and whether a wait of theirs takes longer than --timeout";
+  for (const Failed& failed : std::exchange(held_, {})) {
+    if (!outlives(failed, losses_ > 0)) {
+      return concat("rank {} {}, and nobody else is lost",
+                    {failed.failure.rank, how_it_ended(failed.failure.number)});
     }
-    if (const std::string why = why_too_few(); !why.empty()) {
-      return why;
-    }
-    try {
-      begin();
-    } catch (const ConfigError& error) {
-      return concat("the job cannot go on after the loss of ranks: ", error.what());
-    }
-  } else if (patience_ && patience_->passed()) {
-    end_stalled();
+  }
+  if (const std::string why = why_too_few(); !why.empty()) {
+    return waits_for_machines(why) ? "" : why;
+  }
+  const bool meant = losses_ > 0 || wanted_ || newcomers ||
+                     std::any_of(machines_.begin(), machines_.end(), [](const Machine& each) {
+                       return each.leaves;
+                     });
+  vain_epochs_ = meant ? 0 : vain_epochs_ + 1;
+  if (vain_epochs_ > kMostVainEpochs) {
+    return "the ranks lose each other again and again, although none of them has ended: look at "
+           "their logs, and whether a wait of theirs takes longer than --timeout";
+  }
+  try {
+    begin();
+  } catch (const ConfigError& error) {
+    return concat("the job cannot go on after the loss of ranks: ", error.what());
   }
   return {};
 }
 
-std::vector<std::size_t> Epochs::members_of_next() const {
-  const auto& all = ranks_.ranks();
-  std::vector<std::size_t> places;
-  for (std::size_t place = 0; place < all.size(); ++place) {
-    if (all[place].is_member() || started_again_.contains(place)) {
-      places.push_back(place);
-    }
+bool Epochs::waits_for_machines(const std::string& why) {
+  const bool may_come = std::any_of(machines_.begin(), machines_.end(), [](const Machine& each) {
+    return !each.present;
+  });
+  if (!may_come || ends_) {
+    return false;
   }
-  if (wanted_ && !places.empty()) {
-    for (std::size_t place = 0; static_cast<int>(places.size()) < *wanted_; ++place) {
-      const bool taken = std::find(places.begin(), places.end(), place) != places.end();
-      if (!taken && (place >= all.size() || all[place].ended)) {
-        places.push_back(place);
+  if (!waiting_) {
+    waiting_.emplace(wait_);
+    const double seconds = std::chrono::duration<double>(wait_).count();
+    hands_.say(concat("{}; waiting up to {} s for a machine to come back", {why, seconds}));
+  }
+  return !waiting_->passed();
+}
+
+std::vector<int> Epochs::ranks_of_next() const {
+  std::vector<int> ranks;
+  ranks.reserve(machines_.size());
+  for (const Machine& machine : machines_) {
+    const bool counts = machine.present && !machine.leaves;
+    const int now = machine.status.members + machine.started_again;
+    ranks.push_back(!counts ? 0 : machine.is_new && !ends_ ? machine.capacity : now);
+  }
+  const int total = std::accumulate(ranks.begin(), ranks.end(), 0);
+  const int wanted = std::min(total > 0 && wanted_ ? *wanted_ : total, options_.most);
+  const auto room = [&](std::size_t i) {
+    const Machine& machine = machines_[i];
+    return machine.present && !machine.leaves ? machine.capacity - ranks[i] : 0;
+  };
+  for (int left = wanted - total; left != 0;) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < ranks.size(); ++i) {
+      // What comes goes where there is most room, what leaves from where there are most.
+      if (left > 0 ? room(i) > room(best) : ranks[i] >= ranks[best]) {
+        best = i;
       }
     }
-    places.resize(static_cast<std::size_t>(*wanted_));
+    if (left > 0 && room(best) <= 0) {
+      break;  // a machine was lost meanwhile
+    }
+    ranks[best] += left > 0 ? 1 : -1;
+    left += left > 0 ? -1 : 1;
   }
-  return places;
+  return ranks;
 }
 
 void Epochs::end_in_good_order() {
   ends_ = true;
   restarts_left_ = 0;
-  started_again_.clear();
+  for (Machine& machine : machines_) {
+    machine.started_again = 0;
+  }
   wanted_.reset();
 }
 
 // Where the others have come to their ends, one that is started again would be alone.
 std::string Epochs::why_too_few() const {
-  const int next = static_cast<int>(members_of_next().size());
-  const bool complete = started_again_.empty() && someone_has_finished();
-  if (next == 0 || next >= options_.least || ends_ || complete) {
+  const std::vector<int> ranks = ranks_of_next();
+  const int next = std::accumulate(ranks.begin(), ranks.end(), 0);
+  const bool complete = any(&MachineStatus::finished) &&
+                        std::all_of(machines_.begin(), machines_.end(), [](const Machine& each) {
+                          return each.started_again == 0;
+                        });
+  const bool nobody = next == 0 && machines_.size() == 1;
+  if (nobody || next >= options_.least || ends_ || complete) {
     return {};
   }
   return concat("{} left, where --elastic wants {}: the others have ended",
@@ -198,27 +313,49 @@ std::string Epochs::why_too_few() const {
 }
 
 void Epochs::begin() {
-  const std::vector<std::size_t> places = members_of_next();
-  wanted_.reset();
-  started_again_.clear();
-  losses_ = 0;
-  forming_ = false;
-  patience_.reset();
-  if (!places.empty()) {  // else all have come to their end
-    ranks_.begin_epoch(places);
+  EpochOrder order{.epoch = epoch_ + 1, .ranks = ranks_of_next()};
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    order.starts.push_back(std::max(0, order.ranks[i] - machines_[i].status.members));
+    if (order.ranks[i] > 0 && order.rendezvous.empty()) {
+      order.rendezvous = machines_[i].listener;  // of the machine that has rank 0
+    }
   }
+  wanted_.reset();
+  waiting_.reset();
+  losses_ = 0;
+  forming_ = lost_ = false;
+  if (order.world_size() == 0) {
+    return;  // all have come to their end
+  }
+  epoch_ = order.epoch;
+  world_size_ = order.world_size();
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    Machine& machine = machines_[i];
+    machine.started_again = 0;
+    machine.is_new = machine.is_new && order.ranks[i] == 0;
+    machine.status = {.epoch = epoch_,
+                      .members = order.ranks[i],
+                      .ready = order.ranks[i] == 0,
+                      .keeps = machine.status.keeps,
+                      .kept = machine.status.kept};
+  }
+  hands_.begin(order);
 }
 
 std::string Epochs::scale(int ranks) {
-  const int before = running();
+  const int before = members();
   if (ranks < options_.least || ranks > options_.most) {
     return concat("no: expected {} to {} ranks, as --elastic says, found {}",
                   {options_.least, options_.most, ranks});
   }
+  if (ranks > capacity()) {
+    return concat("no: expected at most {} ranks, as the machines that are here have (-n), found {}",
+                  {capacity(), ranks});
+  }
   if (forming_ || before == 0) {
     return "no: the ranks are just meeting anew: try again";
   }
-  if (!ranks_.keeps_memory()) {
+  if (!any(&MachineStatus::keeps)) {
     return "no: expected ranks that keep their state between steps (ElasticState, trireme train "
            "without --folds), found nothing kept: try again after the first step";
   }
@@ -226,39 +363,11 @@ std::string Epochs::scale(int ranks) {
     return concat("no: it has ", counted(before, "rank"), " already");
   }
   wanted_ = ranks;
-  end_epoch();
+  end_epoch(false, "ranks come or leave");
   const std::string text =
       concat("going from {} to {} after the step at hand", {before, counted(ranks, "rank")});
-  say_(concat("trireme scale: ", text));
+  hands_.say(concat("trireme scale: ", text));
   return text;
-}
-
-void Epochs::end(const RankProcess& rank, const std::string& why) {
-  if (ended_.insert(rank.child.pid).second) {
-    say_(concat("rank {} of {} (pid {}) {}: ending it",
-                {rank.rank, ranks_.world_size(), rank.child.pid, why}));
-  }
-  rank.send_signal(SIGKILL);
-}
-
-void Epochs::end_stopped() {
-  const auto now = std::chrono::steady_clock::now();
-  for (const RankProcess& rank : ranks_.ranks()) {
-    if (!rank.ended && rank.stopped &&
-        now - *rank.stopped > milliseconds(options_.heartbeat_seconds)) {
-      end(rank, concat("has been stopped for ", options_.heartbeat_seconds, " s"));
-    }
-  }
-}
-
-void Epochs::end_stalled() {
-  for (const RankProcess& rank : ranks_.ranks()) {
-    if (rank.is_member() && !rank.asks) {
-      end(rank,
-          concat("has not noticed for ", options_.stall_seconds, " s that its world has ended"));
-    }
-  }
-  patience_.emplace(milliseconds(options_.stall_seconds));
 }
 
 }  // namespace trireme::detail

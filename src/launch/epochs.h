@@ -1,68 +1,104 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "launch/elastic_words.h"
 #include "launch/job_event.h"
-#include "launch/local_ranks.h"
 #include "trireme/core/deadline.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::detail {
 
-// The epochs of an elastic job. A loss ends one; the next begins when every rank that is left has
-// asked for it, so that nobody who is not a member of it still runs.
+// The epochs of an elastic job, decided by the launcher of machine 0. A loss ends one; the next
+// begins when every rank that is left, on every machine, has asked for it, so that nobody who is
+// not a member of it still runs. Of a machine that does not answer, see Note [leases] in fleet.cc.
 class Epochs {
  public:
-  // `ranks` outlives it.
-  Epochs(const ElasticOptions& options,
-         LocalRanks& ranks,
-         std::function<void(const std::string&)> say);
+  // By whom its decisions are carried out, on all machines.
+  struct Hands {
+    std::function<void(const std::string&)> say;
+    std::function<void(const EpochEnd&)> end;
+    std::function<void(const EpochOrder&)> begin;  // may throw ConfigError
+  };
+  // `wait`: how long a job waits that has too few ranks for a machine to come back.
+  Epochs(const ElasticOptions& options, Milliseconds wait, Hands hands);
 
-  // Takes the failures that one look has found. False: the job does not outlive them.
-  bool outlives(const std::vector<JobEvent>& failures);
-  // Hears what ranks ask for, and begins the next epoch when it can. Why the job cannot go on;
-  // empty: it does.
+  // A machine with so many ranks in the first epoch, and room for so many; its name is empty where
+  // there is only one. `listener`: "HOST:PORT" where a rank 0 there would listen.
+  struct Machine {
+    std::string name;
+    int capacity = 0;
+    std::string listener;
+    bool present = true;
+    bool is_new = false;    // has not been in an epoch since it came
+    bool leaves = false;    // has no ranks from the next epoch on
+    int started_again = 0;  // ranks, in the next epoch
+    MachineStatus status{};
+  };
+  void add(Machine machine, int ranks);
+
+  // --- what has happened
+
+  // False: the job does not outlive it.
+  bool take(int machine, const std::vector<JobEvent>& failures);
+  void take(int machine, const MachineStatus& status);
+  void machine_lost(int machine, const std::string& why);
+  void machine_came(int machine, Machine now);
+  void machine_leaves(int machine);
+
+  // Begins the next epoch when it can. Why the job cannot go on; empty: it does.
   std::string turn();
   // Has so many ranks from the next epoch on, which begins after the step at hand. What will
   // happen, or "no: " and why not.
   std::string scale(int ranks);
   // The job was asked to end: ranks that meet anew do so to end together, and none is started.
   void end_in_good_order();
-  // Ranks are still to be started.
+  // Ranks are still to be started, or machines to come.
   bool is_forming() const { return forming_; }
+  // Every rank has come to its end.
+  bool is_complete() const { return !forming_ && members() == 0; }
+  int world_size() const { return world_size_; }
+  std::int64_t epoch() const { return epoch_; }
+  const std::vector<Machine>& machines() const { return machines_; }
 
  private:
-  using Time = std::chrono::steady_clock::time_point;
+  struct Failed {
+    int machine;
+    JobEvent failure;
+  };
 
-  bool outlives(const JobEvent& failure);
-  void end_epoch();
-  std::vector<std::size_t> members_of_next() const;
-  void begin();
-  void end_stopped();
-  void end_stalled();
-  void end(const RankProcess& rank, const std::string& why);
-  int running() const;
-  bool someone_has_finished() const;
+  bool outlives(const Failed& failed, bool follows);
+  void end_epoch(bool lost, const std::string& why);
+  int members() const;   // that run
+  int capacity() const;  // of the machines that are here
+  bool any(bool MachineStatus::*flag) const;
+  bool is_ready() const;
+  std::vector<int> ranks_of_next() const;
+  // Whether to wait for a machine that may come back; `why` the job ends otherwise.
+  bool waits_for_machines(const std::string& why);
   std::string why_too_few() const;
+  void begin();
+  std::string name_of(int machine) const;  // "machine 1 (host): "
 
   const ElasticOptions options_;
-  LocalRanks& ranks_;
-  std::function<void(const std::string&)> say_;
+  const Milliseconds wait_;
+  const Hands hands_;
+  std::vector<Machine> machines_;
+  std::vector<Failed> held_;  // who blame another, of whose loss nothing is known yet
+  std::int64_t epoch_ = 0;
+  std::int64_t kept_ = 0;  // news of memory, of all machines
+  int world_size_ = 0;
   int restarts_left_;
-  int losses_ = 0;                       // in this epoch
-  int vain_epochs_ = 0;                  // in a row, that ended without a loss and kept nothing
-  std::optional<int> wanted_;            // ranks, from the next epoch on
-  std::set<std::size_t> started_again_;  // places whose process is started anew
-  std::set<pid_t> ended_;                // by us
-  bool ends_ = false;                    // it was asked to
-  bool forming_ = false;                 // this epoch has ended, or is to end
-  std::optional<Deadline> patience_;     // with those that have not noticed a loss
-  Time last_turn_ = std::chrono::steady_clock::now();
+  int losses_ = 0;             // in this epoch
+  int vain_epochs_ = 0;        // in a row, that ended without a loss and kept nothing
+  std::optional<int> wanted_;  // ranks, from the next epoch on
+  bool ends_ = false;          // it was asked to
+  bool forming_ = false;       // this epoch has ended, or is to end
+  bool lost_ = false;          // and whoever waits in it was told
+  std::optional<Deadline> waiting_;  // for machines to come back
 };
 
 }  // namespace trireme::detail

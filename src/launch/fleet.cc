@@ -18,6 +18,8 @@ constexpr Milliseconds kLatestSilence{15000};
 // The ranks of the others find a silent machine by their own deadline; they get this much longer.
 constexpr Milliseconds kAfterDeadline{5000};
 constexpr Milliseconds kFarewell{1000};
+// Beside an eighth of it, for clocks that run a little faster or slower.
+constexpr Milliseconds kBeyondLease{500};
 constexpr std::size_t kLongestWord = 2000;  // of the last lines of a rank, when they travel
 
 // What a machine does not say of itself.
@@ -42,12 +44,47 @@ void Fleet::add_to(std::vector<pollfd>& entries) const {
   }
 }
 
-void Fleet::turn() {
-  const bool beats = Clock::now() - last_heartbeat_ >= kHeartbeat;
-  if (beats) {
-    last_heartbeat_ = Clock::now();
-    broadcast(LauncherWord::kHeartbeat, "");
+// Note [leases]
+// Before an elastic job goes on without a machine, that machine's ranks must have ended, and nobody
+// can tell whether they have where the network is cut. So a machine runs its ranks on a lease: its
+// heartbeats carry the time by its own clock, machine 0's carry back the newest that it has got,
+// and when that is older than the lease, the machine kills its ranks. Machine 0 waits for as long,
+// and a little longer, since it last got one: whatever it sent back since then was older. Nothing
+// is assumed but that clocks of different machines run about as fast.
+void Fleet::lease(Milliseconds limit) {
+  lease_ = limit;
+  renewed_ = Clock::now();
+  silence_limit_ = limit;
+  lost_limit_ = limit + limit / 8 + kBeyondLease;
+}
+
+bool Fleet::is_quiet(int machine) const {
+  return seconds_since(machine) * 1000 > static_cast<double>(lease_->count()) / 2;
+}
+
+bool Fleet::lease_is_over() const {
+  return lease_ && !is_host() && !finished_ && Clock::now() - renewed_ > *lease_;
+}
+
+Milliseconds Fleet::beat_period() const {
+  return lease_ ? std::min(kHeartbeat, *lease_ / 8) : kHeartbeat;
+}
+
+void Fleet::beat() {
+  if (Clock::now() - last_heartbeat_ < beat_period()) {
+    return;
   }
+  last_heartbeat_ = Clock::now();
+  for (std::size_t machine = 0; machine < peers_.size(); ++machine) {
+    const auto now = std::chrono::duration_cast<Milliseconds>(Clock::now().time_since_epoch());
+    say(*roster_.links[machine],
+        LauncherWord::kHeartbeat,
+        Packer().number(is_host() ? peers_[machine].stamp : now.count()).take());
+  }
+}
+
+void Fleet::turn() {
+  beat();
   const auto machines = static_cast<int>(peers_.size());
   for (int machine = 0; machine < machines; ++machine) {
     roster_.links[index(machine)]->flush();
@@ -73,7 +110,22 @@ void Fleet::read_from(int machine) {
   event.kind = JobEvent::Kind::kGone;
   event.machine = machine;
   event.text = link.why_closed();
-  record(event);
+  depart(machine, event);
+}
+
+void Fleet::depart(int machine, JobEvent event) {
+  if (lease_is_over()) {
+    return;  // machine 0 has hung up on this one, which was stopped or cut off meanwhile
+  }
+  if (!lease_ || !is_host()) {
+    record(event);
+    return;
+  }
+  Peer& peer = peers_[index(machine)];
+  peer.gone = true;
+  peer.silent = false;
+  roster_.links[index(machine)]->close();
+  departures_.push_back(std::move(event));
 }
 
 void Fleet::take(int machine, const LauncherMessage& message) {
@@ -104,8 +156,18 @@ void Fleet::take(int machine, const LauncherMessage& message) {
     case LauncherWord::kFinished:
       finished_ = !is_host();
       return;
+    case LauncherWord::kHeartbeat: {
+      Unpacker fields(message.body);
+      const std::int64_t stamp = fields.number();
+      if (is_host()) {
+        peers_[index(machine)].stamp = stamp;
+      } else if (fields.complete()) {
+        renewed_ = std::max(renewed_, Clock::time_point(Milliseconds(stamp)));
+      }
+      return;
+    }
     default:
-      return;  // a heartbeat
+      mail_.push_back({machine, message});
   }
 }
 
@@ -149,6 +211,24 @@ void Fleet::tell(JobEvent event) {
   say(*roster_.links[0], LauncherWord::kEvent, pack_event(event));
 }
 
+void Fleet::record_of(int machine, JobEvent event) {
+  event.machine = machine;
+  record(event);
+}
+
+void Fleet::admit(int machine, const std::string& host, std::unique_ptr<Link> link) {
+  roster_.links[index(machine)] = std::move(link);
+  roster_.hosts[index(machine)] = host;
+  peers_[index(machine)] = Peer();
+}
+
+void Fleet::set_ranks(const std::vector<int>& ranks) {
+  roster_.ranks = ranks;
+  for (std::size_t machine = 0; machine < peers_.size(); ++machine) {
+    peers_[machine].done &= ranks[machine] == 0;
+  }
+}
+
 void Fleet::done() {
   peers_[index(roster_.machine)].done = true;
   broadcast(LauncherWord::kDone, "");
@@ -178,8 +258,8 @@ void Fleet::watch_silence(int machine) {
     event.machine = machine;
     event.number = static_cast<int>(std::lround(seconds_since(machine)));
     if (is_host()) {
-      record(event);
-    } else {
+      depart(machine, event);
+    } else if (!lease_) {
       events_.push_back(event);
       // Should machine 0 come back, it learns why we are not there.
       event.kind = JobEvent::Kind::kTrouble;
@@ -233,6 +313,9 @@ void Fleet::decide_whether_over() {
 }
 
 bool Fleet::everyone_is_done() const {
+  if (lease_ && !is_ending()) {
+    return complete_;
+  }
   return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
     return peer.done || peer.gone || (peer.silent && is_ending());
   });

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
@@ -49,6 +50,41 @@ class Fleet {
   // Nothing more will be heard that matters: this launcher may end.
   bool is_over() const { return over_; }
 
+  // --- of an elastic job (Note [leases])
+
+  // From now on a machine that is lost does not end the job, and takes its ranks along at the
+  // latest when it has not been heard of for this long.
+  void lease(Milliseconds limit);
+  // A turn at least this often.
+  Milliseconds beat_period() const;
+  // This machine has not been heard of, and its ranks must not run any longer.
+  bool lease_is_over() const;
+  // Machine 0: those that are lost since the last call, and why.
+  std::vector<JobEvent> take_departures() { return std::exchange(departures_, {}); }
+  // What was said beside what a fleet itself needs, since the last call.
+  struct Mail {
+    int machine;
+    LauncherMessage message;
+  };
+  std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
+  void send(int machine, LauncherWord kind, const std::string& body) {
+    say(*roster_.links[static_cast<std::size_t>(machine)], kind, body);
+  }
+  void broadcast(LauncherWord kind, const std::string& body);
+  bool is_connected(int machine) const {
+    return roster_.links[static_cast<std::size_t>(machine)]->open();
+  }
+  // It has not been heard of for so long that it may be lost.
+  bool is_quiet(int machine) const;
+  // Machine 0: all ranks have come to their ends, as far as that is known of an elastic job.
+  void set_complete(bool is) { complete_ = is; }
+  // Machine 0: a machine has come (back).
+  void admit(int machine, const std::string& host, std::unique_ptr<Link> link);
+  // The ranks of the machines, from the next epoch on; those that have any are not done.
+  void set_ranks(const std::vector<int>& ranks);
+  // Machine 0: what another has told, and ends the job.
+  void record_of(int machine, JobEvent event);
+
   // Sends what is left to send, a second at most.
   void farewell();
 
@@ -59,6 +95,7 @@ class Fleet {
     bool done = false;
     bool gone = false;
     bool lost = false;
+    std::int64_t stamp = 0;  // of its last heartbeat, by its own clock
   };
 
   bool is_host() const { return roster_.machine == 0; }
@@ -66,8 +103,9 @@ class Fleet {
   void take(int machine, const LauncherMessage& message);
   void take_silence(const LauncherMessage& message);
   void record(const JobEvent& event);
-  void broadcast(LauncherWord kind, const std::string& body);
   void heard_of(int machine);
+  void beat();
+  void depart(int machine, JobEvent event);
   void watch_silence(int machine);
   void say_silent(int machine, bool silent);
   void decide_whether_over();
@@ -82,6 +120,11 @@ class Fleet {
   std::vector<JobEvent> events_;
   std::vector<JobEvent> unseen_;  // ours, that machine 0 has not put in order yet
   std::vector<std::string> remarks_;
+  std::vector<JobEvent> departures_;
+  std::vector<Mail> mail_;
+  std::optional<Milliseconds> lease_;
+  bool complete_ = false;
+  Clock::time_point renewed_ = Clock::now();  // this machine's lease
   Clock::time_point last_heartbeat_ = Clock::now();
   std::optional<Deadline> waiting_;  // for the others, after the end has begun
   bool impatient_ = false;

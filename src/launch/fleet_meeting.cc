@@ -26,7 +26,14 @@ std::string MachineHello::name() const {
 MachineHello make_machine_hello(const MeetingOptions& options) {
   char host[kLongestText] = {};
   gethostname(host, sizeof(host) - 1);
-  return {TRIREME_VERSION, options.machine, options.machines, options.ranks, getpid(), host};
+  return {TRIREME_VERSION,
+          options.machine,
+          options.machines,
+          options.ranks,
+          getpid(),
+          host,
+          options.elastic,
+          options.listener_port};
 }
 
 std::string pack_hello(const MachineHello& hello) {
@@ -37,6 +44,8 @@ std::string pack_hello(const MachineHello& hello) {
       .number(hello.ranks)
       .number(hello.pid)
       .text(hello.host)
+      .number(hello.elastic ? 1 : 0)
+      .number(hello.listener_port)
       .take();
 }
 
@@ -48,6 +57,8 @@ bool unpack_hello(const std::string& bytes, MachineHello* hello) {
   hello->ranks = fields.number_in(1, 1 << 20);
   hello->pid = fields.number_in(0, kAny);
   hello->host = printable(fields.text(), kLongestText);
+  hello->elastic = fields.number_in(0, 1) != 0;
+  hello->listener_port = fields.number_in(0, 65535);
   return fields.complete();
 }
 
@@ -83,6 +94,7 @@ Roster meet_launchers(const MeetingOptions& options) {
 std::string pack_start(const Roster& roster, int rank0_port, bool with_token) {
   Packer fields;
   fields.text(roster.job).text(with_token ? roster.token : "").number(rank0_port);
+  fields.number(roster.joins ? 1 : 0);
   fields.texts(roster.hosts);
   for (const int count : roster.ranks) {
     fields.number(count);
@@ -95,9 +107,10 @@ bool unpack_start(const std::string& bytes, Roster* roster, int* rank0_port) {
   roster->job = fields.text();
   roster->token = fields.text();
   *rank0_port = fields.number_in(1, 65535);
+  roster->joins = fields.number_in(0, 1) != 0;
   roster->hosts = fields.texts();
   for (std::size_t i = 0; i < roster->hosts.size(); ++i) {
-    roster->ranks.push_back(fields.number_in(1, 1 << 20));
+    roster->ranks.push_back(fields.number_in(0, 1 << 20));
   }
   return fields.complete();
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <poll.h>
+
 #include "comm/rendezvous/handshake.h"
 #include "comm/rendezvous/net_socket.h"
 #include "launch/launcher_link.h"
@@ -21,6 +23,8 @@ struct MeetingOptions {
   int machine = 0;
   int machines = 2;
   int ranks = 1;           // on this machine
+  bool elastic = false;
+  int listener_port = 0;  // of an elastic job: where rank 0 would listen if it were here
   std::int64_t epoch = 0;  // the attempt at the job
   MeetingPlace place;
   std::vector<SocketAddress> addresses;  // of `place`
@@ -33,6 +37,36 @@ struct MeetingOptions {
   Pass pass() const { return {"launcher", "", epoch, secret}; }
 };
 
+// What a launcher says about itself.
+struct MachineHello {
+  std::string library;  // the version of Trireme
+  int machine = 0;
+  int machines = 1;
+  int ranks = 1;
+  int pid = -1;
+  std::string host;  // its name, for messages
+  bool elastic = false;
+  int listener_port = 0;
+
+  // "machine 1 (host), pid 4711".
+  std::string name() const;
+};
+
+// Machine 0 of an elastic job that has begun: lets in machines that come, or come back.
+class Reception {
+ public:
+  virtual ~Reception() = default;
+  virtual void add_to(std::vector<pollfd>& entries) const = 0;
+  struct Arrival {
+    MachineHello hello;
+    std::string listener;  // "HOST:PORT"
+    std::unique_ptr<Link> link;
+  };
+  // Those who have been let in since the last call. `presence`: of a machine now.
+  enum class Presence { kAbsent, kSilent, kHere };
+  virtual std::vector<Arrival> turn(const std::function<Presence(int machine)>& presence) = 0;
+};
+
 // Who belongs to the job, and what all of them agree on.
 struct Roster {
   std::string job;
@@ -42,8 +76,11 @@ struct Roster {
   int machine = 0;                 // this one
   std::string rendezvous;          // "HOST:PORT" where rank 0 will listen
   FileDescriptor rank0_listener;   // machine 0 only
+  bool joins = false;              // the job has begun: this machine waits for the next epoch
+  std::vector<std::string> listeners;  // machine 0 of an elastic job: by machine, "HOST:PORT"
   // By machine: machine 0 has one to each, the others one to it; the rest is closed.
   std::vector<std::unique_ptr<Link>> links;
+  std::unique_ptr<Reception> reception;  // machine 0 of an elastic job only
 
   int first_rank() const;
   int world_size() const;
@@ -69,24 +106,11 @@ Roster meet_launchers(const MeetingOptions& options);
 Roster host_launchers(const MeetingOptions& options);
 Roster join_launchers(const MeetingOptions& options);
 
-// What a launcher says about itself.
-struct MachineHello {
-  std::string library;  // the version of Trireme
-  int machine = 0;
-  int machines = 1;
-  int ranks = 1;
-  int pid = -1;
-  std::string host;  // its name, for messages
-
-  // "machine 1 (host), pid 4711".
-  std::string name() const;
-};
-
 MachineHello make_machine_hello(const MeetingOptions& options);
 std::string pack_hello(const MachineHello& hello);
 bool unpack_hello(const std::string& bytes, MachineHello* hello);
 
-// What machine 0 tells everyone when all are here (kStart). Of the roster only what all share; the
+// What machine 0 tells everyone when all are here, or who comes later (kStart). Of the roster only what all share; the
 // token only where it cannot be made from a secret.
 std::string pack_start(const Roster& roster, int rank0_port, bool with_token);
 bool unpack_start(const std::string& bytes, Roster* roster, int* rank0_port);

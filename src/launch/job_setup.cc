@@ -95,6 +95,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   }
   if (options.elastic) {
     ours.push_back(concat(kEnvEpoch, "=", identity.epoch));
+    ours.push_back(concat(kEnvRedundancy, "=", options.elastic->redundancy));
   }
   if (!identity.rendezvous.empty()) {
     ours.push_back(concat(kEnvNodeRank, "=", options.node_rank));

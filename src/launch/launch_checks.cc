@@ -66,26 +66,28 @@ std::string memory_text(std::uint64_t bytes) {
 
 void check_elastic(const LaunchOptions& options) {
   const ElasticOptions& elastic = *options.elastic;
-  TRIREME_CHECK(elastic.least >= 1 && elastic.least <= elastic.most,
+  const bool several = options.nodes > 1;
+  const bool as_they_start = several && elastic.most == 0;
+  TRIREME_CHECK(as_they_start || (elastic.least >= 1 && elastic.least <= elastic.most),
                 "--elastic: expected MIN:MAX, numbers of ranks with 1 <= MIN <= MAX, found {}:{}",
                 {elastic.least, elastic.most});
   constexpr int kMostRanks = 120;  // each may have two descriptors under way in one message
   TRIREME_CHECK(elastic.most <= kMostRanks,
                 "--elastic: expected at most {} ranks, found {}",
                 {kMostRanks, elastic.most});
-  TRIREME_CHECK(options.ranks >= elastic.least && options.ranks <= elastic.most,
+  TRIREME_CHECK(several || (options.ranks >= elastic.least && options.ranks <= elastic.most),
                 "-n: expected {} to {} ranks, as --elastic says, found {}",
                 {elastic.least, elastic.most, options.ranks});
   TRIREME_CHECK(
-      elastic.restarts >= 0 && elastic.stall_seconds > 0 && elastic.heartbeat_seconds > 0,
-      "--restart, --heartbeat, --stall: expected a number of 0 or more and seconds above 0, found "
-      "{}, {} and {}",
-      {elastic.restarts, elastic.heartbeat_seconds, elastic.stall_seconds});
-  TRIREME_CHECK(
-      options.nodes == 1,
-      "--elastic: jobs over several machines cannot lose ranks as yet, found --nnodes {}: "
-      "leave out --elastic, and resume the run after a failure",
-      {options.nodes});
+      elastic.restarts >= 0 && elastic.stall_seconds > 0 && elastic.heartbeat_seconds > 0 &&
+          elastic.grace_seconds > 0,
+      "--restart, --heartbeat, --stall, --grace: expected a number of 0 or more and seconds above "
+      "0, found {}, {}, {} and {}",
+      {elastic.restarts, elastic.heartbeat_seconds, elastic.stall_seconds, elastic.grace_seconds});
+  constexpr double kLongestLease = 30;  // TCP would give up before
+  TRIREME_CHECK(!several || elastic.heartbeat_seconds <= kLongestLease,
+                "--heartbeat: expected at most {} s for a job over several machines, found {}",
+                {kLongestLease, elastic.heartbeat_seconds});
   const std::int64_t sum_group =
       options.sum_group ? *options.sum_group : env_integer(kEnvSumGroup, 1, 1 << 20).value_or(1);
   TRIREME_CHECK(
@@ -95,10 +97,10 @@ void check_elastic(const LaunchOptions& options) {
       {sum_group});
   const std::string backend =
       options.backend.empty() ? env_string(kEnvBackend).value_or("auto") : options.backend;
-  TRIREME_CHECK(backend == "auto" || backend == "shm",
-                "--elastic: expected the backend auto or shm, found {}: its connections cannot be "
+  TRIREME_CHECK(backend == "auto" || backend == (several ? "ucx" : "shm"),
+                "--elastic: expected the backend auto or {}, found {}: its connections cannot be "
                 "made anew after a loss",
-                {backend});
+                {several ? "ucx" : "shm", backend});
 }
 
 }  // namespace

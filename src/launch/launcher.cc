@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "launch/epochs.h"
+#include "launch/elastic_job.h"
 #include "launch/fleet.h"
 #include "launch/job_setup.h"
 #include "launch/job_socket.h"
@@ -66,13 +66,14 @@ class Job {
     }
     start_ranks();
     open_job_socket();
-    if (job_socket_) {
-      complain(concat("elastic job {}: trireme scale {} N changes its number of ranks, {} to {}",
-                      {getpid(), getpid(), options_.elastic->least, options_.elastic->most}));
-    }
     while (!is_over()) {
       wait_for_events();
       end_after_failure();
+      if (fleet_ && fleet_->lease_is_over() && !ending_) {
+        if (const int code = come_back(); code != kExitOk) {
+          return code;
+        }
+      }
     }
     if (fleet_) {
       fleet_->farewell();
@@ -106,7 +107,10 @@ class Job {
       find_master_port();
       identity_.job = detail::random_job_name();
       identity_.token = detail::random_token();
-      identity_.world_size = options_.ranks;
+      identity_.world_size = identity_.local_size = options_.ranks;
+      if (elastic_) {
+        elastic_->begin(nullptr, nullptr, Milliseconds(0));
+      }
       if (options_.backend == "ucx" ||
           (options_.backend.empty() && env_string(kEnvBackend) == "ucx")) {
         // Ranks of one machine that go over the network all the same meet there, too.
@@ -122,18 +126,58 @@ class Job {
       complain(text);
       errors_.flush();
     };
+    if (elastic_ && meeting_->machine != 0 && meeting_->listener_port == 0) {
+      // Should all machines before this one be lost, rank 0 will be here.
+      const bool old = meeting_->addresses.front().storage.ss_family == AF_INET;
+      const detail::MeetingPlace anywhere{old ? "0.0.0.0" : "::", 0};
+      rank0_listener_ = detail::listen_at(detail::resolve(anywhere), anywhere);
+      meeting_->listener_port = detail::port_of(rank0_listener_);
+    }
     detail::Roster roster = detail::meet_launchers(*meeting_);
     identity_.job = roster.job;
     identity_.token = roster.token;
     identity_.first_rank = roster.first_rank();
     identity_.world_size = roster.world_size();
+    identity_.local_size = roster.joins ? 0 : options_.ranks;
     identity_.rendezvous = roster.rendezvous;
-    rank0_listener_ = std::move(roster.rank0_listener);
+    if (roster.rank0_listener.valid()) {
+      rank0_listener_ = std::move(roster.rank0_listener);
+    }
     const detail::MeetingPlace rank0 = detail::parse_meeting_place(roster.rendezvous);
     identity_.master_host = rank0.host;
     identity_.master_port = rank0.port + 1;  // as torchrun's MASTER_PORT + 1 is ours
+    auto reception = std::move(roster.reception);
     fleet_.emplace(
         std::move(roster), meeting_->timeout, kTimeToNotice + 2 * time_to_end() + kTimeForOthers);
+    if (elastic_) {
+      try {
+        elastic_->begin(&*fleet_, std::move(reception), meeting_->timeout);
+      } catch (const ConfigError& error) {
+        fleet_->tell(trouble(error.what()));
+        fleet_->farewell();
+        throw;
+      }
+    }
+  }
+
+  // The others go on without this machine, or end: its ranks, of which nobody else can say whether
+  // they still run, end here and now (Note [leases] in fleet.cc).
+  int come_back() {
+    complain(concat("machine 0 has not been heard from for {} s, so that the others may go on "
+                    "without this machine: its ranks are ended; trying to join them again",
+                    {options_.elastic->heartbeat_seconds}));
+    errors_.flush();
+    ranks_.end_all();
+    fleet_.reset();
+    try {
+      meet_the_others();
+    } catch (const detail::MeetingFailed& failure) {
+      complain(failure.what());
+      finish_output();
+      return failure.code();
+    }
+    ranks_.start(identity_, std::move(rank0_listener_));
+    return kExitOk;
   }
 
   void start_ranks() {
@@ -152,8 +196,12 @@ class Job {
 
   // All ranks have ended, here and elsewhere.
   bool is_over() {
-    if (!ranks_.all_ended() || (epochs_ && epochs_->is_forming() && !ending_)) {
+    if (!ranks_.all_ended() || (elastic_ && elastic_->is_forming() && !ending_)) {
+      swept_ = false;  // of an elastic job: they may have been started again
       return false;
+    }
+    if (elastic_ && elastic_->leaves()) {
+      return true;
     }
     if (!swept_) {
       swept_ = true;
@@ -171,10 +219,14 @@ class Job {
                                 {errors_.empty() ? -1 : errors_.fd(), POLLOUT, 0}};
     entries.push_back({job_socket_ ? job_socket_->fd() : -1, POLLIN, 0});
     ranks_.add_to(entries);
+    if (elastic_) {
+      elastic_->add_to(entries);
+    }
     if (fleet_) {
       fleet_->add_to(entries);
     }
-    const std::int64_t limit = ending_ ? ending_->left().count() : kLongestTurn;
+    const std::int64_t turn = elastic_ && fleet_ ? fleet_->beat_period().count() : kLongestTurn;
+    const std::int64_t limit = ending_ ? ending_->left().count() : turn;
     poll(entries.data(),
          entries.size(),
          static_cast<int>(std::clamp<std::int64_t>(limit, 10, kLongestTurn)));
@@ -183,19 +235,23 @@ class Job {
     while (const int number = signals_.next()) {
       take_signal(number);
     }
+    hear_others();
     take_failures(ranks_.reap());
     if (job_socket_) {
       job_socket_->turn();
     }
-    hear_others();
   }
 
   void open_job_socket() {
-    if (!options_.elastic || options_.elastic->least == options_.elastic->most) {
+    if (!elastic_ || options_.node_rank != 0 ||
+        elastic_->options().least == elastic_->options().most) {
       return;
     }
     try {
       job_socket_.emplace([this](const std::string& request) { return answer(request); });
+      complain(
+          concat("elastic job {}: trireme scale {} N changes its number of ranks, {} to {}",
+                 {getpid(), getpid(), elastic_->options().least, elastic_->options().most}));
     } catch (const ConfigError& error) {
       complain(concat("trireme scale will not find this job: ", error.what()));
     }
@@ -208,21 +264,22 @@ class Job {
     if (!ranks || *ranks < 0 || *ranks > std::numeric_limits<int>::max()) {
       return concat("no: expected \"scale N\", found \"", detail::printable(request), "\"");
     }
-    return ending_ ? "no: the job is ending" : epochs_->scale(static_cast<int>(*ranks));
+    return ending_ ? "no: the job is ending" : elastic_->scale(static_cast<int>(*ranks));
   }
 
   void take_failures(const std::vector<JobEvent>& failures) {
-    const bool only_stopped =
-        std::all_of(own_events_.begin(), own_events_.end(), [](const JobEvent& event) {
-          return event.kind == JobEvent::Kind::kStopped;
-        });
-    if (epochs_ && only_stopped && epochs_->outlives(failures)) {
-      if (const std::string why = epochs_->turn(); !why.empty()) {
-        JobEvent event = trouble(why);
-        event.kind = JobEvent::Kind::kGaveUp;
-        take_note(event);
+    const auto known = events();
+    const bool only_stopped = std::all_of(known.begin(), known.end(), [](const JobEvent& event) {
+      return event.kind == JobEvent::Kind::kStopped;
+    });
+    if (elastic_ && only_stopped && (failures.empty() || elastic_->take_failures(failures))) {
+      for (const JobEvent& end : elastic_->turn()) {
+        take_note(end);
       }
       return;
+    }
+    if (elastic_) {
+      ranks_.close_memberships();  // there will be no other epoch
     }
     for (const JobEvent& failure : failures) {
       take_note(failure);
@@ -244,6 +301,12 @@ class Job {
 
   void take_signal(int number) {
     if (detail::SignalWatch::asks_to_end(number)) {
+      if (!request_ && elastic_ && options_.node_rank != 0) {
+        request_.emplace(kOneRequest);
+        elastic_->leave();
+        leaving_.emplace(to_milliseconds(options_.elastic->grace_seconds));
+        return;
+      }
       if (!request_) {
         request_.emplace(kOneRequest);
         JobEvent event;
@@ -274,10 +337,12 @@ class Job {
   void take_note(const JobEvent& event) {
     if (event.kind != JobEvent::Kind::kStopped) {
       ranks_.close_memberships();
-    } else if (epochs_) {
-      epochs_->end_in_good_order();  // where ranks are just meeting anew, they do that first
+    } else if (elastic_) {
+      elastic_->end_in_good_order();  // where ranks are just meeting anew, they do that first
     }
-    if (fleet_) {
+    if (fleet_ && event.machine != options_.node_rank && options_.node_rank == 0) {
+      fleet_->record_of(event.machine, event);
+    } else if (fleet_) {
       fleet_->tell(event);
     } else {
       own_events_.push_back(event);
@@ -301,6 +366,11 @@ class Job {
 
   // Moves on from a failure: time to notice, SIGTERM, SIGKILL.
   void end_after_failure() {
+    if (leaving_ && leaving_->passed() && !ranks_.all_ended()) {
+      complain("the ranks here have not left in time (--grace): ending them");
+      ranks_.send_signal(SIGKILL);
+      leaving_.emplace(kTimeForOthers);
+    }
     const bool is_ending = fleet_ ? fleet_->is_ending() : !own_events_.empty();
     if (is_ending && !ending_) {
       ending_.emplace(kTimeToNotice);
@@ -342,9 +412,16 @@ class Job {
   void flush_output() {
     output_.flush();
     errors_.flush();
-    // A rank that speaks for the job sees itself that nobody listens, and knows what to do.
-    if ((output_.lost() || errors_.lost()) && !output_lost_ && !options_.rank0_speaks) {
-      output_lost_ = true;  // as with any program whose reader goes away
+    if (!(output_.lost() || errors_.lost()) || output_lost_) {
+      return;
+    }
+    output_lost_ = true;
+    // A rank that speaks for the job sees itself that nobody listens, and goes on: unless what it
+    // says comes through here, as that of any rank of an elastic job.
+    if (options_.rank0_speaks && options_.elastic) {
+      complain(concat("standard output can no longer be written: the job goes on; see ",
+                      options_.log_dir));
+    } else if (!options_.rank0_speaks) {  // as with any program whose reader goes away
       take_note(trouble("cannot write its output: nobody reads it any more"));
       begin_ending(SIGTERM);
     }
@@ -376,15 +453,16 @@ class Job {
   std::optional<detail::Fleet> fleet_;  // where there are other machines
   detail::LocalRanks ranks_{
       options_, {&output_, &errors_, [this](const std::string& text) { complain(text); }}};
-  std::optional<detail::Epochs> epochs_ =
+  std::optional<detail::ElasticJob> elastic_ =
       options_.elastic
-          ? std::make_optional<detail::Epochs>(
-                *options_.elastic, ranks_, [this](const std::string& text) { complain(text); })
+          ? std::make_optional<detail::ElasticJob>(
+                options_, ranks_, [this](const std::string& text) { complain(text); })
           : std::nullopt;
   std::optional<detail::JobSocket> job_socket_;  // where the number of ranks may change
   std::vector<JobEvent> own_events_;             // where there are no other machines
   std::optional<Deadline> ending_;
   std::optional<Deadline> request_;  // to end, by a signal: until when another one is part of it
+  std::optional<Deadline> leaving_;  // an elastic job that goes on elsewhere
   bool asked_to_end_ = false;
   bool swept_ = false;
   bool output_lost_ = false;
@@ -399,6 +477,7 @@ std::optional<detail::MeetingOptions> meeting_of(const LaunchOptions& options) {
   meeting.machine = options.node_rank;
   meeting.machines = options.nodes;
   meeting.ranks = options.ranks;
+  meeting.elastic = options.elastic.has_value();
   meeting.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
   meeting.place = detail::parse_meeting_place(options.rendezvous);
   meeting.secret = detail::read_secret(options.token_file);

@@ -18,7 +18,13 @@ enum class LauncherWord : std::uint8_t {
   kSilence,    // machine 0: a machine is not heard of
   kHeard,      // machine 0: it is heard of again
   kDone,       // all my ranks have ended
-  kFinished    // machine 0: all ranks of all machines have ended
+  kFinished,   // machine 0: all ranks of all machines have ended
+  // Of an elastic job, see elastic_words.h:
+  kStatus,     // how my ranks are
+  kLoss,       // one of them has failed: a job_event.h
+  kLeave,      // I was asked to end
+  kEndEpoch,   // machine 0: an epoch ends
+  kBeginEpoch  // machine 0: the next begins
 };
 
 struct LauncherMessage {

@@ -18,6 +18,7 @@
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::detail {
@@ -51,37 +52,41 @@ void LocalRanks::prepare() {
   left_behind_.emplace();
 }
 
-void LocalRanks::start(JobIdentity identity, FileDescriptor rank0_listener) {
+void LocalRanks::start(JobIdentity identity, FileDescriptor listener) {
   identity.report_place = std::move(identity_.report_place);
-  identity.rank0_listener = rank0_listener.get();
+  if (listener.valid()) {
+    listener_ = std::move(listener);
+  }
+  identity.rank0_listener = listener_.get();
   identity_ = std::move(identity);
-  identity_.local_size = options_.ranks;
-  rank0_listener_ = std::move(rank0_listener);
+  first_log_ = identity_.first_rank;
   placements_ = place_ranks(options_.ranks, allowed_cpus(), cpu_quota());
   if (options_.elastic && options_.elastic->most > options_.ranks) {
     for (Placement& placement : placements_) {
       placement.cpus.clear();  // others may come
     }
   }
-  ranks_.reserve(static_cast<std::size_t>(options_.ranks));
-  for (std::size_t place = 0; place < static_cast<std::size_t>(options_.ranks); ++place) {
+  const auto count = static_cast<std::size_t>(identity_.local_size);
+  ranks_.reserve(count);
+  for (std::size_t place = 0; place < count; ++place) {
     ranks_.push_back(start_rank(place, identity_.first_rank + static_cast<int>(place)));
   }
   if (!options_.elastic) {
     report_writer_.reset();
+    listener_.reset();  // when rank 0 ends, nobody may seem to listen
   }
-  rank0_listener_.reset();  // when rank 0 ends, nobody may seem to listen
   if (!options_.log_dir.empty()) {
     // After the last fork: ranks have no business with each other's logs.
     for (std::size_t place = 0; place < ranks_.size(); ++place) {
-      ranks_[place].open_log(log_of(place), options_.append_logs);
+      ranks_[place].open_log(log_of(place), options_.append_logs || appends_logs_);
     }
   }
 }
 
 // Of a process: in an elastic job its rank may change.
 std::string LocalRanks::log_of(std::size_t place) const {
-  return concat(options_.log_dir, "/rank-", identity_.first_rank + static_cast<int>(place), ".log");
+  const int rank = first_log_ + static_cast<int>(place);
+  return concat(options_.log_dir, "/rank-", rank, ".log");
 }
 
 RankProcess LocalRanks::start_rank(std::size_t place, int rank) {
@@ -98,8 +103,8 @@ RankProcess LocalRanks::start_rank(std::size_t place, int rank) {
   // Another process may be rank 0 in the next epoch: what it says comes through us.
   child.inherits_output = rank == 0 && options_.rank0_speaks && !options_.elastic;
   child.kept_fds = {report_writer_.get()};
-  if (rank == 0 && rank0_listener_.valid()) {
-    child.kept_fds.push_back(rank0_listener_.get());
+  if (rank == 0 && listener_.valid()) {
+    child.kept_fds.push_back(listener_.get());
   }
   FileDescriptor ours;
   FileDescriptor theirs;
@@ -152,13 +157,13 @@ void LocalRanks::answer(RankProcess& rank, Packet packet) {
     // One that hears only now of an earlier epoch's end is already a member of the next.
     rank.asks |= epoch == identity_.epoch;
   } else if (word == kKeepWord && packet.descriptors.size() == 1) {
-    has_news_ = true;
+    ++news_;
     kept_memory_.push_back({epoch, use, std::move(packet.descriptors.front())});
     if (kept_memory_.size() > kMostDescriptors) {
       kept_memory_.erase(kept_memory_.begin());
     }
   } else if (word == kForgetWord) {
-    has_news_ = true;
+    ++news_;
     std::erase_if(kept_memory_,
                   [&](const KeptMemory& kept) { return kept.epoch < epoch && kept.use == use; });
   } else if (word == kKeptWord) {
@@ -188,10 +193,11 @@ void LocalRanks::forget_stops() {
   }
 }
 
-void LocalRanks::end_epoch() const {
+void LocalRanks::end_epoch(bool lost, const std::string& why) const {
+  const std::string word = lost ? concat(kLostWord, " ", why).substr(0, kLongestPacket) : kOverWord;
   for (const RankProcess& rank : ranks_) {
     if (!rank.ended && rank.membership.valid()) {
-      tell(rank, kOverWord);
+      tell(rank, word);
     }
   }
 }
@@ -202,21 +208,46 @@ void LocalRanks::close_memberships() {
   }
 }
 
-void LocalRanks::begin_epoch(const std::vector<std::size_t>& places) {
+std::vector<std::size_t> LocalRanks::members_of(const EpochOrder& order, int machine) const {
+  const auto start = static_cast<std::size_t>(order.starts[index(machine)]);
+  const std::size_t keep = static_cast<std::size_t>(order.ranks[index(machine)]) - start;
+  std::vector<std::size_t> places;
+  for (std::size_t place = 0; place < ranks_.size() && places.size() < keep; ++place) {
+    if (ranks_[place].is_member()) {
+      places.push_back(place);
+    }
+  }
+  // Fewer, where one has just ended: then this epoch ends as it begins.
+  for (std::size_t place = 0, started = 0; started < start; ++place) {
+    if (place >= ranks_.size() || ranks_[place].ended) {
+      places.push_back(place);
+      ++started;
+    }
+  }
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+void LocalRanks::begin_epoch(const EpochOrder& order, int machine) {
   drain_reports();  // by the ranks that they are of
-  ++identity_.epoch;
-  identity_.world_size = identity_.local_size = static_cast<int>(places.size());
+  const std::vector<std::size_t> places = members_of(order, machine);
+  identity_.epoch = order.epoch;
+  identity_.world_size = order.world_size();
+  identity_.local_size = order.ranks[index(machine)];
+  identity_.first_rank = order.first_rank(machine);
+  identity_.rendezvous = order.rendezvous;
   for (RankProcess& rank : ranks_) {
     rank.rank = -1;
     rank.report.reset();
   }
   for (std::size_t i = 0; i < places.size(); ++i) {
     const std::size_t place = places[i];
-    const int rank = static_cast<int>(i);
+    const int local_rank = static_cast<int>(i);
+    const int rank = identity_.first_rank + local_rank;
     if (place >= ranks_.size()) {
       ranks_.push_back(start_rank(place, rank));
       if (!options_.log_dir.empty()) {
-        ranks_.back().open_log(log_of(place), options_.append_logs);
+        ranks_.back().open_log(log_of(place), options_.append_logs || appends_logs_);
       }
     } else if (ranks_[place].ended) {
       std::ofstream log = std::move(ranks_[place].log);
@@ -225,7 +256,16 @@ void LocalRanks::begin_epoch(const std::vector<std::size_t>& places) {
     } else {
       ranks_[place].rank = rank;
       label(ranks_[place]);
-      tell(ranks_[place], EpochPlace{identity_.epoch, rank, identity_.world_size}.to_text());
+      const EpochPlace there{order.epoch,
+                             rank,
+                             identity_.world_size,
+                             local_rank,
+                             identity_.local_size,
+                             identity_.rendezvous};
+      const bool listens = rank == 0 && listener_.valid() && !there.rendezvous.empty();
+      tell(ranks_[place],
+           there.to_text(),
+           listens ? std::vector<int>{listener_.get()} : std::vector<int>());
     }
   }
   for (RankProcess& rank : ranks_) {
@@ -237,10 +277,25 @@ void LocalRanks::begin_epoch(const std::vector<std::size_t>& places) {
   }
 }
 
+MachineStatus LocalRanks::status() const {
+  MachineStatus status{.epoch = identity_.epoch, .keeps = !kept_memory_.empty(), .kept = news_};
+  for (const RankProcess& rank : ranks_) {
+    status.members += rank.is_member() ? 1 : 0;
+    status.asks |= rank.is_member() && rank.asks;
+    status.ready &= !rank.is_member() || rank.asks;
+    status.finished |= rank.rank >= 0 && rank.ended && rank.status == 0;
+  }
+  return status;
+}
+
 // One that is gone by now is reaped, and the epoch ends as it began.
-void LocalRanks::tell(const RankProcess& rank, const std::string& text) {
-  [[maybe_unused]] const ssize_t sent =
-      send(rank.membership.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+void LocalRanks::tell(const RankProcess& rank,
+                      const std::string& text,
+                      const std::vector<int>& descriptors) {
+  try {
+    send_with_descriptors(rank.membership.get(), text, descriptors, MSG_DONTWAIT);
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch)
+  }
 }
 
 void LocalRanks::label(RankProcess& process) const {
@@ -381,6 +436,18 @@ void LocalRanks::end_left_behind() const {
 bool LocalRanks::all_ended() const {
   return std::all_of(
       ranks_.begin(), ranks_.end(), [](const RankProcess& rank) { return rank.ended; });
+}
+
+void LocalRanks::end_all() {
+  while (!all_ended()) {
+    send_signal(SIGKILL);
+    reap();
+    usleep(1000);
+  }
+  end_left_behind();
+  ranks_.clear();
+  kept_memory_.clear();
+  appends_logs_ = true;
 }
 
 void LocalRanks::send_signal(int number) const {

@@ -9,6 +9,7 @@
 #include <poll.h>
 
 #include "comm/rendezvous/membership_socket.h"
+#include "launch/elastic_words.h"
 #include "launch/job_event.h"
 #include "launch/job_setup.h"
 #include "launch/left_behind.h"
@@ -39,8 +40,9 @@ class LocalRanks {
 
   // Whatever can go wrong without a rank being started. Throws ConfigError.
   void prepare();
-  // `rank0_listener` is handed to rank 0, where that is here. Throws ConfigError.
-  void start(JobIdentity identity, FileDescriptor rank0_listener);
+  // `listener` is handed to rank 0, where that is here, now or in a later epoch. Throws
+  // ConfigError.
+  void start(JobIdentity identity, FileDescriptor listener);
 
   // What to wait for, and reading it when it is there; `entries` as add_to has left them.
   void add_to(std::vector<pollfd>& entries);
@@ -50,17 +52,15 @@ class LocalRanks {
 
   // Takes note of who asks for the next epoch, and keeps the memory that it is given.
   void hear_requests();
-  // Tells the ranks that the epoch at hand has ended.
-  void end_epoch() const;
+  // Tells the ranks that the epoch at hand ends after their step, or, `lost`, that it has ended.
+  void end_epoch(bool lost, const std::string& why) const;
   // Nobody has a place in another epoch any more.
   void close_memberships();
-  // The next epoch, with the processes of these places, in order of their ranks: one that has
-  // ended, or that there was none of, is started, the others asked for it. All others leave. Throws
-  // ConfigError.
-  void begin_epoch(const std::vector<std::size_t>& places);
-  // Whether ranks have given memory to keep: ever, and since the last time this was asked.
-  bool keeps_memory() const { return !kept_memory_.empty(); }
-  bool take_kept() { return std::exchange(has_news_, false); }
+  // The next epoch: as many of its ranks as are not to be started are processes that asked for it;
+  // what is left of these leave. Throws ConfigError.
+  void begin_epoch(const EpochOrder& order, int machine);
+  // Of the epoch at hand.
+  MachineStatus status() const;
   // Whoever is stopped is so from now on.
   void forget_stops();
   const std::vector<RankProcess>& ranks() const { return ranks_; }
@@ -73,6 +73,8 @@ class LocalRanks {
   void end_left_behind() const;
 
   void send_signal(int number) const;
+  // Kills all, and returns when they have ended: nothing is left of them, nor of what they kept.
+  void end_all();
   // What the ranks do from now on is no failure of theirs.
   void tell_to_end(int number);
 
@@ -83,9 +85,13 @@ class LocalRanks {
   // Starts the process of a place as this rank.
   RankProcess start_rank(std::size_t place, int rank);
   std::string log_of(std::size_t place) const;
-  static void tell(const RankProcess& rank, const std::string& text);
+  static void tell(const RankProcess& rank,
+                   const std::string& text,
+                   const std::vector<int>& descriptors = {});
   void answer(RankProcess& rank, Packet packet);
   void hand_out_memory(RankProcess& rank) const;
+  // Which processes, in order of their ranks, the next epoch has here.
+  std::vector<std::size_t> members_of(const EpochOrder& order, int machine) const;
   void label(RankProcess& process) const;
   void open_report_pipe();
   void drain_reports();
@@ -103,12 +109,14 @@ class LocalRanks {
     FileDescriptor memory;
   };
   std::vector<KeptMemory> kept_memory_;
-  bool has_news_ = false;          // of memory
-  FileDescriptor rank0_listener_;  // until the ranks of the first epoch are started
+  std::int64_t news_ = 0;    // of memory, so far
+  FileDescriptor listener_;  // for rank 0; where the job is not elastic, until that is started
   FileDescriptor report_reader_;
   FileDescriptor report_writer_;
   std::string report_text_;
   std::vector<RankProcess> ranks_;
+  bool appends_logs_ = false;    // of ranks that ran here before
+  int first_log_ = 0;            // the number of the first log file of this machine
   std::size_t first_entry_ = 0;  // of ours among the entries to poll
 };
 

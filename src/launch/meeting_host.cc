@@ -30,11 +30,20 @@ class LauncherHost final : public HostPolicy {
       return {0, "a launcher that knows the token", "it does not say who it is as launchers do"};
     }
     Judgement judgement{hello.machine, hello.name(), objection_to(hello)};
-    if (!judgement.objection && gathering.guests[index(hello.machine)].link) {
+    if (judgement.objection) {
+      return judgement;
+    }
+    const Guest& guest = gathering.guests[index(hello.machine)];
+    const Reception::Presence presence =
+        guest.link  ? Reception::Presence::kHere
+        : presence_ ? presence_(hello.machine)
+                    : Reception::Presence::kAbsent;
+    if (presence == Reception::Presence::kHere) {
       judgement.objection =
           concat("--node-rank {} is already taken by {}: give every machine its own",
-                 {hello.machine, gathering.guests[index(hello.machine)].name});
+                 {hello.machine, guest.link ? guest.name : "a machine that is here"});
     }
+    judgement.later = presence == Reception::Presence::kSilent;  // until it is lost
     return judgement;
   }
 
@@ -79,6 +88,11 @@ class LauncherHost final : public HostPolicy {
     throw MeetingFailed(failure);
   }
 
+  // Of the machines that are not guests of the meeting, once the job has begun.
+  void ask_presence_of(std::function<Reception::Presence(int)> presence) {
+    presence_ = std::move(presence);
+  }
+
   void say_what_is_unsafe() const {
     if (options_.secret.empty()) {
       options_.say(concat("warning: there is no token, so anyone who can reach ",
@@ -109,6 +123,11 @@ class LauncherHost final : public HostPolicy {
           "machine",
           {hello.machines, hello_.machines});
     }
+    if (hello.elastic != hello_.elastic) {
+      return concat("it was started {} --elastic or --restart and machine 0 {}: give the same on "
+                    "every machine",
+                    {hello.elastic ? "with" : "without", hello_.elastic ? "with" : "without"});
+    }
     if (hello.machine < 1 || hello.machine >= hello_.machines) {
       return concat("--node-rank {} is outside the job: machine 0 waits for 1 to {}",
                     {hello.machine, hello_.machines - 1});
@@ -134,7 +153,45 @@ class LauncherHost final : public HostPolicy {
 
   const MeetingOptions& options_;
   const MachineHello hello_;
+  std::function<Reception::Presence(int)> presence_;
   bool said_who_is_missing_ = false;
+};
+
+std::string listener_of(const MachineHello& hello, const Link& link) {
+  return hello.listener_port > 0 ? MeetingPlace{link.peer(), hello.listener_port}.text() : "";
+}
+
+class OpenDoor final : public Reception {
+ public:
+  OpenDoor(const MeetingOptions& options, FileDescriptor listener, std::string start)
+      : door_(std::move(listener)),
+        policy_(options),
+        host_(door_, policy_, options.pass(), options.machines, Deadline(Milliseconds(0))),
+        start_(std::move(start)) {}
+
+  void add_to(std::vector<pollfd>& entries) const override { host_.add_to(entries); }
+
+  std::vector<Arrival> turn(const std::function<Presence(int)>& presence) override {
+    policy_.ask_presence_of(presence);
+    host_.turn();
+    std::vector<Arrival> arrivals;
+    for (Guest& guest : host_.gathering().guests) {
+      MachineHello hello;
+      if (guest.link && unpack_hello(guest.said.bytes, &hello)) {
+        say(*guest.link, LauncherWord::kStart, start_);
+        std::string listener = listener_of(hello, *guest.link);
+        arrivals.push_back({std::move(hello), std::move(listener), std::move(guest.link)});
+      }
+      guest = {};
+    }
+    return arrivals;
+  }
+
+ private:
+  TcpDoor door_;
+  LauncherHost policy_;
+  Host host_;
+  std::string start_;
 };
 
 }  // namespace
@@ -156,6 +213,7 @@ Roster host_launchers(const MeetingOptions& options) {
     }
     roster.ranks.push_back(hello.ranks);
     roster.hosts.push_back(hello.host);
+    roster.listeners.push_back(guest.link ? listener_of(hello, *guest.link) : "");
     roster.links.push_back(guest.link ? std::move(guest.link) : std::make_unique<TcpLink>());
   }
   roster.rank0_listener = listen_beside(door.listener());
@@ -164,6 +222,13 @@ Roster host_launchers(const MeetingOptions& options) {
   const std::string start = pack_start(roster, port, !has_secret);
   for (const auto& link : roster.links) {
     say(*link, LauncherWord::kStart, start);
+  }
+  roster.listeners.front() = roster.rendezvous;
+  if (options.elastic) {
+    roster.joins = true;
+    const std::string joined = pack_start(roster, port, !has_secret);
+    roster.joins = false;
+    roster.reception = std::make_unique<OpenDoor>(options, door.take_listener(), joined);
   }
   return roster;
 }

@@ -28,6 +28,8 @@ constexpr int kTensor = 8;
 constexpr int kMetadata = 9;
 }  // namespace value
 
+constexpr std::uint64_t kLongestRecord = std::uint64_t{1} << 40;
+
 constexpr int kVarint = 0;
 constexpr int kFixed64 = 1;
 constexpr int kBytes = 2;
@@ -231,6 +233,19 @@ std::string text_event(const EventTime& time, const std::string& tag, const std:
   append_bytes(content, value::kMetadata, metadata);
   append_bytes(content, value::kTensor, tensor);
   return summary_event(time, tag, content);
+}
+
+std::uint64_t record_bytes(std::span<const std::uint8_t, kRecordHead> head) {
+  std::uint64_t length = 0;
+  std::uint32_t crc = 0;
+  for (std::size_t i = 0; i < sizeof(length); ++i) {
+    length |= static_cast<std::uint64_t>(head[i]) << (8 * i);
+  }
+  for (std::size_t i = 0; i < sizeof(crc); ++i) {
+    crc |= static_cast<std::uint32_t>(head[sizeof(length) + i]) << (8 * i);
+  }
+  const bool good = crc == masked_crc(std::string(head.begin(), head.begin() + sizeof(length)));
+  return good && length < kLongestRecord ? length + kRecordHead + sizeof(crc) : 0;
 }
 
 std::string record_of(const std::string& event) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -17,7 +18,7 @@ struct EventTime {
 };
 
 std::string version_event(double wall_seconds);
-// A run (re)starts: readers drop what older files hold of this step and later ones.
+// A run (re)starts: readers drop what was written before of this step and later ones.
 std::string session_start_event(const EventTime& time);
 std::string scalar_event(const EventTime& time, const std::string& tag, double value);
 // Values that are not finite are left out.
@@ -28,5 +29,8 @@ std::string text_event(const EventTime& time, const std::string& tag, const std:
 
 // An event as a record of the file: its length, the masked CRC-32C of that, the event, its CRC-32C.
 std::string record_of(const std::string& event);
+inline constexpr std::size_t kRecordHead = 12;  // bytes before the event
+// Of the whole record that begins so; 0: none does.
+std::uint64_t record_bytes(std::span<const std::uint8_t, kRecordHead> head);
 
 }  // namespace trireme::detail

@@ -35,9 +35,14 @@ std::string host_name() {
   return name;
 }
 
-// The latest second in the name of an event file of the folder; 0 where there is none.
-long long last_second_in(const std::string& folder) {
-  long long last = 0;
+struct NamedFile {
+  std::string path;  // empty: there is none
+  long long second = 0;
+};
+
+// The event file of the folder with the latest second in its name.
+NamedFile newest_in(const std::string& folder) {
+  NamedFile newest;
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error)) {
@@ -45,10 +50,32 @@ long long last_second_in(const std::string& folder) {
     if (name.starts_with(kPrefix)) {
       long long seconds = 0;
       std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), seconds);
-      last = std::max(last, seconds);
+      if (newest.path.empty() || seconds > newest.second) {
+        newest = {it->path().string(), seconds};
+      }
     }
   }
-  return last;
+  return newest;
+}
+
+// The bytes of a file up to its last whole record; 0 where it is damaged.
+off_t whole_records(int file) {
+  const off_t size = lseek(file, 0, SEEK_END);
+  off_t at = 0;
+  for (;;) {
+    std::uint8_t head[detail::kRecordHead];
+    if (pread(file, head, sizeof(head), at) != static_cast<ssize_t>(sizeof(head))) {
+      return at;
+    }
+    const std::uint64_t length = detail::record_bytes(head);
+    if (length == 0) {
+      return 0;
+    }
+    if (length > static_cast<std::uint64_t>(size - at)) {
+      return at;
+    }
+    at += static_cast<off_t>(length);
+  }
 }
 
 [[noreturn]] void fail(const char* what, const std::string& path, int error_number) {
@@ -59,14 +86,16 @@ long long last_second_in(const std::string& folder) {
 
 class EventFile::Impl {
  public:
-  Impl(const std::string& folder, std::optional<std::int64_t> first_step) {
+  Impl(const std::string& folder, std::optional<std::int64_t> first_step, Into into) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) {
       fail("could not make the folder of an event file,", folder, error.value());
     }
-    open_new(folder);
-    add(detail::version_event(seconds_since_1970()));
+    if (into == Into::kNewFile || !open_newest(folder)) {
+      open_new(folder);
+      add(detail::version_event(seconds_since_1970()));
+    }
     if (first_step) {
       add(detail::session_start_event({seconds_since_1970(), *first_step}));
     }
@@ -105,11 +134,28 @@ class EventFile::Impl {
   const std::string& path() const { return path_; }
 
  private:
+  // False where there is none that can be gone on with.
+  bool open_newest(const std::string& folder) {
+    path_ = newest_in(folder).path;
+    if (path_.empty()) {
+      return false;
+    }
+    file_ = FileDescriptor(::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
+    if (!file_.valid()) {
+      fail("could not open the event file", path_, errno);
+    }
+    const off_t kept = whole_records(file_.get());
+    if (kept > 0 && ftruncate(file_.get(), kept) != 0) {
+      fail("could not cut the event file", path_, errno);
+    }
+    return kept > 0;
+  }
+
   // A name that is not taken: a process may open a second file in the same second. It comes after
   // those that are there: TensorBoard reads them in the order of their names.
   void open_new(const std::string& folder) {
     const auto now = static_cast<long long>(seconds_since_1970());
-    const long long seconds = std::max(now, last_second_in(folder) + 1);
+    const long long seconds = std::max(now, newest_in(folder).second + 1);
     for (int number = 0;; ++number) {
       const std::string again = number == 0 ? "" : "." + std::to_string(number);
       path_ = detail::concat(
@@ -131,10 +177,10 @@ class EventFile::Impl {
 };
 
 EventFile::EventFile(const std::string& folder)
-    : impl_(std::make_unique<Impl>(folder, std::nullopt)) {}
+    : impl_(std::make_unique<Impl>(folder, std::nullopt, Into::kNewFile)) {}
 
-EventFile::EventFile(const std::string& folder, std::int64_t first_step)
-    : impl_(std::make_unique<Impl>(folder, first_step)) {}
+EventFile::EventFile(const std::string& folder, std::int64_t first_step, Into into)
+    : impl_(std::make_unique<Impl>(folder, first_step, into)) {}
 
 EventFile::~EventFile() {
   try {

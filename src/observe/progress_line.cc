@@ -18,12 +18,6 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenDraws{100};
 constexpr const char* kEraseToEnd = "\x1b[K";
 
-// Losses of any size with about five digits: no run should look as if its loss were 0.0000.
-std::string loss_text(double loss) {
-  const double size = std::fabs(loss);
-  return detail::printed(size != 0 && (size < 1e-3 || size >= 1e5) ? "%.3e" : "%.4f", loss);
-}
-
 // The number in the largest of `units` (each 1000 of the one before) of which it has at least one,
 // after rounding: 999.96k is 1.0M. One digit after the point where `fine` says so.
 template <class Fine>
@@ -72,6 +66,21 @@ std::string duration_text(double seconds) {
                       : detail::printed("%lld:%02lld", all / 60, all % 60);
 }
 
+// About five digits at every size: no run should look as if its loss were 0.0000, and digits beyond
+// those of a float32, as in 123456.7890, say nothing. Errors of prices stay numbers that one reads.
+std::string measure_text(double value) {
+  const double size = std::fabs(value);
+  if (size != 0 && (size < 1e-3 || !(size < 9999999.5))) {
+    return detail::printed("%.3e", value);
+  }
+  // Four after the point from 0.1 up to 10.
+  int decimals = size == 0 || size >= 0.099995 ? 4 : size >= 0.0099995 ? 5 : 6;
+  for (double bound = 9.99995; size >= bound && decimals > 0; bound *= 10) {
+    --decimals;
+  }
+  return detail::printed("%.*f", decimals, value);
+}
+
 std::string megabytes_text(std::int64_t bytes) {
   return scaled_text(static_cast<double>(bytes) / 1000,
                      {" kB", " MB", " GB", " TB"},
@@ -94,7 +103,7 @@ std::string progress_text(const Progress& progress) {
   if (progress.steps > 0) {
     text += "/" + std::to_string(progress.steps);
   }
-  text += "  loss " + loss_text(progress.loss);
+  text += "  loss " + measure_text(progress.loss);
   text += "  lr " + detail::printed("%.1e", progress.learning_rate);
   if (progress.per_second > 0) {
     text += "  " + count_text(progress.per_second) + " " + progress.unit + "/s";

@@ -1,8 +1,10 @@
 // A configuration as JSON: read with every name checked, written flat.
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -22,6 +24,43 @@ using detail::concat;
 namespace {
 
 using Problems = std::vector<std::string>;
+
+// Flags of the command that are not settings: where and how ranks are started is a matter of each
+// start, and no part of a run.
+constexpr std::array<std::pair<const char*, const char*>, 16> kOnlyFlags = {{
+    {"elastic", "--elastic MIN:MAX"},
+    {"restart", "--restart N"},
+    {"heartbeat", "--heartbeat S"},
+    {"stall", "--stall S"},
+    {"nnodes", "--nnodes M"},
+    {"node_rank", "--node-rank K"},
+    {"rendezvous", "--rendezvous HOST:PORT"},
+    {"token_file", "--token-file FILE"},
+    {"interfaces", "--interfaces A,B"},
+    {"backend", "--backend NAME"},
+    {"algorithm", "--algorithm NAME"},
+    {"sum_group", "--sum-group N"},
+    {"encrypt", "--encrypt"},
+    {"resume", "--resume"},
+    {"config", "--config FILE"},
+    {"print_config", "--print-config"},
+}};
+
+std::string unknown_name(const std::string& name, const std::vector<std::string>& known) {
+  for (const auto& [only, flag] : kOnlyFlags) {
+    if (name == only) {
+      return concat(
+          "\"{}\" is not a setting of a run: expected it as a flag of trireme train, {}; take it "
+          "out of the file",
+          {name, flag});
+    }
+  }
+  const std::string near = nearest_name(name, known);
+  return concat("unknown name \"{}\"{}",
+                {name,
+                 near.empty() ? "; trireme train --help lists all of them"
+                              : concat("; did you mean \"", near, "\"?")});
+}
 
 // A parser keeps the last value of a name that is there twice, and says nothing.
 Json parse_with_repetitions(const std::string& text, Problems& repetitions) {
@@ -120,11 +159,7 @@ void apply_json(TrainSettings& settings, const std::string& text, const std::str
         ours->set_json(settings, value.dump());
         own_names.insert(name);
       } else if (!detail::apply_deepspeed(settings, name, value, notes)) {
-        const std::string near = nearest_name(name, names);
-        throw ConfigError(concat("unknown name \"{}\"{}",
-                                 {name,
-                                  near.empty() ? "; trireme train --help lists all of them"
-                                               : concat("; did you mean \"", near, "\"?")}));
+        throw ConfigError(unknown_name(name, names));
       }
     });
   }

@@ -3,13 +3,21 @@
 #include "train/note_names.h"
 #include "trireme/comm/kept_memory.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 
 namespace trireme {
 
+using detail::concat;
 using detail::kEngineNote;
 
 ElasticState::ElasticState(EngineBase& engine, const std::shared_ptr<World>& world)
     : engine_(engine), vault_(launcher_keeps_memory() ? std::make_unique<Vault>(world) : nullptr) {
+  if (vault_ && !vault_->lost().empty() && world->rank() == 0) {
+    log(LogLevel::kWarning,
+        concat("{}: this world begins with what the program loads by itself, its last checkpoint "
+               "or nothing",
+               {vault_->lost()}));
+  }
   if (!vault_ || !vault_->newest()) {
     return;
   }

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <set>
 
 #include "train/out_of_memory.h"
 #include "trireme/core/error.h"
+#include "trireme/core/printed.h"
 #include "trireme/core/random.h"
+#include "trireme/observe/progress_line.h"
 
 namespace trireme {
 namespace {
@@ -249,19 +250,16 @@ bool is_share(const std::string& metric) {
 
 std::string Evaluation::to_string() const {
   std::string text;
-  char number[64];
   for (const char* name : {"loss", "perplexity", "rmse", "mae", "accuracy", "f1"}) {
     const auto found = metrics.find(name);
     if (found == metrics.end()) {
       continue;
     }
-    const bool share = is_share(name);
-    std::snprintf(number,
-                  sizeof(number),
-                  share ? "%s %.2f %%" : "%s %.4f",
-                  name,
-                  share ? 100 * found->second : found->second);
-    text += (text.empty() ? "" : ", ") + std::string(number);
+    text += detail::concat(text.empty() ? "" : ", ",
+                           name,
+                           " ",
+                           is_share(name) ? detail::printed("%.2f %%", 100 * found->second)
+                                          : measure_text(found->second));
   }
   return text;
 }

@@ -185,7 +185,10 @@ void RunRecorder::continue_files(const TrainBeginning& beginning) {
     }
   }
   if (settings_.tensorboard) {
-    events_ = std::make_unique<EventFile>(folder_, beginning.step + 1);
+    events_ = std::make_unique<EventFile>(
+        folder_,
+        beginning.step + 1,
+        beginning.same_job ? EventFile::Into::kNewestFile : EventFile::Into::kNewFile);
   }
   best_->put_back(beginning.step, beginning.best_step > 0);
   std::error_code error;

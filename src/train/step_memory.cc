@@ -20,9 +20,21 @@ constexpr double kMostOfFreeMemory = 0.95;
 
 }  // namespace
 
+// Of all ranks of this machine.
+double StepRunner::bytes_of_copies() const {
+  if (copies_ == 0) {
+    return 0;
+  }
+  std::vector<double> bytes = {static_cast<double>(engine_->state().view.size_bytes())};
+  world_->all_reduce(bytes).wait();  // of all machines, which are one where there are copies
+  return copies_ * bytes[0];
+}
+
 void StepRunner::limit_memory() const {
   const auto wanted = memory_limit_bytes(settings_.memory_limit);
-  const double free = static_cast<double>(available_memory_bytes()) / world_->local_size();
+  const double free =
+      std::max(0.0, static_cast<double>(available_memory_bytes()) - bytes_of_copies()) /
+      world_->local_size();
   const auto limit =
       wanted ? *wanted : static_cast<std::uint64_t>(std::max(1.0, kShareOfFreeMemory * free));
   const auto most = static_cast<std::uint64_t>(kMostOfFreeMemory * free);

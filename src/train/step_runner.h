@@ -35,6 +35,10 @@ class StepRunner {
              std::shared_ptr<World> world,
              Say say);
 
+  // For so many copies of the whole state on each machine, beside what steps take. Before begin()
+  // or go_on().
+  void leave_room(int copies) { copies_ = copies; }
+
   // Before the first step: a run that begins looks for the largest micro-batch where it is asked
   // to; one that goes on from a checkpoint, which the engine has loaded, is told where it was.
   void begin();
@@ -81,6 +85,7 @@ class StepRunner {
   std::int64_t count_steps() const;
   void take_up_weights();
   void limit_memory() const;
+  double bytes_of_copies() const;
   void say_who_is_idle(bool resumed) const;
   void find_micro_batch();
   bool fits(std::int64_t micro_batch);
@@ -119,6 +124,7 @@ class StepRunner {
   RankBalance balance_;
   Loader loader_;
 
+  int copies_ = 0;  // of the state, that are or will be kept
   std::int64_t next_step_ = 0;
   DataPosition position_ = 0;
   std::vector<std::int64_t> dealt_;

@@ -67,6 +67,13 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     result.communication_share = json.at("communication_share").get<double>();
     result.machines = json.value(Json::json_pointer("/machine/machines"), 1);
     result.sum_group = json.value("sum_group", std::int64_t{0});
+    if (json.contains("rank_changes")) {
+      const Json& changes = json.at("rank_changes");
+      result.rank_changes = {changes.at("times").get<std::int64_t>(),
+                             changes.at("lost").get<std::int64_t>(),
+                             changes.at("joined").get<std::int64_t>(),
+                             changes.at("steps_again").get<std::int64_t>()};
+    }
     return result;
   } catch (const Json::exception&) {
     return std::nullopt;  // an older version's, or nobody's: the training is repeated

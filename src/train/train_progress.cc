@@ -55,6 +55,10 @@ template <class Progress, class Visit>
 void each_later_member(Progress& progress, const Visit& visit) {
   visit("sum_group", progress.sum_group);
   visit("data_fingerprint", progress.data_fingerprint);
+  visit("rank_changes", progress.rank_changes.times);
+  visit("ranks_lost", progress.rank_changes.lost);
+  visit("ranks_joined", progress.rank_changes.joined);
+  visit("steps_again", progress.rank_changes.steps_again);
 }
 
 // JSON has no words for what is not finite.
@@ -167,6 +171,7 @@ void TrainProgress::summarise(TrainResult& result) const {
   result.goal_step = goal_step;
   result.goal_seconds = goal_seconds;
   result.tensor_bytes = tensor_bytes;
+  result.rank_changes = rank_changes;
   if (timed_seconds > 0) {
     result.per_second = static_cast<double>(timed_samples) / timed_seconds;
   } else if (seconds > 0) {

@@ -47,6 +47,7 @@ struct TrainProgress {
   // What else the bits depend on; 0: the checkpoint was saved before it was recorded.
   std::int64_t sum_group = 0;         // InitOptions::sum_group
   std::int64_t data_fingerprint = 0;  // of some samples, see fingerprint_of
+  RankChanges rank_changes{};
 
   // Takes an evaluation after `after` steps into account, and decides by one of its metrics. True
   // where it is the best so far.

@@ -6,7 +6,9 @@
 
 #include "train/averaged_weights.h"
 #include "train/note_names.h"
+#include "train/rank_changes.h"
 #include "train/starting_weights.h"
+#include "trireme/comm/kept_memory.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 
@@ -54,6 +56,11 @@ Training::Training(const Subject& subject)
                 .patience = static_cast<int>(settings_.plateau_patience),
                 .larger_is_better = settings_.best != "loss"}),
       processor_begin_(processor_seconds()) {
+  if (vault_ != nullptr) {
+    // Two, and two more while the ranks of the next world make theirs. Counted from the beginning:
+    // a loss must not make micro-batches smaller, which would change bits.
+    runner_.leave_room(vault_->newest() ? 2 : 4);
+  }
   judged_.scores = [this](const TensorBatch& batch) { return runner_.scores(batch); };
   TRIREME_CHECK(settings_.loss_weights.empty() || judged_.task->weighs(),
                 "loss_weights: the loss of the model {} takes no weights: leave them out",
@@ -102,6 +109,7 @@ TrainResult Training::run() {
     keep_in_memory();
   }
   finish();
+  remember_step(0);
   return result_;
 }
 
@@ -138,6 +146,7 @@ void Training::begin() {
           });
     }
     runner_.begin();
+    progress_.rank_changes = changes_up_to(*world_, {});
     if (leads()) {
       TrainBeginning beginning;
       beginning.data = &data_;
@@ -170,12 +179,15 @@ bool Training::begin_with_memory() {
 }
 
 void Training::begin_after(const std::string& what, int ranks) {
+  progress_.rank_changes = changes_up_to(
+      *world_, {.changes = progress_.rank_changes, .ranks = ranks, .step = progress_.step});
   if (leads()) {
     observer_->begins({.step = progress_.step,
                        .evaluated = progress_.evaluated_step == progress_.step,
                        .best_step = progress_.best_step,
                        .checkpoint = what,
                        .ranks = ranks,
+                       .same_job = launcher_keeps_memory() && world_->epoch() > 0,
                        .data = &data_});
   }
   say(concat("resuming after step {} with {}, saved by {}",

@@ -47,7 +47,7 @@ std::string digits_of(std::uint64_t fingerprint) {
 }
 
 std::string metric_text(const std::string& name, double value) {
-  return is_share(name) ? format("%.2f %%", 100 * value) : format("%.4f", value);
+  return is_share(name) ? format("%.2f %%", 100 * value) : measure_text(value);
 }
 
 // What a metric can be at all.
@@ -98,7 +98,16 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (was_interrupted(result)) {
     add_line(table, "interrupted", "the last step was finished and its weights are kept");
   }
-  add_line(table, "training loss", format("%.4f", result.loss));
+  if (const RankChanges& changes = result.rank_changes; changes.times > 0) {
+    add_line(table,
+             "ranks changed",
+             concat("{}: {} lost, {} joined; {} computed again",
+                    {counted(changes.times, "time"),
+                     changes.lost,
+                     changes.joined,
+                     counted(changes.steps_again, "step")}));
+  }
+  add_line(table, "training loss", measure_text(result.loss));
   for (const auto& [name, value] : result.evaluation.metrics) {
     add_line(table, "evaluation " + name, metric_text(name, value));
   }
@@ -215,6 +224,12 @@ std::string summary_json(const TrainSettings& settings,
   json["record_share"] = result.record_share;
   json["save_share"] = result.save_share;
   json["ranks"] = settings.ranks;
+  if (const RankChanges& changes = result.rank_changes; changes.times > 0) {
+    json["rank_changes"] = {{"times", changes.times},
+                            {"lost", changes.lost},
+                            {"joined", changes.joined},
+                            {"steps_again", changes.steps_again}};
+  }
   json["zero"] = settings.zero;
   // A name may be any bytes of a file; JSON has characters only.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -283,6 +298,10 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
     total.status = fold.status;
     total.machines = fold.machines;
     total.sum_group = fold.sum_group;
+    total.rank_changes.times += fold.rank_changes.times;
+    total.rank_changes.lost += fold.rank_changes.lost;
+    total.rank_changes.joined += fold.rank_changes.joined;
+    total.rank_changes.steps_again += fold.rank_changes.steps_again;
     for (const auto& [name, value] : found) {
       metrics[name].push_back(value);
     }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "train/rank_changes.h"
 #include "train/training.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
@@ -24,6 +25,7 @@ bool Training::take_step() {
   }
   const bool histograms =
       settings_.histogram_every > 0 && (runner_.next_step() + 1) % settings_.histogram_every == 0;
+  remember_step(runner_.next_step() + 1);
   const StepRunner::Outcome outcome =
       runner_.run({.wants_stop = stop_ && stop_(), .failure = checkpoints_.failure()},
                   histograms ? [this] { show_gradients(); } : std::function<void()>());

@@ -14,6 +14,7 @@
 namespace trireme::vault_test {
 namespace {
 
+using detail::VaultLayout;
 using detail::VaultSegment;
 
 constexpr std::int64_t kElements = 5'000'011;  // enough for threads to help
@@ -66,8 +67,8 @@ Notes notes_of(std::int64_t step) {
 
 TEST(Vault, HoldsTheLastTwoVersions) {
   Training training;
-  const auto segment =
-      VaultSegment::make({.epoch = 7, .use = 2, .rank = 1, .ranks = 3}, training.view, notes_of(0));
+  const auto segment = VaultSegment::make({.epoch = 7, .use = 2, .rank = 1, .ranks = 3},
+                                          VaultLayout::of(training.view, notes_of(0)));
   EXPECT_TRUE(segment->versions().empty());
   for (std::int64_t step = 1; step <= 5; ++step) {
     training.step(step);
@@ -87,12 +88,31 @@ TEST(Vault, HoldsTheLastTwoVersions) {
   }
 }
 
+// The version that another machine has a copy of stays, and so does the newest.
+TEST(Vault, HoldsAVersionThatIsToStay) {
+  Training training;
+  const auto segment =
+      VaultSegment::make({}, VaultLayout::of(training.view, notes_of(0), /*places=*/3));
+  for (std::int64_t step = 1; step <= 9; ++step) {
+    const std::int64_t kept = step < 3 ? VaultSegment::kNone : step < 7 ? 2 : 6;
+    training.step(step);
+    ASSERT_TRUE(segment->save(step, training.view, notes_of(step), kept));
+    const auto versions = segment->versions();
+    EXPECT_TRUE(versions.contains(step));
+    EXPECT_TRUE(versions.contains(std::max<std::int64_t>(1, step - 1)));
+    EXPECT_TRUE(kept == VaultSegment::kNone || versions.contains(kept));
+    for (const auto& [each, place] : versions) {
+      expect_version(*segment, each, place);
+    }
+  }
+}
+
 // A rank is killed at any instant: one version before it, at least, is whole.
 TEST(Vault, IsWholeHoweverItsRankEnded) {
   for (int round = 0; round < 20; ++round) {
     Training training;
     training.step(1);
-    const auto segment = VaultSegment::make({}, training.view, notes_of(1));
+    const auto segment = VaultSegment::make({}, VaultLayout::of(training.view, notes_of(1)));
     ASSERT_TRUE(segment->save(1, training.view, notes_of(1)));
     const pid_t rank = fork();
     ASSERT_GE(rank, 0);
@@ -115,9 +135,10 @@ TEST(Vault, IsWholeHoweverItsRankEnded) {
 
 TEST(Vault, HasNoRoomForAnotherState) {
   Training training;
-  const auto segment = VaultSegment::make({}, training.view, notes_of(1));
+  const auto segment = VaultSegment::make({}, VaultLayout::of(training.view, notes_of(1)));
   StateView other = training.view;
   other.tensors[0].name = "other.weight";
+  EXPECT_FALSE(segment->has_room_for(other, notes_of(1)));
   EXPECT_FALSE(segment->save(1, other, notes_of(1)));
   StateView part = training.view;
   part.slices.pop_back();

@@ -120,7 +120,8 @@ struct HelloByHand {
   std::string bytes() const {
     using testing::number;
     using testing::text;
-    return text(library) + number(machine) + number(2) + number(1) + number(getpid()) + text(host);
+    return text(library) + number(machine) + number(2) + number(1) + number(getpid()) + text(host) +
+           number(0) + number(0);  // not elastic, no listener
   }
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -271,6 +272,37 @@ TEST(EventFile, TwoInOneFolderHaveTheirOwnNames) {
   const EventFile first(folder.path());
   const EventFile second(folder.path());
   EXPECT_NE(first.path(), second.path());
+}
+
+// A process that is lost may leave half a record. Where anything else is wrong with the file, or
+// where there is none, nothing of it is touched.
+TEST(EventFile, GoesOnInTheNewestFileAfterItsLastWholeRecord) {
+  using Into = EventFile::Into;
+  const TemporaryFolder folder;
+  const EventFile first(folder.path(), 1, Into::kNewestFile);
+  EXPECT_EQ(records_of(read_file(first.path())).size(), 2U) << "a version and a start";
+  EventFile lost(folder.path());
+  lost.add_scalar("loss", 1, 0.5);
+  lost.add_scalar("loss", 2, 0.25);
+  lost.flush();
+  std::filesystem::resize_file(lost.path(), std::filesystem::file_size(lost.path()) - 3);
+  EventFile next(folder.path(), 2, Into::kNewestFile);
+  EXPECT_EQ(next.path(), lost.path());
+  next.add_scalar("loss", 2, 0.125);
+  next.flush();
+  const std::vector<std::string> records = records_of(read_file(next.path()));
+  ASSERT_EQ(records.size(), 4U);
+  EXPECT_EQ(parse(records[1]).at(2).number, 1U);
+  EXPECT_EQ(parse(parse(records[2]).at(7).bytes).at(1).number, 1U) << "the session starts";
+  EXPECT_EQ(parse(records[2]).at(2).number, 2U);
+  EXPECT_EQ(value_of(records[3]).at(2).as_float(), 0.125F);
+
+  std::string damaged = read_file(next.path());
+  damaged[1] ^= 1;
+  std::ofstream(next.path(), std::ios::binary) << damaged;
+  const EventFile another(folder.path(), 3, Into::kNewestFile);
+  EXPECT_NE(another.path(), next.path());
+  EXPECT_EQ(read_file(next.path()), damaged);
 }
 
 TEST(EventFile, SaysWhyAFolderCannotBeUsed) {

@@ -48,6 +48,25 @@ TEST(ProgressText, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(progress_text(progress), "step 7  loss nan  lr 0.0e+00");
 }
 
+TEST(MeasureText, HasAboutFiveDigitsAtEverySize) {
+  EXPECT_EQ(measure_text(0), "0.0000");
+  EXPECT_EQ(measure_text(0.99944), "0.9994");
+  EXPECT_EQ(measure_text(0.14), "0.1400");
+  EXPECT_EQ(measure_text(0.021034), "0.02103");
+  EXPECT_EQ(measure_text(0.00123456), "0.001235");
+  EXPECT_EQ(measure_text(0.0000123456), "1.235e-05");
+  EXPECT_EQ(measure_text(9.99994), "9.9999");
+  EXPECT_EQ(measure_text(9.99996), "10.000");
+  EXPECT_EQ(measure_text(256.126), "256.13");
+  EXPECT_EQ(measure_text(-1234.56), "-1234.6");
+  EXPECT_EQ(measure_text(99999.4), "99999");
+  EXPECT_EQ(measure_text(123456.789), "123457");
+  EXPECT_EQ(measure_text(9999999.4), "9999999");
+  EXPECT_EQ(measure_text(12345678.9), "1.235e+07");
+  EXPECT_EQ(measure_text(std::nan("")), "nan");
+  EXPECT_EQ(measure_text(std::numeric_limits<double>::infinity()), "inf");
+}
+
 TEST(DurationText, IsShortAtEverySize) {
   EXPECT_EQ(duration_text(0), "0:00");
   EXPECT_EQ(duration_text(42), "0:42");

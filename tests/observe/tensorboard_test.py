@@ -63,9 +63,9 @@ def check_plugins(folder):
     assert (values["weights"][:, 0] <= values["weights"][:, 1]).all()
 
 
-def check_continued(folder):
+def check_continued(folder, files):
     """A run that was killed and went on: neither a gap nor anything twice."""
-    assert len(list(pathlib.Path(folder).iterdir())) == 2
+    assert len(list(pathlib.Path(folder).iterdir())) == files
     events = EventAccumulator(folder, size_guidance={"scalars": 0, "histograms": 0})
     events.Reload()
     scalars = events.Scalars("train/loss")
@@ -76,11 +76,13 @@ def check_continued(folder):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as continued:
-        subprocess.run([sys.argv[1], folder, continued], check=True)
+    with tempfile.TemporaryDirectory() as base:
+        folder, continued, elastic = (f"{base}/{name}" for name in ("folder", "continued", "elastic"))
+        subprocess.run([sys.argv[1], folder, continued, elastic], check=True)
         check_classic(folder)
         check_plugins(folder)
-        check_continued(continued)
+        check_continued(continued, files=2)
+        check_continued(elastic, files=1)
     print("tensorboard reads what we write")
 
 

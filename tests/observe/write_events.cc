@@ -1,16 +1,18 @@
-// Writes event files for tensorboard_test.py to read: write_events FOLDER CONTINUED. The second
-// folder gets those of a run that was killed after its step 9 and went on with step 6.
+// Writes event files for tensorboard_test.py to read: write_events FOLDER CONTINUED ELASTIC. The
+// second folder gets those of a run that was killed after its step 9 and went on with step 6, the
+// third those of one that went on in the same file.
 
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "trireme/observe/event_file.h"
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: write_events FOLDER CONTINUED\n");
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: write_events FOLDER CONTINUED ELASTIC\n");
     return 2;
   }
   try {
@@ -28,16 +30,20 @@ int main(int argc, char** argv) {
     file.add_histogram("empty", 5, {});
     file.add_text("config", 0, "learning rate **0.1** & Größe");
 
-    trireme::EventFile killed(argv[2]);
-    for (int step = 1; step < 10; ++step) {
-      killed.add_scalar("train/loss", step, step);
-      killed.add_histogram("weights", step, weights);
-    }
-    killed.flush();
-    trireme::EventFile continued(argv[2], 6);
-    for (int step = 6; step < 12; ++step) {
-      continued.add_scalar("train/loss", step, 100 + step);
-      continued.add_histogram("weights", step, weights);
+    using Into = trireme::EventFile::Into;
+    for (const auto& [folder, into] :
+         {std::pair(argv[2], Into::kNewFile), std::pair(argv[3], Into::kNewestFile)}) {
+      trireme::EventFile killed(folder);
+      for (int step = 1; step < 10; ++step) {
+        killed.add_scalar("train/loss", step, step);
+        killed.add_histogram("weights", step, weights);
+      }
+      killed.flush();
+      trireme::EventFile continued(folder, 6, into);
+      for (int step = 6; step < 12; ++step) {
+        continued.add_scalar("train/loss", step, 100 + step);
+        continued.add_histogram("weights", step, weights);
+      }
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -670,6 +670,32 @@ TEST(Configuration, ListsAllProblems) {
                 "\n  expected one name for each setting, found \"lr\""});
 }
 
+// Where ranks are started is no part of a run: a file that is used again would carry it elsewhere.
+TEST(Configuration, NamesTheFlagOfWhatIsNoSetting) {
+  for (const std::string flag : {"elastic",
+                                 "restart",
+                                 "heartbeat",
+                                 "stall",
+                                 "nnodes",
+                                 "node-rank",
+                                 "rendezvous",
+                                 "token-file",
+                                 "interfaces",
+                                 "backend",
+                                 "algorithm",
+                                 "sum-group",
+                                 "encrypt",
+                                 "resume",
+                                 "config",
+                                 "print-config"}) {
+    std::string name = flag;
+    std::replace(name.begin(), name.end(), '-', '_');
+    expect_parts(
+        refusal_of_json("{\"" + name + "\": 1}"),
+        {"a.json: \"" + name + "\" is not a setting", "a flag of trireme train, --" + flag});
+  }
+}
+
 TEST(FlagNames, StandForTheSettingsThatAMessageBeginsWith) {
   EXPECT_EQ(with_flags("batch: expected 3", {"batch"}), "--batch: expected 3");
   EXPECT_EQ(with_flags("micro_batch: expected 3", {"batch"}),

@@ -599,6 +599,29 @@ TEST_F(CompareCommand, ScalingIsOfTheRanksAlone) {
       << done.out;
 }
 
+// config.json has the number of ranks at the end: no scaling can be computed from it.
+TEST_F(CompareCommand, SaysWhereSpeedIsOfDifferentNumbersOfRanks) {
+  write_log(a(), 100, 1000);
+  write_log(b(), 100, 1500);
+  write_run(a(), kClassMetrics, R"("model":"mlp","ranks":1)");
+  write_run(b(),
+            kClassMetrics,
+            R"("model":"mlp","ranks":2)",
+            R"(,"rank_changes":{"times":3,"lost":2,"joined":1,"steps_again":2})");
+  const Finished done = compare();
+  EXPECT_TRUE(json_.contains("speed")) << json_;
+  EXPECT_FALSE(json_.contains("scaling")) << json_;
+  EXPECT_TRUE(has(done.out,
+                  "the ranks of B changed 3 times while it trained (2 lost, 1 joined): its speed "
+                  "is the mean over different numbers of ranks"))
+      << done.out;
+  EXPECT_TRUE(has(done.out, "Not compared: scaling with the ranks (different ranks in the course"))
+      << done.out;
+  EXPECT_FALSE(has(done.out, "the ranks of A")) << done.out;
+  EXPECT_EQ(json_.at("b").at("rank_changes").at("lost"), 2);
+  EXPECT_FALSE(json_.at("a").contains("rank_changes"));
+}
+
 TEST_F(CompareCommand, DifferentSamplesOrTargetsAreNoPairs) {
   write_run(a(), kClassMetrics);
   write_run(b(), kClassMetrics);

@@ -2,6 +2,7 @@
 // they do not. The seeds are fixed, so that what passes once passes always.
 
 #include <cmath>
+#include <iostream>
 #include <numbers>
 
 #include <gtest/gtest.h>
@@ -49,6 +50,15 @@ class Tally {
   }
 
   double told_apart() const { return static_cast<double>(told_apart_) / pairs_; }
+
+  // The result of the experiment, for the record.
+  void show(const std::string& what) const {
+    std::cout << what << ": " << pairs_ << " pairs, " << 100 * told_apart() << " % told apart;";
+    for (const auto& [name, count] : covered_) {
+      std::cout << " " << name << " covered in " << 100.0 * count / pairs_ << " %";
+    }
+    std::cout << "\n";
+  }
 
   // A share of 1000 has a standard deviation of 0.7 %.
   void expect_coverage(const std::vector<std::string>& metrics) const {
@@ -118,6 +128,7 @@ TEST_F(CompareNull, EqualClassifiersAreToldApartInAtMostOneOfTwentyPairs) {
     truth[name] = 0;
   }
   const Tally tally = classifiers(a(), b(), 0, truth);
+  tally.show("equal classifiers");
   EXPECT_LE(tally.told_apart(), 0.05);
   EXPECT_GE(tally.told_apart(), 0.01) << "it never says anything";
   tally.expect_coverage(names);
@@ -131,6 +142,7 @@ TEST_F(CompareNull, IntervalsOfClassifiersThatDifferHoldTheTruth) {
                           normal_share_below(1 / std::numbers::sqrt2);
   const Tally tally = classifiers(
       a(), b(), ahead, {{"loss", -0.3 * ahead}, {"accuracy", accuracy}, {"f1", accuracy}});
+  tally.show("classifiers that differ");
   tally.expect_coverage({"loss", "accuracy", "f1"});
   EXPECT_GE(tally.told_apart(), 0.5);
 }
@@ -158,6 +170,7 @@ TEST_F(CompareNull, EqualModelsOfTextAreToldApartInAtMostOneOfTwentyPairs) {
     write_evaluation(b(), rows_b, false, "sample,tokens,correct,loss");
     tally.add(compared(), {{"loss", 0}, {"accuracy", 0}, {"perplexity", 0}});
   }
+  tally.show("equal models of text");
   EXPECT_LE(tally.told_apart(), 0.05);
   EXPECT_GE(tally.told_apart(), 0.01);
   tally.expect_coverage({"loss", "accuracy", "perplexity"});
@@ -189,6 +202,7 @@ TEST_F(CompareNull, EqualFoldsAreToldApartInAtMostOneOfTwentyPairs) {
       write_run(b(), metrics, paired ? R"("folds":5,"seed":1)" : R"("folds":5,"seed":2)", folds());
       tally.add(compared(), {{"loss", 0}, {"accuracy", 0}});
     }
+    tally.show(paired ? "equal folds" : "folds of different samples");
     EXPECT_LE(tally.told_apart(), 0.05) << paired;
     EXPECT_GE(tally.told_apart(), 0.01) << paired;
     tally.expect_coverage({"loss", "accuracy"});
@@ -224,6 +238,9 @@ TEST(CompareNullSpeed, IntervalsHoldTheTruthWhereNeighbouringStepsAreAlike) {
       covered += ratio.low <= factor && factor <= ratio.high ? 1 : 0;
       told += compared->log_ratio.p_value < 0.05 ? 1 : 0;
     }
+    std::cout << "speeds of ratio " << factor << ": " << kPairs << " pairs, "
+              << 100.0 * told / kPairs << " % told apart; ratio covered in "
+              << 100.0 * covered / kPairs << " %\n";
     EXPECT_GE(covered, 930) << factor;
     EXPECT_LE(covered, 970) << factor;
     EXPECT_TRUE(factor == 1 ? told <= 70 : told >= 900) << factor << ": " << told;

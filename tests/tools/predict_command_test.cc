@@ -367,7 +367,9 @@ TEST_F(PredictCommand, RefusesWhatItCannotPredict) {
   expect_refusal("none", "--data " + file, {"config.json"});
   expect_refusal("gpt", "", {"--data"});
   train_well("run", people_settings() + " --epochs 1");
-  expect_refusal("run", "--data " + path("no.csv"), {"no.csv"});
+  expect_refusal(
+      "run", "--data " + path("no.csv"), {"--data: expected a file or folder", "no.csv"});
+  EXPECT_EQ(predict("run", "--data " + path("no.csv")).code, 2) << "as trireme train";
   expect_refusal("run",
                  "--data " + data_.write("new.csv", "age,city,income\n30,Paris,20000\n"),
                  {"\"Paris\"", "\"Oslo\"", "--unseen ignore"});

@@ -288,12 +288,14 @@ TEST_F(TrainCommand, RefusesAFolderThatHoldsARunAndLeavesItAsItIs) {
     }
     return files;
   };
-  for (const std::string& settings : {mlp() + "--steps 2", mlp() + "--steps 2 --folds 2"}) {
+  for (const auto& [settings, why] :
+       {std::pair(mlp() + "--steps 2", "already holds a run"),
+        std::pair(mlp() + "--steps 2 --folds 2", "are trained with other settings")}) {
     train_well("run", settings);
     const auto before = contents();
     const Finished again = train("run", settings + " --lr 0.5");
     EXPECT_EQ(again.code, 2);
-    expect_parts(again.err, {path("run"), "already holds a run"});
+    expect_parts(again.err, {path("run"), why});
     EXPECT_TRUE(contents() == before) << "something in the folder has changed";
     fs::remove_all(path("run"));
   }

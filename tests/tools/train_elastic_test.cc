@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include "tools/train_runs.h"
 
@@ -11,6 +12,7 @@ namespace {
 using testing::expect_parts;
 using testing::Finished;
 using testing::history;
+using testing::Json;
 using testing::processes_with;
 using testing::Program;
 using testing::read_file;
@@ -42,6 +44,14 @@ class TrainElastic : public testing::TrainRuns {
     return finished;
   }
 
+  std::size_t event_files(const std::string& run) const {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path(run))) {
+      count += entry.path().filename().string().starts_with("events.out.") ? 1 : 0;
+    }
+    return count;
+  }
+
   void expect_same_result(const std::string& a, const std::string& b) const {
     const std::string weights = read_file(path(a) + "/model.safetensors");
     EXPECT_FALSE(weights.empty());
@@ -67,6 +77,14 @@ TEST_F(TrainElastic, GoesOnWithTheRanksThatAreLeft) {
                   "rank 0 of 2",
                   "going on with 1 rank"});
     expect_same_result("calm", run);
+    const Json changes = summary(run).at("rank_changes");
+    EXPECT_EQ(changes.at("times"), 2);
+    EXPECT_EQ(changes.at("lost"), 2);
+    EXPECT_EQ(changes.at("joined"), 0);
+    EXPECT_LE(changes.at("steps_again"), 2) << "the step at hand, at each loss";
+    expect_parts(done.out, {"ranks changed", "2 times: 2 lost, 0 joined; "});
+    expect_parts(read_file(path(run) + "/train.log"), {"2 times: 2 lost, 0 joined; "});
+    EXPECT_EQ(event_files(run), 1U);
   }
 }
 
@@ -82,6 +100,9 @@ TEST_F(TrainElastic, StartsRanksAgain) {
                 "rank 0 of 2",
                 "starting it again (0 restarts left)"});
   expect_same_result("calm", "lossy");
+  EXPECT_EQ(summary("lossy").at("rank_changes").at("lost"), 2);
+  EXPECT_EQ(summary("lossy").at("rank_changes").at("joined"), 2);
+  EXPECT_FALSE(summary("calm").contains("rank_changes"));
 }
 
 // What ranks had in memory outlives all of them.
@@ -97,6 +118,8 @@ TEST_F(TrainElastic, OutlivesTheLossOfAllRanks) {
   EXPECT_EQ(done.code, 0) << done.out << done.err;
   expect_parts(done.out, {"resuming after step", "with the state in memory"});
   expect_same_result("calm", "lossy");
+  EXPECT_EQ(summary("lossy").at("rank_changes"),
+            Json({{"times", 1}, {"lost", 2}, {"joined", 2}, {"steps_again", 1}}));
 }
 
 // The checkpoint that a run was resumed from may be gone by the time of a loss.
@@ -154,6 +177,8 @@ TEST_F(TrainElastic, TakesRanksInAndLetsThemGo) {
   const Finished done = program.wait();
   EXPECT_EQ(done.code, 0) << done.out << done.err;
   EXPECT_EQ(summary("lossy").at("ranks"), 2);
+  EXPECT_EQ(summary("lossy").at("rank_changes"),
+            Json({{"times", 2}, {"lost", 1}, {"joined", 2}, {"steps_again", 0}}));
   expect_same_result("calm", "lossy");
   const Finished gone = scale("2");
   EXPECT_EQ(gone.code, 2);
@@ -257,6 +282,19 @@ TEST_F(TrainElastic, DoesNotGoOnBelowTheLeastNumberOfRanks) {
   expect_parts(finished.err, {"1 rank left", "2"});
 }
 
+// As any other training: what nobody reads is no reason to lose it, and it is said where somebody
+// may still read.
+TEST_F(TrainElastic, GoesOnWhereNobodyReadsItsOutput) {
+  std::string script;
+  for (const std::string& word : command("run", mlp() + kSteps + "-n 2 --elastic 1:2")) {
+    script += "'" + word + "' ";
+  }
+  const Finished done = run_program({"bash", "-c", "set -o pipefail; " + script + "| head -n 3"});
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+  expect_parts(done.err, {"standard output can no longer be written", "goes on", "run/logs"});
+  EXPECT_EQ(summary("run").at("status"), "finished");
+}
+
 TEST_F(TrainElastic, RefusesWhatCannotBe) {
   const auto refused = [&](const std::string& settings, const Words& parts) {
     const Finished finished = train("refused", mlp() + settings);
@@ -272,6 +310,9 @@ TEST_F(TrainElastic, RefusesWhatCannotBe) {
   refused("--stall 5", {"--stall", "--elastic"});
   refused("--elastic 1:2 --sum-group 2", {"--elastic", "--sum-group"});
   refused("--heartbeat 5", {"--heartbeat", "--elastic"});
+  refused("--redundancy 2", {"--redundancy", "--elastic"});
+  refused("--elastic 1:2 --redundancy often", {"--redundancy", "0 or more", "often"});
+  refused("--elastic 1:2 --redundancy -1", {"--redundancy", "0 or more", "-1"});
 }
 
 }  // namespace

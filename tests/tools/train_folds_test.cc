@@ -83,9 +83,9 @@ TEST_F(TrainFolds, EndAsIfNobodyHadKilledThem) {
   expect_parts(last.out,
                {"fold 1 of 4 had ended", "fold 3 of 4 had ended", "cross-validation, 4 folds"});
   expect_same("calm", "killed", 4);
-  // Once more, where it had ended: with --resume only.
-  EXPECT_EQ(train("killed", settings).code, 2);
+  // Once more, where it had ended: nothing is left to do.
   const Json before = summary("killed");
+  EXPECT_EQ(train("killed", settings).code, 0);
   EXPECT_EQ(resume("killed").code, 0);
   EXPECT_EQ(summary("killed").at("folds"), before.at("folds"));
   EXPECT_EQ(summary("killed").at("memory"), before.at("memory"));

@@ -298,6 +298,35 @@ TEST_F(TrainResume, ARunOfAnOlderVersionThatWasKilledBeforeItsFirstCheckpointBeg
   EXPECT_EQ(history(path("run")), before);
 }
 
+// An elastic job may have had fewer ranks in the end, and a machine fewer processors than before:
+// their number changes no bit of what is trained again.
+TEST_F(TrainResume, ARunOfOtherRanksThatWasKilledBeforeItsFirstCheckpointBeginsAnew) {
+  const std::string settings = mlp() + "--steps 6 --save-every 4 ";
+  train_well("run", settings + "-n 2");
+  const Words before = history(path("run"));
+  std::filesystem::remove_all(path("run") + "/checkpoints");
+  std::filesystem::remove(path("run") + "/summary.json");
+  const Finished again = train("run", settings + "-n 1");
+  EXPECT_EQ(again.code, 0) << again.err;
+  expect_parts(again.out, {"ended before its first checkpoint"});
+  EXPECT_EQ(history(path("run")), before);
+}
+
+// What starts a job again and again, such as systemd, has one command for every start.
+TEST_F(TrainResume, OneCommandIsRightForEveryStart) {
+  for (const std::string more : {"--steps 8 --save-every 2", "--epochs 1 --folds 3"}) {
+    const std::string run = more.find("folds") == std::string::npos ? "run" : "folds";
+    train_well(run + "-calm", mlp() + more);
+    kill_after(run, mlp() + more + " --log-every 1", "step 3/");
+    for (int start = 0; start < 3; ++start) {  // in the middle, and twice after the end
+      const Finished again = train(run, mlp() + more + " --log-every 1");
+      EXPECT_EQ(again.code, 0) << more << start << again.out << again.err;
+    }
+    const std::string part = run == "run" ? "" : "/fold-3";
+    EXPECT_EQ(history(path(run + part)), history(path(run + "-calm" + part))) << more;
+  }
+}
+
 TEST_F(TrainResume, ARunWhoseRankWasKilledBeforeItsFirstCheckpointBeginsAnew) {
   const std::string settings = mlp() + "--steps 6 --save-every 4 ";
   train_well("run", settings);
@@ -552,7 +581,7 @@ TEST_F(TrainResume, ListsAllWeightsThatDoNotFit) {
   expect_parts(partial.out, {"starting from the weights of", "not loaded", "[3, 16]"});
   const Finished nothing = train("none", mlp() + "--steps 1 --weights-from " + path("nowhere"));
   EXPECT_EQ(nothing.code, 2);
-  expect_parts(nothing.err, {"weights_from", path("nowhere"), "does not exist"});
+  expect_parts(nothing.err, {"trireme: --weights-from: expected", "nothing", path("nowhere")});
 }
 
 }  // namespace

@@ -10,9 +10,14 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/alignment.h>
+#include <torch/nn/modules/linear.h>
 
+#include "data/formula_dataset.h"
 #include "train/out_of_memory.h"
+#include "train/step_runner.h"
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme::memory_limit_test {
 namespace {
@@ -176,6 +181,40 @@ TEST(OutOfMemory, IsToldFromOtherErrors) {
   EXPECT_TRUE(detail::ran_out_of_memory(std::runtime_error("could not create a primitive")));
   EXPECT_FALSE(detail::ran_out_of_memory(std::runtime_error("could not create a primitive")));
   MemoryLimit::set(0);
+}
+
+// The copies of an elastic job's state are on this machine, too, and steps get what they leave. A
+// linear layer of 1000 x 1000 with AdamW has 3 numbers of 4 bytes for each of its 1001000 elements.
+TEST_F(Limit, LeavesRoomForTheCopiesOfAState) {
+  constexpr std::int64_t kSide = 1000;
+  constexpr double kStateBytes = 12.0 * static_cast<double>(kSide * kSide + kSide);
+  const auto data = std::make_shared<testing::FormulaDataset>(
+      8,
+      std::vector<std::int64_t>{kSide},
+      kSide,
+      [](std::int64_t) { return 0; },
+      [](std::int64_t, std::int64_t) { return 0.0F; });
+  auto layer = std::make_shared<torch::nn::LinearImpl>(kSide, kSide);
+  Trainable model{layer, [&](const TensorBatch& batch) { return layer->forward(batch.dense); }};
+  model.task = std::make_shared<const Task>(data->shape());
+  TrainSettings settings;
+  settings.model = "mlp";
+  settings.steps = 1;
+  settings.batch = 4;
+  settings.ranks = 1;
+  settings = resolve(settings);
+  const auto limit_with = [&](double copies) {
+    detail::StepRunner runner(settings, model, data, init(), [](const std::string&) {});
+    runner.leave_room(static_cast<int>(copies));
+    runner.begin();
+    return static_cast<double>(MemoryLimit::limit_bytes());
+  };
+  const auto all = static_cast<double>(total_memory_bytes());
+  EXPECT_EQ(limit_with(1.01 * all / kStateBytes), 1) << "more than there is";
+  // Others take and free memory meanwhile, but not that much of it.
+  const auto free = static_cast<double>(available_memory_bytes());
+  EXPECT_NEAR(limit_with(0), 0.9 * free, 0.15 * all);
+  EXPECT_NEAR(limit_with(0.5 * free / kStateBytes), 0.45 * free, 0.15 * all);
 }
 
 }  // namespace

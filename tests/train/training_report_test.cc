@@ -26,8 +26,8 @@ TEST(FoldsTable, IntervalsHoldOnlyWhatAMetricCanBe) {
       folds_table({fold_with({{"accuracy", 0.4}, {"perplexity", 20}, {"loss", 3}}),
                    fold_with({{"accuracy", 0.9}, {"perplexity", 80}, {"loss", 4.5}})});
   expect_part(two, "65.00 % (95 % interval 0.00 % to 100.00 %; folds 40.00 %, 90.00 %)");
-  expect_part(two, "50.0000 (95 % interval 1.0000 to 431.1861;");
-  expect_part(two, "3.7500 (95 % interval 0.0000 to 13.2797;");
+  expect_part(two, "50.000 (95 % interval 1.0000 to 431.19;");
+  expect_part(two, "3.7500 (95 % interval 0.0000 to 13.280;");
   const std::string three =
       folds_table({fold_with({{"loss", 5}}), fold_with({{"loss", 6}}), fold_with({{"loss", 7}})});
   expect_part(three, "6.0000 (95 % interval 3.5159 to 8.4841;");
@@ -82,6 +82,7 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   result.machines = 2;
   result.sum_group = 3;
   result.data_fingerprint = 0xba9876543210;
+  result.rank_changes = {3, 4, 2, 5};
   const std::string text = summary_json({}, result);
   const auto read = result_in_summary(text);
   ASSERT_TRUE(read) << text;
@@ -102,6 +103,10 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   EXPECT_EQ(read->machines, 2);
   EXPECT_EQ(read->sum_group, 3);
   EXPECT_EQ(read->data_fingerprint, 0xba9876543210u);
+  EXPECT_EQ(read->rank_changes.times, 3);
+  EXPECT_EQ(read->rank_changes.lost, 4);
+  EXPECT_EQ(read->rank_changes.joined, 2);
+  EXPECT_EQ(read->rank_changes.steps_again, 5);
 }
 
 // Such a fold is trained again.

@@ -55,6 +55,7 @@ struct Comparison {
   std::optional<RunSpeed> speed_a;
   std::optional<RunSpeed> speed_b;
   std::optional<ComparedSpeed> speed;     // where both did the same work
+  std::vector<std::string> speed_notes;   // what their speeds are not of
   std::optional<Scaling> scaling;         // where only the number of ranks differs
   std::vector<ComparedSetting> settings;  // those that differ
 };

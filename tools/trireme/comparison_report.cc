@@ -123,9 +123,13 @@ std::string cost_text(const Comparison& comparison) {
   table.add({"time spent communicating",
              percent_text(a.communication_share),
              percent_text(b.communication_share)});
+  std::string notes;
+  for (const std::string& note : comparison.speed_notes) {
+    notes += "\n  " + note + "\n";
+  }
   return "Speed and memory\n" + indented(table.text()) +
          (comparison.speed ? "\n  " + speed_verdict(*comparison.speed) + "\n" : "") +
-         (comparison.scaling ? scaling_text(*comparison.scaling) : "");
+         (comparison.scaling ? scaling_text(*comparison.scaling) : "") + notes;
 }
 
 std::string settings_text(const Comparison& comparison) {
@@ -144,6 +148,11 @@ OrderedJson run_json(const Run& run, const std::optional<RunSpeed>& speed) {
   json["rank_bytes"] = run.rank_bytes ? OrderedJson(*run.rank_bytes) : OrderedJson();
   json["communication_share"] =
       run.communication_share ? OrderedJson(*run.communication_share) : OrderedJson();
+  if (run.rank_changes.times > 0) {
+    json["rank_changes"] = {{"times", run.rank_changes.times},
+                            {"lost", run.rank_changes.lost},
+                            {"joined", run.rank_changes.joined}};
+  }
   if (speed) {
     json["throughput"] = {{"unit", speed->unit}, {"per_second", speed->speed.per_second}};
   }

@@ -9,24 +9,35 @@
 namespace trireme::tools {
 namespace {
 
-constexpr std::int64_t kLargestNodeRank = 1 << 20;
+constexpr std::int64_t kLargestNumber = 1 << 20;
+
+// One of 0 or more.
+template <class Number>
+void add_whole_number(CLI::App& app,
+                      const std::string& flag,
+                      Number& number,
+                      const std::string& help,
+                      const std::string& type = "N") {
+  app.add_option_function<std::string>(
+         flag,
+         [&number, flag](const std::string& text) {
+           const auto parsed = parse_integer(text);
+           if (!parsed || *parsed < 0 || *parsed > kLargestNumber) {
+             throw CLI::ValidationError(
+                 flag, "expected a whole number of 0 or more, found \"" + text + "\"");
+           }
+           number = static_cast<int>(*parsed);
+         },
+         help)
+      ->type_name(type);
+}
 
 }  // namespace
 
 void add_machine_options(CLI::App& app, LaunchOptions& launch) {
   add_count(app, "--nnodes", launch.nodes, "Number of machines the job runs on (default: 1)");
-  app.add_option_function<std::string>(
-         "--node-rank",
-         [&launch](const std::string& text) {
-           const auto number = parse_integer(text);
-           if (!number || *number < 0 || *number > kLargestNodeRank) {
-             throw CLI::ValidationError(
-                 "--node-rank", "expected a whole number of 0 or more, found \"" + text + "\"");
-           }
-           launch.node_rank = static_cast<int>(*number);
-         },
-         "The number of this machine, counting from 0")
-      ->type_name("K");
+  add_whole_number(
+      app, "--node-rank", launch.node_rank, "The number of this machine, counting from 0", "K");
   app.add_option("--rendezvous",
                  launch.rendezvous,
                  "Where machine 0 listens for the others: one of its addresses and a free port")
@@ -61,52 +72,61 @@ void add_elastic_options(CLI::App& app, ElasticFlags& flags) {
                  flags.range,
                  "Outlive lost ranks, as long as MIN are left; MAX is the most there may be")
       ->type_name("MIN:MAX");
-  app.add_option_function<std::string>(
-         "--restart",
-         [&flags](const std::string& text) {
-           const auto number = parse_integer(text);
-           if (!number || *number < 0 || *number > kLargestNodeRank) {
-             throw CLI::ValidationError(
-                 "--restart", "expected a whole number of 0 or more, found \"" + text + "\"");
-           }
-           flags.restarts = static_cast<int>(*number);
-         },
-         "Start ranks that are lost or fail again, up to N times in all (default: 0)")
-      ->type_name("N");
+  add_whole_number(app,
+                   "--restart",
+                   flags.restarts,
+                   "Start ranks that are lost or fail again, up to N times in all (default: 0)");
   add_optional_seconds(app,
                        "--heartbeat",
                        flags.heartbeat,
-                       "Seconds after which a rank that a signal has stopped is lost (default: 5)");
+                       "Seconds after which a rank that a signal has stopped, or a machine that "
+                       "is not heard from, is lost (default: 5)");
+  add_optional_seconds(app,
+                       "--grace",
+                       flags.grace,
+                       "Seconds for a machine, other than 0, that is asked to end (SIGTERM) to "
+                       "leave the job in good order (default: 30)");
   add_optional_seconds(app,
                        "--stall",
                        flags.stall,
                        "After a loss, seconds for the other ranks to notice it (default: 60)");
+  add_whole_number(app,
+                   "--redundancy",
+                   flags.redundancy,
+                   "Over several machines: keep the state on a second machine every N steps, so "
+                   "that the loss of one is outlived; 0: never (default: 1)");
 }
 
 void apply(const ElasticFlags& flags, LaunchOptions& launch) {
   if (flags.range.empty() && !flags.restarts) {
-    TRIREME_CHECK(!flags.stall && !flags.heartbeat,
-                  flags.stall ? "--stall" : "--heartbeat",
+    TRIREME_CHECK(!flags.stall && !flags.heartbeat && !flags.grace && !flags.redundancy,
+                  flags.stall       ? "--stall"
+                  : flags.heartbeat ? "--heartbeat"
+                  : flags.grace     ? "--grace"
+                                    : "--redundancy",
                   ": expected --elastic MIN:MAX or --restart N, found neither");
     return;
   }
-  ElasticOptions elastic{.least = launch.ranks, .most = launch.ranks};
+  const bool several = launch.nodes > 1;
+  ElasticOptions elastic{.least = several ? 0 : launch.ranks, .most = several ? 0 : launch.ranks};
   if (!flags.range.empty()) {
     const std::size_t colon = flags.range.find(':');
     const auto least = parse_integer(flags.range.substr(0, colon));
     const auto most =
         colon == std::string::npos ? std::nullopt : parse_integer(flags.range.substr(colon + 1));
-    TRIREME_CHECK(least && most && *least >= 1 && *least <= *most && *most <= kLargestNodeRank,
+    TRIREME_CHECK(least && most && *least >= 1 && *least <= *most && *most <= kLargestNumber,
                   "--elastic: expected MIN:MAX, numbers of ranks with 1 <= MIN <= MAX, found \"",
                   detail::printable(flags.range),
                   "\"");
     elastic.least = static_cast<int>(*least);
     elastic.most = static_cast<int>(*most);
-    launch.ranks = launch.ranks > 0 ? launch.ranks : elastic.most;
+    launch.ranks = launch.ranks > 0 || several ? launch.ranks : elastic.most;
   }
   elastic.restarts = flags.restarts.value_or(elastic.restarts);
   elastic.heartbeat_seconds = flags.heartbeat.value_or(elastic.heartbeat_seconds);
+  elastic.grace_seconds = flags.grace.value_or(elastic.grace_seconds);
   elastic.stall_seconds = flags.stall.value_or(elastic.stall_seconds);
+  elastic.redundancy = flags.redundancy.value_or(elastic.redundancy);
   launch.elastic = elastic;
 }
 

@@ -10,12 +10,14 @@ namespace trireme::tools {
 // every command that starts ranks. `launch` outlives the parsing.
 void add_machine_options(CLI::App& app, LaunchOptions& launch);
 
-// --elastic, --restart, --heartbeat and --stall.
+// --elastic, --restart, --heartbeat, --grace, --stall and --redundancy.
 struct ElasticFlags {
   std::string range;  // "MIN:MAX"
   std::optional<int> restarts;
   std::optional<double> heartbeat;
   std::optional<double> stall;
+  std::optional<double> grace;
+  std::optional<int> redundancy;
 };
 // `flags` outlives the parsing.
 void add_elastic_options(CLI::App& app, ElasticFlags& flags);

@@ -49,7 +49,8 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
                                          "more: trireme run -n N [OPTIONS] -- PROGRAM [ARGS...]");
   run->formatter(std::make_shared<RunFormatter>());
   run->footer(
-      "Each line of output is prefixed with its rank. When a rank fails, the others are ended.\n"
+      "Each line of output is prefixed with its rank. When a rank fails, the others are ended,\n"
+      "unless the job is elastic (--elastic, --restart: docs/elastic.md).\n"
       "On several machines, run one command on each, identical except for --node-rank:\n"
       "  trireme run --nnodes 2 --node-rank 0 --rendezvous HOST:PORT -n 4 -- PROGRAM\n"
       "Exit codes: 0 all ranks succeeded, 2 wrong usage, 3 a rank failed, 4 the ranks did not "

@@ -206,6 +206,11 @@ Run read_run(const std::string& folder) {
   run.machine = machine_in(summary);
   run.rank_bytes = optional_number(summary, Json::json_pointer("/memory/rank_bytes"));
   run.communication_share = optional_number(summary, Json::json_pointer("/communication_share"));
+  const auto changed = [&](const char* name) {
+    const Json::json_pointer at(detail::concat("/rank_changes/", name));
+    return static_cast<std::int64_t>(optional_number(summary, at).value_or(0));
+  };
+  run.rank_changes = {changed("times"), changed("lost"), changed("joined")};
   return run;
 }
 

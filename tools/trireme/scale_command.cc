@@ -16,9 +16,9 @@ void add_scale_command(CLI::App& program, Action& action) {
   auto options = std::make_shared<Options>();
   CLI::App* scale = program.add_subcommand(
       "scale", "Change the number of ranks of a running elastic job: trireme scale JOB N");
-  add_count(*scale, "job", options->launcher, "The process number that the job said when it began")
+  add_count(*scale, "JOB", options->launcher, "The process number that the job said when it began")
       ->required();
-  add_count(*scale, "ranks", options->ranks, "How many ranks it shall have")->required();
+  add_count(*scale, "N", options->ranks, "How many ranks it shall have")->required();
   scale->callback([&action, options] {
     action = [options] {
       const std::string answer =

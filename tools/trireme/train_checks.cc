@@ -1,5 +1,7 @@
 #include "train_checks.h"
 
+#include <filesystem>
+
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/data/source.h"
@@ -26,7 +28,7 @@ bool is_as_it_comes(const Setting& setting, const TrainSettings& given) {
 
 }  // namespace
 
-void check_data(const TrainSettings& settings) {
+void check_data(const TrainSettings& settings, bool resumes) {
   const auto check = [](const char* flag, const std::string& path) {
     TRIREME_CHECK(path.empty() || data_is_there(path),
                   "{}: expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
@@ -35,6 +37,13 @@ void check_data(const TrainSettings& settings) {
   };
   check("--data", settings.data);
   check("--eval-data", settings.eval_data);
+  std::error_code error;
+  TRIREME_CHECK(settings.weights_from.empty() || resumes ||
+                    std::filesystem::exists(settings.weights_from, error),
+                "--weights-from: expected the folder of a run or of a checkpoint, or a safetensors "
+                "file, found nothing with the name \"",
+                settings.weights_from,
+                "\"");
   try {
     const std::string format = data_format({.path = settings.data, .format = settings.format});
     const ModelKind& kind = model_kind(settings.model);

@@ -10,8 +10,9 @@
 
 namespace trireme::tools {
 
-// Data that is not there, or that the model does not take. Throws ConfigError.
-void check_data(const TrainSettings& settings);
+// Data that is not there, or that the model does not take; and weights to start from that are not
+// there, unless the run `resumes`, which has its own. Throws ConfigError.
+void check_data(const TrainSettings& settings, bool resumes);
 
 // Of the data; "auto" where nobody knows.
 std::string known_format(const TrainSettings& settings);

@@ -225,7 +225,7 @@ int run_training(const TrainCommand& command) {
   TRIREME_CHECK(!several || !settings.run.empty(),
                 "--nnodes {}: expected --run FOLDER, a folder that all machines share, found none",
                 {command.machines.nodes});
-  check_data(checked);
+  check_data(checked, step.has_value());
   settings.threads = checked.threads;
   LaunchOptions options = command.machines;
   options.ranks = static_cast<int>(settings.ranks);

@@ -40,7 +40,9 @@ std::string train_help() {
          "stopped\n"
          "                      for S seconds is lost; --stall S: so is one that has not noticed "
          "a loss\n"
-         "                      for so long (docs/elastic.md)\n"
+         "                      for so long; --redundancy K: every K steps a second machine keeps "
+         "the\n"
+         "                      state, too (docs/elastic.md)\n"
          "\n"
          "SETTINGS, as flags or as members of a JSON object:\n" +
          settings_help() +

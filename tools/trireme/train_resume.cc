@@ -109,18 +109,15 @@ std::string settings_of_folds(const fs::path& run, bool asked_for) {
   return text.empty() ? text_in(first / "config.json") : text;
 }
 
-// A cross-validation goes on without being told, as others do from a checkpoint, unless it has come
-// to its end.
-std::optional<std::int64_t> fold_to_resume(const std::string& run, const ResumeFlag& flag) {
+// A cross-validation goes on without being told, as others do from a checkpoint; one that has come
+// to its end has nothing left to do.
+std::int64_t fold_to_resume(const std::string& run, const ResumeFlag& flag) {
   const auto asked = parse_integer(flag.value);
   TRIREME_CHECK(!asked,
                 "--resume: expected no step: \"{}\" is a cross-validation, which goes on with the "
                 "first fold that has not ended; found {}",
                 {run, asked.value_or(0)});
-  const auto summary = nlohmann::json::parse(
-      text_in(fs::path(run) / "summary.json"), nullptr, /*allow_exceptions=*/false);
-  const bool ended = summary.is_object() && summary.value("status", "") == "finished";
-  return flag.given || !ended ? std::optional(kNextFold) : std::nullopt;
+  return kNextFold;
 }
 
 }  // namespace
@@ -211,8 +208,8 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
     const TrainSettings saved =
         recorded_settings(text_in(run / "config.json"), (run / "config.json").string());
     TrainSettings now = settings;
+    now.ranks = saved.ranks;
     if (several_machines) {
-      now.ranks = saved.ranks;
       now = resolve(now);
     }
     return to_json(saved) == to_json(now);

@@ -34,9 +34,9 @@ TrainSettings settings_of_run(const std::string& run, std::int64_t step);
 // Throws ConfigError where settings differ that change the result, unless that is allowed.
 void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given);
 
-// Whether the folder holds a run of just these settings that was to save checkpoints and was killed
-// before it could: the very same command can then only mean to train. Of several machines the
-// settings are not resolved; they are compared for the number of ranks that the run had.
+// Whether the folder holds a run of just these settings, on whatever number of ranks, that was to
+// save checkpoints and was killed before it could: the very same command can then only mean to
+// train. Of several machines the settings are not resolved.
 bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machines);
 // Removes what such a run has recorded; training anew gives the same.
 void forget_run(const std::string& run);

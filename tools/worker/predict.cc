@@ -13,6 +13,7 @@
 #include "trireme/comm/world.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/run_folder.h"
@@ -223,6 +224,10 @@ int run_prediction(const PredictOptions& options) {
   const TrainSettings settings = settings_in(options.run);
   const Preprocessing preprocessing = preprocessing_in(options.run);
   Output output(options.output);  // before anything takes time
+  TRIREME_CHECK(data_is_there(options.data),
+                "--data: expected a file or folder like the one that was trained on, found nothing "
+                "with the name \"{}\"",
+                {options.data});
   const Trainable model = make_model(settings, preprocessing.shape);
   PredictionFacts facts;
   facts.run = options.run;

@@ -23,6 +23,7 @@
 #include "trireme/core/counted.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 #include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
@@ -137,8 +138,16 @@ class Job {
       vault_ = std::make_shared<Vault>(world_);
     }
     // The one that was named is where nothing has been kept since; later it may be gone.
-    if (is_after_a_loss() && (!step_ || (vault_ && vault_->newest()))) {
+    const bool is_lost = vault_ && !vault_->lost().empty();
+    if (is_after_a_loss() && (!step_ || is_lost || (vault_ && vault_->newest()))) {
       step_ = step_after_a_loss();
+    }
+    if (is_lost && leads()) {
+      log(LogLevel::kWarning,
+          concat("{}: {}",
+                 {vault_->lost(),
+                  step_ ? concat("the training goes back to the checkpoint of step ", *step_)
+                        : "the training begins anew, as there is no checkpoint (--save-every)"}));
     }
     if (at::get_num_threads() != settings_.threads) {  // a launcher that was not told
       at::set_num_threads(static_cast<int>(settings_.threads));

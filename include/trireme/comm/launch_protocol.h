@@ -37,6 +37,9 @@ inline constexpr char kEnvSumGroup[] = "TRIREME_SUM_GROUP";
 inline constexpr char kEnvEncrypt[] = "TRIREME_ENCRYPT";  // on or off
 // Whether ranks of a machine read each other's ordinary memory through the kernel: auto or off.
 inline constexpr char kEnvKernelCopy[] = "TRIREME_KERNEL_COPY";
+// Of an elastic job over several machines: every how many steps its state is also kept by a second
+// machine; 0: never.
+inline constexpr char kEnvRedundancy[] = "TRIREME_REDUNDANCY";
 // Of an elastic job: the descriptor of a socket of packets between a rank and its launcher.
 inline constexpr char kEnvMembership[] = "TRIREME_MEMBERSHIP";
 // What a rank says there. "next E": its world of epoch E has ended; the launcher answers with its
@@ -44,12 +47,14 @@ inline constexpr char kEnvMembership[] = "TRIREME_MEMBERSHIP";
 // U", with a descriptor: keep this memory of epoch E, for the use U. "kept": answered with all
 // descriptors that are kept. "forget E U": those of epochs before E, for that use. The launcher by
 // itself says "over", once or more, to ranks of an epoch that has ended (some may still wait for
-// others to join it), or that is to end because ranks come or leave.
+// others to join it), or that is to end because ranks come or leave; and "lost WHY" where a rank of
+// it is lost, on another machine perhaps, so that whoever waits for that rank waits no longer.
 inline constexpr char kNextWord[] = "next";
 inline constexpr char kKeepWord[] = "keep";
 inline constexpr char kKeptWord[] = "kept";
 inline constexpr char kForgetWord[] = "forget";
 inline constexpr char kOverWord[] = "over";
+inline constexpr char kLostWord[] = "lost";
 inline constexpr char kLeaveWord[] = "leave";
 inline constexpr char kEnvProgramVersion[] = "TRIREME_PROGRAM_VERSION";
 // "FD:INODE" of a pipe on which a failing rank writes one FailureReport line.
@@ -71,13 +76,17 @@ struct ForeignRank {
 // Trireme's. Throws ConfigError for variables that make no sense.
 std::optional<ForeignRank> foreign_rank();
 
-// A rank's place in an epoch of an elastic job.
+// A rank's place in an epoch of an elastic job. Rank 0 gets a descriptor with it, which listens at
+// the rendezvous, where there is one.
 struct EpochPlace {
   std::int64_t epoch = 0;
   int rank = 0;
   int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  std::string rendezvous;  // empty where all ranks are on one machine
 
-  std::string to_text() const;  // "EPOCH RANK SIZE"
+  std::string to_text() const;  // "EPOCH RANK SIZE LOCAL_RANK LOCAL_SIZE [HOST:PORT]"
   static std::optional<EpochPlace> parse(const std::string& text);
 };
 

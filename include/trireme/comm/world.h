@@ -19,6 +19,10 @@ struct InitOptions {
   // that the launcher's variables say it.
   std::optional<int> rank;
   std::optional<int> size;
+  // With them, for ranks on several machines: this one's place among those of its machine. Both or
+  // neither; neither means that all are on one.
+  std::optional<int> local_rank;
+  std::optional<int> local_size;
   // The job's name and secret. Empty: TRIREME_JOB and TRIREME_TOKEN, or what the launcher implies.
   // Ranks that meet at a TCP port need a token; "none" lets anyone join who can reach the port.
   std::string job;
@@ -54,6 +58,8 @@ struct InitOptions {
   // Where rank 0 can be reached from other machines, "HOST:PORT". Empty: TRIREME_RENDEZVOUS, else
   // what the launcher implies.
   std::string rendezvous;
+  // Of rank 0: a descriptor that listens there already, open until `init` returns. -1: none.
+  int listener = -1;
   // Encrypt what ranks send each other over a network, for all ranks alike. What steers them is
   // authenticated in any case (docs/security.md). Not set: TRIREME_ENCRYPT (on or off), else off.
   std::optional<bool> encrypt;

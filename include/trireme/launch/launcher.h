@@ -10,14 +10,22 @@ namespace trireme {
 // A job that outlives the loss of ranks: it goes on with those that are left, or with others in
 // their place.
 struct ElasticOptions {
-  int least = 1;  // ranks below which the job ends
+  // Ranks, on all machines together, below which the job ends, and how many there may be. Both 0
+  // over several machines: as many as it starts with.
+  int least = 1;
   int most = 1;
   // How many ranks, in all, are started again where one was lost or has failed.
   int restarts = 0;
-  // How long a rank may be stopped by a signal before it counts as lost.
+  // How long a rank may be stopped by a signal, or a machine not be heard of, before it counts as
+  // lost.
   double heartbeat_seconds = 5;
   // After a loss, how long the others may take to notice before they count as lost, too.
   double stall_seconds = 60;
+  // How long a machine that is asked to end may take to leave the others in good order.
+  double grace_seconds = 30;
+  // Over several machines: every how many steps the state is also kept by another machine, so that
+  // the loss of a whole one is outlived; 0: never. On one machine it means nothing.
+  int redundancy = 1;
 };
 
 // How to start the ranks of a job on this machine.
@@ -44,7 +52,7 @@ struct LaunchOptions {
   // Time to end in good order after a signal, before the ranks are killed.
   double end_seconds = 3;
   bool append_logs = false;  // keep what the files in log_dir already hold
-  // Not set: whatever ends a rank ends the job. One machine only, as yet.
+  // Not set: whatever ends a rank ends the job. The same on all machines.
   std::optional<ElasticOptions> elastic;
 
   // A job over several machines: `launch` is called once on each, with the same `nodes`.

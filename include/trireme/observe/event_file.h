@@ -14,9 +14,12 @@ namespace trireme {
 class EventFile {
  public:
   explicit EventFile(const std::string& folder);
-  // For a run that resumes with `first_step`: TensorBoard drops what the folder's older files have
-  // of this step and of later ones.
-  EventFile(const std::string& folder, std::int64_t first_step);
+  // For a run that resumes with `first_step`: TensorBoard drops what was written before of this
+  // step and of later ones. With kNewestFile the run goes on in the folder's newest file, whose
+  // last record may be cut off (its process was lost), and to which nobody may still write; in a
+  // new one where there is none, or where that is damaged.
+  enum class Into { kNewFile, kNewestFile };
+  EventFile(const std::string& folder, std::int64_t first_step, Into into = Into::kNewFile);
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
   ~EventFile();  // flushes; a failure is logged

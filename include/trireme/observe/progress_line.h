@@ -27,6 +27,9 @@ std::string duration_text(double seconds);
 // "84 MB", "1.2 GB" (powers of ten), "950", "12.3k", "4.5M".
 std::string megabytes_text(std::int64_t bytes);
 std::string count_text(double count);
+// A loss, or an error in the units of what is predicted, which may be of any size: "2.1034",
+// "21.034", "2103.4", "210338", "0.02103", "2.103e-04", "2.103e+07".
+std::string measure_text(double value);
 
 // Shows progress: on a terminal one line that is rewritten in place (at most every 100 ms, cut to
 // the terminal's width), elsewhere a plain line for each call. Messages appear above the live line.

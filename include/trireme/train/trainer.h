@@ -44,6 +44,7 @@ struct TrainBeginning {
   std::int64_t best_step = 0;   // of the best evaluation up to then; 0: there was none
   std::string checkpoint;       // that it resumes from; empty: from the start
   int ranks = 0;                // that saved it
+  bool same_job = false;        // whose ranks have changed: it goes on, rather than begins again
   const Parts* data = nullptr;  // what is trained and evaluated on, as the model sees it
 };
 
@@ -72,6 +73,14 @@ class TrainObserver {
   virtual void settle() {}
 };
 
+// Of an elastic job, over the whole run.
+struct RankChanges {
+  std::int64_t times = 0;        // that the ranks met anew
+  std::int64_t lost = 0;         // ranks, or let go (trireme scale)
+  std::int64_t joined = 0;       // ranks, also in place of lost ones
+  std::int64_t steps_again = 0;  // computed a second time
+};
+
 struct TrainResult {
   enum class Status { kFinished, kStoppedEarly, kInterrupted };
   Status status = Status::kFinished;
@@ -95,6 +104,7 @@ struct TrainResult {
   bool built_in_parts = false;    // no rank ever held the model whole
   std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
   std::vector<std::int64_t> stragglers;
+  RankChanges rank_changes{};
   int machines = 1;
   std::int64_t sum_group = 0;  // Communicator::sum_group, of which the last bits depend; 0: unknown
   std::uint64_t data_fingerprint = 0;  // of every sample of a cross-validation; 0: unknown

@@ -69,15 +69,19 @@ void check_token(const ClusterOptions& options, const std::string& token) {
 }
 
 NetMeetingOptions meeting_of(const ClusterOptions& options,
-                             const Identity& identity,
-                             Milliseconds timeout) {
+                             const MachineMeetingOptions& machine) {
+  const Identity& identity = machine.identity;
   NetMeetingOptions meeting;
   meeting.identity = identity;
   meeting.place = options.place.rendezvous;
   meeting.where = options.place.rendezvous_source;
-  meeting.timeout = timeout;
+  meeting.timeout = machine.timeout;
+  meeting.look = machine.look;
   if (options.place.rank == 0) {
-    meeting.listener = static_cast<int>(env_integer(kEnvRendezvousFd, 0, 1 << 20).value_or(-1));
+    meeting.listener =
+        options.listener >= 0
+            ? options.listener
+            : static_cast<int>(env_integer(kEnvRendezvousFd, 0, 1 << 20).value_or(-1));
   }
   TRIREME_CHECK(!meeting.place.empty() || options.place.size == 1,
                 "nothing says where the ranks of the ",
@@ -113,7 +117,7 @@ bool has_namespaces(const std::vector<Member>& members) {
 // not in the middle of the first operation. Whoever cannot reach one still answers the others.
 std::optional<CommError> greet_everyone(Transport& transport,
                                         const std::vector<Member>& members,
-                                        const Deadline& deadline,
+                                        const NetMeeting& meeting,
                                         const std::string& hint) {
   constexpr std::uint32_t kTag = Transport::kTags - 1;
   const auto size = members.size();
@@ -134,11 +138,17 @@ std::optional<CommError> greet_everyone(Transport& transport,
     const std::size_t at = index(member.rank);
     bool is_given_up = false;
     while (!is_given_up && !(transport.finished(receives[at]) && transport.finished(sends[at]))) {
+      try {
+        meeting.look();
+      } catch (...) {
+        transport.abandon();
+        throw;
+      }
       if (!transport.progress()) {
         transport.rest(Milliseconds(5));
       }
       const auto why = transport.lost(member.rank);
-      is_given_up = why || deadline.passed();
+      is_given_up = why || meeting.deadline().passed();
       if (is_given_up && !failure) {
         failure.emplace(
             CommError::Reason::kRendezvousTimeout,
@@ -209,7 +219,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
       if (const auto failure = greet_everyone(
               *transport,
               members,
-              meeting.deadline(),
+              meeting,
               "MPI connects the two machines (Open MPI: --mca btl_tcp_if_include)")) {
         throw CommError(*failure);
       }
@@ -223,7 +233,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
           "btl_tcp_if_include)");
     }
   } else {
-    NetMeeting meeting(meeting_of(options, identity, timeout));
+    NetMeeting meeting(meeting_of(options, builder->machine.meeting));
     members = meeting.members();
     world = meeting.world();
     seals.key = meeting.key();
@@ -239,7 +249,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
         greet_everyone(
             *transport,
             members,
-            meeting.deadline(),
+            meeting,
             "the interfaces are on the same network (--interfaces) and that firewalls let "
             "the ranks of both machines through"));
   }

@@ -13,6 +13,7 @@ struct ClusterOptions {
   JobEnvironment place;
   std::string backend;  // auto, ucx or mpi
   std::vector<std::string> interfaces;
+  int listener = -1;  // InitOptions::listener
 };
 
 // Brings ranks together that a network connects, and chooses what carries their data: completes

@@ -7,7 +7,8 @@
 namespace trireme {
 
 bool epoch_is_over() {
-  return detail::epoch_is_over(detail::membership_socket(), /*or_closed=*/false);
+  const detail::LauncherWords words = detail::words_of_launcher(detail::membership_socket());
+  return words.over || words.lost;
 }
 
 bool launcher_keeps_memory() {
@@ -23,13 +24,8 @@ void keep_memory(std::int64_t epoch, std::int64_t use, const FileDescriptor& mem
 std::vector<FileDescriptor> kept_memory() {
   const int socket = detail::membership_socket();
   detail::send_with_descriptors(socket, kKeptWord, {});
-  auto answer = detail::receive_packet(socket, 0);
-  bool over = false;
-  while (answer && answer->text == kOverWord) {
-    over = true;
-    answer = detail::receive_packet(socket, 0);
-  }
-  if (over) {
+  auto answer = detail::receive_answer(socket);
+  if (epoch_is_over()) {
     throw CommError(CommError::Reason::kPeerLeft, -1, "ranks come or leave: this world ends");
   }
   if (!answer) {

@@ -28,6 +28,9 @@ using detail::JobEnvironment;
 JobEnvironment place_of_this_process(const InitOptions& options) {
   TRIREME_CHECK(options.rank.has_value() == options.size.has_value(),
                 "InitOptions: give both rank and size, or neither");
+  TRIREME_CHECK(options.local_rank.has_value() == options.local_size.has_value() &&
+                    (options.rank || !options.local_rank),
+                "InitOptions: give both local_rank and local_size, with rank and size, or neither");
   if (!options.rank) {
     return detail::read_job_environment();
   }
@@ -39,8 +42,14 @@ JobEnvironment place_of_this_process(const InitOptions& options) {
                 {*options.rank, *options.size, *options.size - 1});
   JobEnvironment place;
   place.launcher = "init options";
-  place.rank = place.local_rank = *options.rank;
-  place.size = place.local_size = *options.size;
+  place.rank = *options.rank;
+  place.size = *options.size;
+  place.local_rank = options.local_rank.value_or(place.rank);
+  place.local_size = options.local_size.value_or(place.size);
+  TRIREME_CHECK(place.local_rank >= 0 && place.local_rank < place.local_size &&
+                    place.local_size <= place.size,
+                "InitOptions: local rank {} of {} in a world of {} is impossible",
+                {place.local_rank, place.local_size, place.size});
   place.job = env_string(kEnvJob).value_or("");
   place.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
   return place;
@@ -172,12 +181,15 @@ std::shared_ptr<World> init(const InitOptions& options) {
       std::max(options.stage_bytes, kLeastPerRank * static_cast<std::size_t>(place.size));
   builder.machine.kernel_copy = kernel_copy_of(options);
   if (const int launcher = detail::membership_socket(); launcher >= 0) {
+    builder.queue.lost = [launcher] { return detail::words_of_launcher(launcher).lost; };
     builder.machine.meeting.look = [launcher](Milliseconds) {
-      if (detail::epoch_is_over(launcher, /*or_closed=*/true)) {
+      const detail::LauncherWords words = detail::words_of_launcher(launcher);
+      if (words.over || words.lost || words.closed) {
         throw CommError(
             CommError::Reason::kPeerDied,
             -1,
-            "the launcher has ended this world while its ranks met: one of them was lost");
+            concat("the launcher has ended this world while its ranks met: ",
+                   words.lost.value_or("one of them was lost, or others come")));
       }
     };
   }
@@ -195,6 +207,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
       cluster.place = place;
       cluster.backend = backend;
       cluster.interfaces = interfaces_of(options);
+      cluster.listener = options.listener;
       if (!options.rendezvous.empty()) {
         cluster.place.rendezvous = options.rendezvous;
         cluster.place.rendezvous_source = "InitOptions::rendezvous";

@@ -65,6 +65,7 @@ class SealedTransport final : public Transport {
     is_abandoned_ = true;
     inner_->abandon();
   }
+  bool releases_memory() const override { return inner_->releases_memory(); }
   bool sends_without_moving() const override { return inner_->sends_without_moving(); }
 
   Request send(
@@ -183,10 +184,10 @@ class SealedTransport final : public Transport {
     request.clear();
   }
 
-  // An engine that nobody calls any more may still write to a box, or read it, as long as the
+  // Some engines that nobody calls any more may still write to a box, or read it, as long as the
   // process lives.
   void keep_if_abandoned(Message& message) const {
-    if (is_abandoned_) {
+    if (is_abandoned_ && !inner_->releases_memory()) {
       // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a few bytes, once
       static auto* kept = new std::vector<std::unique_ptr<std::byte[]>>;
       static std::mutex mutex;

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,6 +80,8 @@ struct QueueOptions {
   // A part of another communicator, which is quiet, and whose errors are told in that one's words.
   bool part = false;
   std::string group;  // of communicators that `split` has made: its name; for records
+  // That a rank is lost, and why, as far as the launcher knows; not set: it says nothing of that.
+  std::function<std::optional<std::string>()> lost;
   std::shared_ptr<Turns> turns = std::make_shared<Turns>();
   std::shared_ptr<QueueFamily> family = std::make_shared<QueueFamily>();
 };

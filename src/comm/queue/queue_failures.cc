@@ -71,6 +71,10 @@ void OperationQueue::check(Goal& goal, const Deadline& deadline, bool look_at_an
   if (look_at_ancestors) {
     check_ancestors(true);
   }
+  // What nobody here can see: that a rank on a machine which is cut off is not waited for any more.
+  if (const auto lost = options_.lost ? options_.lost() : std::nullopt) {
+    fail(CommError(CommError::Reason::kPeerDied, -1, *lost), goal.stuck());
+  }
   const auto missing = goal.missing();
   if (deadline.passed_by(backend_->grace(missing)) && !advance()) {
     const std::string names = listed(missing, [&](int peer) { return backend_->name(peer); });

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/rendezvous/accept_pause.h"
 #include "comm/rendezvous/link.h"
 
 namespace trireme::detail {
@@ -54,6 +55,7 @@ class HostPolicy {
     int place = 0;
     std::string name;
     std::optional<std::string> objection;  // why it is not let in
+    bool later = false;  // not yet: it is hung up on, and comes again
   };
   // Of what somebody who knows the token says of itself.
   virtual Judgement judge(const Message& said, const Gathering& gathering) const = 0;
@@ -68,8 +70,53 @@ class HostPolicy {
   [[noreturn]] virtual void give_up(Gathering& gathering) = 0;
 };
 
-// Waits at the door until `places` - 1 guests are here. Talks to several at once, so that nobody
-// can hold up the others by not talking (Note [handshake]).
+// Who receives at a door. Talks to several at once, so that nobody can hold up the others by not
+// talking (Note [handshake]).
+class Host {
+ public:
+  // All of it outlives this, but for `pass`.
+  Host(Door& door, HostPolicy& policy, Pass pass, int places, const Deadline& deadline);
+
+  // Waits until everyone is here, or the policy throws.
+  Gathering run();
+
+  // --- for those who have something else to do meanwhile
+
+  void add_to(std::vector<pollfd>& entries) const;
+  // What can be done now.
+  void turn();
+  Gathering& gathering() { return gathering_; }
+
+ private:
+  enum class Of { kStranger, kMember };  // whom a remark is about
+  struct Talk {
+    std::unique_ptr<Link> link;
+    HostingSide side;
+    bool challenged = false;
+    Deadline patience;
+  };
+
+  void wait_and_turn();
+  bool accept_one();
+  bool goes_on(Talk& talk);
+  bool challenge(Talk& talk, const std::string& greeting);
+  bool judge(Talk& talk, Message message);
+  bool give_way(Talk& talk, const std::string& name);
+  bool refuse_stranger(Talk& talk, const std::string& why);
+  void forget_lost_guests(const std::vector<pollfd>& entries);
+  void remark(Of whom, const std::string& text);
+  void warn(Of whom, const std::string& text);
+
+  Door& door_;
+  HostPolicy& policy_;
+  const Pass pass_;
+  Gathering gathering_;
+  std::vector<Talk> talks_;
+  AcceptPause pause_;
+  std::size_t warnings_ = 0;  // of strangers
+};
+
+// Waits at the door until `places` - 1 guests are here.
 Gathering host_meeting(
     Door& door, HostPolicy& policy, const Pass& pass, int places, const Deadline& deadline);
 

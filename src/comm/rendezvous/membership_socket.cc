@@ -1,8 +1,12 @@
 #include "comm/rendezvous/membership_socket.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <string_view>
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "trireme/comm/launch_protocol.h"
@@ -22,13 +26,65 @@ int membership_socket() {
              : -1;
 }
 
-bool epoch_is_over(int socket, bool or_closed) {
-  char word[sizeof(kOverWord)] = {};
-  const ssize_t got = recv(socket, word, sizeof(word) - 1, MSG_PEEK | MSG_DONTWAIT);
-  return got > 0 ? std::string(word) == kOverWord : got == 0 && or_closed;
+namespace {
+
+std::mutex words_mutex;
+LauncherWords words_heard;  // guarded by words_mutex
+
+// Takes words, and leaves the first packet that is none: an answer, for whoever waits for it. Under
+// the lock, so that no two threads look at one packet and take another.
+void take_words(int socket) {
+  char text[kLongestPacket];
+  for (;;) {
+    const ssize_t got = recv(socket, text, sizeof(text), MSG_PEEK | MSG_DONTWAIT);
+    words_heard.closed |= got == 0;
+    if (got <= 0) {
+      return;
+    }
+    const std::string_view word(text, static_cast<std::size_t>(got));
+    if (word == kOverWord) {
+      words_heard.over = true;
+    } else if (word.starts_with(kLostWord)) {
+      words_heard.lost = word.substr(std::min(word.size(), sizeof(kLostWord)));
+    } else {
+      return;
+    }
+    recv(socket, text, sizeof(text), MSG_DONTWAIT);
+  }
 }
 
-void send_with_descriptors(int socket, const std::string& text, const std::vector<int>& fds) {
+}  // namespace
+
+LauncherWords words_of_launcher(int socket) {
+  const std::lock_guard lock(words_mutex);
+  if (socket >= 0) {
+    take_words(socket);
+  }
+  return words_heard;
+}
+
+void forget_words_of_launcher() {
+  const std::lock_guard lock(words_mutex);
+  words_heard = {};
+}
+
+std::optional<Packet> receive_answer(int socket) {
+  for (;;) {
+    pollfd entry{socket, POLLIN, 0};
+    poll(&entry, 1, -1);
+    const std::lock_guard lock(words_mutex);
+    take_words(socket);
+    auto packet = receive_packet(socket, MSG_DONTWAIT);
+    if (packet || errno == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return packet;
+    }
+  }
+}
+
+void send_with_descriptors(int socket,
+                           const std::string& text,
+                           const std::vector<int>& fds,
+                           int flags) {
   alignas(cmsghdr) char room[CMSG_SPACE(kMostDescriptors * sizeof(int))];
   iovec part{const_cast<char*>(text.data()), text.size()};
   msghdr message{};
@@ -45,7 +101,7 @@ void send_with_descriptors(int socket, const std::string& text, const std::vecto
   }
   ssize_t sent = 0;
   do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    sent = sendmsg(socket, &message, flags | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) {
     throw Error(concat("the other end of a membership socket is gone: ", errno_text(errno)));

@@ -67,7 +67,7 @@ class NetJoiner final : public RankJoiner {
     if (options_.transport == nullptr) {
       const MeetingPlace place = parse_meeting_place(options_.place, options_.where);
       return try_connect(
-          resolve(place), deadline_, [] {}, why);
+          resolve(place), deadline_, [this] { look(""); }, why);
     }
     if (has_knocked_) {
       timed_out(*why);  // the way is gone
@@ -75,6 +75,7 @@ class NetJoiner final : public RankJoiner {
     has_knocked_ = true;
     return std::make_unique<TransportLink>(*options_.transport, 0);
   }
+  void look(const std::string& /*trouble*/) override { options_.look(Milliseconds(0)); }
 
  protected:
   std::string hint() const override {
@@ -93,7 +94,10 @@ class NetJoiner final : public RankJoiner {
 }  // namespace
 
 NetMeeting::NetMeeting(const NetMeetingOptions& options)
-    : rank_(options.identity.rank), size_(options.identity.size), deadline_(options.timeout) {
+    : rank_(options.identity.rank),
+      size_(options.identity.size),
+      deadline_(options.timeout),
+      look_(options.look) {
   if (rank_ == 0) {
     host(options);
   } else {
@@ -120,7 +124,8 @@ void NetMeeting::host(const NetMeetingOptions& options) {
                    .reached = concat("reached ", meeting_place_of(options)),
                    .hint = hint_for_mpi_or(options,
                                            "check that the other machines were started, and that a "
-                                           "firewall lets them through to this port")});
+                                           "firewall lets them through to this port"),
+                   .look = options.look});
   Gathering gathering =
       host_meeting(*door, policy, pass_of(options.identity, job_of(options)), size_, deadline_);
   for (std::size_t rank = 1; rank < gathering.guests.size(); ++rank) {
@@ -163,7 +168,7 @@ void NetMeeting::tell_all(const std::string& message) {
 }
 
 std::string NetMeeting::hear() {
-  const auto message = links_[0]->receive(Deadline(deadline_.left() + kGraceForRank0));
+  const auto message = links_[0]->receive(Deadline(deadline_.left() + kGraceForRank0), [this] { look(); });
   if (!message) {
     const std::string& why = links_[0]->why_closed();
     broken(0, why.empty() ? "lost rank 0" : concat("lost rank 0 (", why, ")"));
@@ -205,7 +210,7 @@ std::vector<std::string> NetMeeting::exchange(const std::string& mine) {
   }
   const Deadline patience = a_little_later();
   for (int rank = 1; rank < size_; ++rank) {
-    auto part = links_[index(rank)]->receive(patience);
+    auto part = links_[index(rank)]->receive(patience, [this] { look(); });
     if (!part) {
       lost(rank);
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct NetMeetingOptions {
   std::string place;  // HOST:PORT of rank 0
   std::string where;  // what said so; for messages
   int listener = -1;  // rank 0: a descriptor that listens there already
+  // Called now and then: throws why nobody will come.
+  std::function<void(Milliseconds patience)> look = [](Milliseconds) {};
 };
 
 // Where the ranks of several machines find and admit each other (Note [handshake]): the others come
@@ -39,6 +42,8 @@ class NetMeeting {
   // Until when ranks have to know each other, and each has its say in an exchange.
   const Deadline& deadline() const { return deadline_; }
   std::vector<std::string> exchange(const std::string& mine);
+  // To be called by whoever waits for the others in another way: throws why nobody will come.
+  void look() const { look_(Milliseconds(0)); }
 
  private:
   void host(const NetMeetingOptions& options);
@@ -55,6 +60,7 @@ class NetMeeting {
   int rank_;
   int size_;
   Deadline deadline_;
+  std::function<void(Milliseconds patience)> look_;
   std::vector<std::unique_ptr<Link>> links_;  // rank 0: by rank; elsewhere one, to rank 0
   std::vector<Member> members_;               // by rank
   std::string world_;

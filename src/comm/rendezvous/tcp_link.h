@@ -36,6 +36,7 @@ class TcpDoor final : public Door {
   int fd() const override { return listener_.get(); }
   std::unique_ptr<Link> accept() override;
   const FileDescriptor& listener() const { return listener_; }
+  FileDescriptor take_listener() { return std::move(listener_); }
 
  private:
   FileDescriptor listener_;

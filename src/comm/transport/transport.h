@@ -82,9 +82,11 @@ class Transport {
   virtual std::optional<std::string> lost(int rank) = 0;
 
   // The world has failed, or ends in the middle of something: nothing is moved any more, so that
-  // memory that messages were to go to can be used for something else. What the engine holds is
-  // kept until the process ends.
+  // memory that messages were to go to can be used for something else.
   virtual void abandon() = 0;
+  // Whether the end of this transport, also of one that was abandoned, is the end of all that the
+  // engine does with memory; else that is the engine's until the process ends.
+  virtual bool releases_memory() const { return false; }
 
   // A short message that is sent goes at once, also after `abandon`, and nothing else moves.
   virtual bool sends_without_moving() const { return false; }

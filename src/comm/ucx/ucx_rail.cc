@@ -206,8 +206,9 @@ void UcxRail::receive(int from,
                                      full_tag(from, tag),
                                      ~std::uint64_t{0},
                                      &parameters);
-    if (!exact && UCS_PTR_IS_PTR(request)) {
-      parcel->receive = request;
+    if (UCS_PTR_IS_PTR(request)) {
+      transfer->receive = request;
+      parcel->receive = exact ? nullptr : request;
     }
     began(transfer, request);
   }
@@ -217,6 +218,17 @@ void UcxRail::cancel(UcxParcel* parcel) {
   if (parcel->receive != nullptr) {
     ucp_request_cancel(worker_, parcel->receive);
   }
+}
+
+bool UcxRail::cancel_receives() {
+  bool all = true;
+  for (const auto& transfer : transfers_) {
+    if (transfer->receive != nullptr) {
+      ucp_request_cancel(worker_, transfer->receive);
+      all &= transfer->receive == nullptr;
+    }
+  }
+  return all;
 }
 
 bool UcxRail::progress() {
@@ -240,7 +252,7 @@ UcxRail::Transfer* UcxRail::take_transfer(UcxParcel* parcel) {
   }
   Transfer* transfer = spare_transfers_.back();
   spare_transfers_.pop_back();
-  *transfer = {this, parcel, nullptr, 0};
+  *transfer = {.rail = this, .parcel = parcel};
   ++parcel->pieces;
   return transfer;
 }
@@ -286,6 +298,7 @@ void UcxRail::on_received(void* request,
                           void* transfer) {
   ucp_request_free(request);
   auto* done = static_cast<Transfer*>(transfer);
+  done->receive = nullptr;
   done->parcel->receive = nullptr;
   done->rail->ended(done, status);
 }

@@ -74,6 +74,10 @@ class UcxRail {
   // Gives up a receive that is not exact. It has ended when nothing of the parcel is on its way.
   void cancel(UcxParcel* parcel);
 
+  // Gives all receives up: nothing is written to their memory any more. False where UCX does not
+  // let go of one, which is in the middle of a message that has more than one fragment.
+  bool cancel_receives();
+
   // Moves what can be moved; true if anything did.
   bool progress();
   // False: something has come meanwhile. Else the descriptor tells when something has.
@@ -118,6 +122,7 @@ class UcxRail {
     UcxParcel* parcel = nullptr;
     Stream* stream = nullptr;  // that it is to be confirmed on
     std::size_t bytes = 0;
+    void* receive = nullptr;  // the request, of one that is received
   };
 
   static void on_error(void* argument, ucp_ep_h endpoint, ucs_status_t status);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <poll.h>
+#include <unistd.h>
 
 #include "comm/transport/transport_module.h"
 #include "comm/ucx/ucx_rail.h"
@@ -88,8 +89,9 @@ class UcxTransport final : public Transport {
   }
 
   ~UcxTransport() override {
-    if (abandoned_) {
-      // Taking a worker down moves data; see Transport::abandon.
+    if (!releases_memory()) {
+      // Taking a worker down moves data, and UCX has memory that is no longer ours: it is kept.
+      // That is so only where a message of several fragments was under way, which over TCP none is.
       // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a few bytes, once
       static auto* kept = new std::vector<std::pair<Rails, Parcels>>;
       static std::mutex mutex;
@@ -97,8 +99,10 @@ class UcxTransport final : public Transport {
       kept->emplace_back(std::move(rails_), std::move(all_));
       return;
     }
-    flush();
-    rails_.clear();
+    if (!abandoned_) {
+      flush();
+    }
+    rails_.clear();  // takes a second at most for each, whatever became of the others
   }
 
   int rank() const override { return options_.rank; }
@@ -121,6 +125,10 @@ class UcxTransport final : public Transport {
   Request receive(
       int from, std::uint32_t tag, std::byte* data, std::size_t bytes, Length length) override {
     UcxParcel* parcel = take_parcel(from);
+    if (abandoned_) {
+      parcel->failed = true;  // what still comes when connections are closed has nowhere to go
+      return Request(parcel);
+    }
     for_parts(bytes, length, [&](UcxRail& rail, std::size_t begin, std::size_t size) {
       rail.receive(from, tag, data + begin, size, length == Length::kExact, parcel);
     });
@@ -140,7 +148,14 @@ class UcxTransport final : public Transport {
     return true;
   }
 
-  void abandon() override { abandoned_ = true; }
+  void abandon() override {
+    if (!std::exchange(abandoned_, true) && getpid() == owner_) {
+      for (const auto& rail : rails_) {
+        has_let_go_ &= rail->cancel_receives();
+      }
+    }
+  }
+  bool releases_memory() const override { return has_let_go_ && getpid() == owner_; }
   bool sends_without_moving() const override { return true; }
 
   void drop(Request& request) override {
@@ -277,7 +292,9 @@ class UcxTransport final : public Transport {
   }
 
   const UcxOptions options_;
+  const pid_t owner_ = getpid();  // a child that it forks has no use for UCX
   bool abandoned_ = false;
+  bool has_let_go_ = true;
   std::vector<std::optional<std::string>> losses_;  // by rank
   Parcels all_;
   std::vector<UcxParcel*> spare_;

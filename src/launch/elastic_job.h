@@ -1,0 +1,67 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/elastic_ranks.h"
+#include "launch/epochs.h"
+#include "launch/fleet.h"
+#include "launch/job_event.h"
+#include "launch/local_ranks.h"
+#include "trireme/launch/launcher.h"
+
+namespace trireme::detail {
+
+// An elastic job as the launcher of one machine sees it: its ranks, the decisions about their
+// epochs, which machine 0 makes, and the words between the two.
+class ElasticJob {
+ public:
+  // All outlive it.
+  ElasticJob(const LaunchOptions& options,
+             LocalRanks& ranks,
+             std::function<void(const std::string&)> say);
+
+  // When the machines have met, and before ranks are started; null where there is only this one.
+  // `reception`: of machine 0. `wait`: for machines to come back. Throws ConfigError where the ranks are not as many as
+  // --elastic says.
+  void begin(Fleet* fleet, std::unique_ptr<Reception> reception, Milliseconds wait);
+
+  // Of this machine's ranks. False: they end the job.
+  bool take_failures(const std::vector<JobEvent>& failures);
+  void add_to(std::vector<pollfd>& entries) const;
+  // Hears ranks and other launchers, and does what is to be done. What ends the job.
+  std::vector<JobEvent> turn();
+
+  // As Epochs has them; only machine 0 scales.
+  std::string scale(int ranks);
+  void end_in_good_order();
+  bool is_forming() const { return epochs_ && epochs_->is_forming(); }
+  // This machine was asked to end, and is not machine 0: it leaves after the step at hand.
+  void leave();
+  bool leaves() const { return leaves_; }
+  const ElasticOptions& options() const { return elastic_; }
+
+ private:
+  void decide_here(Milliseconds wait);
+  void hear_machines(std::vector<JobEvent>& ends);
+  void take_mail(const Fleet::Mail& mail, std::vector<JobEvent>& ends);
+  void obey(const LauncherMessage& message);
+  void let_in();
+  void tell_status();
+
+  const LaunchOptions& launch_;
+  ElasticOptions elastic_;
+  LocalRanks& local_;
+  ElasticRanks ranks_;
+  std::function<void(const std::string&)> say_;
+  Fleet* fleet_ = nullptr;
+  std::unique_ptr<Reception> reception_;
+  std::optional<Epochs> epochs_;  // on machine 0
+  MachineStatus told_;            // the last status, to machine 0
+  bool leaves_ = false;
+};
+
+}  // namespace trireme::detail

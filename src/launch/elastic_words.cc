@@ -1,0 +1,81 @@
+#include "launch/elastic_words.h"
+
+#include <numeric>
+
+#include "comm/rendezvous/packing.h"
+#include "trireme/core/printable.h"
+
+namespace trireme::detail {
+namespace {
+
+constexpr int kMostRanksOfMachine = 1 << 20;
+
+}  // namespace
+
+int EpochOrder::world_size() const {
+  return std::accumulate(ranks.begin(), ranks.end(), 0);
+}
+
+int EpochOrder::first_rank(int machine) const {
+  return std::accumulate(ranks.begin(), ranks.begin() + machine, 0);
+}
+
+std::string pack_status(const MachineStatus& status) {
+  return Packer()
+      .number(status.epoch)
+      .number(status.members)
+      .number(status.asks ? 1 : 0)
+      .number(status.ready ? 1 : 0)
+      .number(status.finished ? 1 : 0)
+      .number(status.keeps ? 1 : 0)
+      .number(status.kept)
+      .take();
+}
+
+bool unpack_status(const std::string& bytes, MachineStatus* status) {
+  Unpacker fields(bytes);
+  status->epoch = fields.number();
+  status->members = fields.number_in(0, kMostRanksOfMachine);
+  status->asks = fields.number_in(0, 1) != 0;
+  status->ready = fields.number_in(0, 1) != 0;
+  status->finished = fields.number_in(0, 1) != 0;
+  status->keeps = fields.number_in(0, 1) != 0;
+  status->kept = fields.number();
+  return fields.complete();
+}
+
+std::string pack_order(const EpochOrder& order) {
+  Packer fields;
+  fields.number(order.epoch).text(order.rendezvous).number(static_cast<int>(order.ranks.size()));
+  for (std::size_t machine = 0; machine < order.ranks.size(); ++machine) {
+    fields.number(order.ranks[machine]).number(order.starts[machine]);
+  }
+  return fields.take();
+}
+
+bool unpack_order(const std::string& bytes, EpochOrder* order) {
+  Unpacker fields(bytes);
+  order->epoch = fields.number();
+  order->rendezvous = fields.text();
+  const int machines = fields.number_in(1, kMostRanksOfMachine);
+  for (int machine = 0; machine < machines && !fields.failed(); ++machine) {
+    order->ranks.push_back(fields.number_in(0, kMostRanksOfMachine));
+    order->starts.push_back(fields.number_in(0, order->ranks.back()));
+  }
+  return fields.complete();
+}
+
+std::string pack_end(const EpochEnd& end) {
+  return Packer().number(end.epoch).number(end.lost ? 1 : 0).text(end.why).take();
+}
+
+bool unpack_end(const std::string& bytes, EpochEnd* end) {
+  constexpr std::size_t kLongestReason = 4096;
+  Unpacker fields(bytes);
+  end->epoch = fields.number();
+  end->lost = fields.number_in(0, 1) != 0;
+  end->why = printable(fields.text(), kLongestReason);
+  return fields.complete();
+}
+
+}  // namespace trireme::detail

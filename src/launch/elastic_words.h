@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// What the launchers of an elastic job tell each other of its epochs: machines how their ranks are,
+// machine 0 what is to be done.
+
+namespace trireme::detail {
+
+// How the ranks of a machine are, in an epoch.
+struct MachineStatus {
+  std::int64_t epoch = 0;
+  int members = 0;        // ranks of the epoch that run
+  bool asks = false;      // one of them asks for its place in the next
+  bool ready = true;      // all of them do
+  bool finished = false;  // one has come to its end
+  bool keeps = false;     // memory is kept
+  std::int64_t kept = 0;  // how often there was news of memory
+
+  bool operator==(const MachineStatus&) const = default;
+};
+
+// An epoch that begins.
+struct EpochOrder {
+  std::int64_t epoch = 0;
+  std::vector<int> ranks{};   // of each machine
+  std::vector<int> starts{};  // of these, how many processes each machine starts
+  std::string rendezvous{};   // "HOST:PORT" of rank 0; empty where the job has one machine
+
+  int world_size() const;
+  int first_rank(int machine) const;
+};
+
+// An epoch that ends, or has ended.
+struct EpochEnd {
+  std::int64_t epoch = 0;
+  bool lost = false;  // a rank is: nobody is to wait for it. Else after the step at hand
+  std::string why;
+};
+
+std::string pack_status(const MachineStatus& status);
+bool unpack_status(const std::string& bytes, MachineStatus* status);
+std::string pack_order(const EpochOrder& order);
+bool unpack_order(const std::string& bytes, EpochOrder* order);
+std::string pack_end(const EpochEnd& end);
+bool unpack_end(const std::string& bytes, EpochEnd* end);
+
+}  // namespace trireme::detail

@@ -1,0 +1,60 @@
+#include "train/rank_changes.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/kept_memory.h"
+
+namespace trireme::detail {
+namespace {
+
+// The world that this process was in last. One for the process: only what a launcher has started
+// looks at it, and that has one training at a time.
+struct LastWorld {
+  std::int64_t epoch = -1;  // none
+  int ranks = 0;
+  std::int64_t step = 0;  // begun
+  RankChanges changes{};
+};
+LastWorld g_last_world;
+
+}  // namespace
+
+void remember_step(std::int64_t step) {
+  if (launcher_keeps_memory()) {
+    g_last_world.step = step;
+  }
+}
+
+RankChanges changes_up_to(World& world, const KeptWorld& kept) {
+  if (!launcher_keeps_memory()) {
+    return kept.changes;
+  }
+  const LastWorld before = std::exchange(g_last_world, {world.epoch(), world.size(), 0, {}});
+  RankChanges total = kept.changes;
+  if (world.epoch() > 0 && before.epoch != world.epoch()) {  // the same on all ranks
+    std::vector<std::int64_t> outlived = {before.epoch >= 0 ? 1 : 0};
+    world.all_reduce(outlived).wait();
+    // What was kept may be older than the last change that somebody has seen.
+    std::vector<std::int64_t> seen = {before.ranks,
+                                      before.step,
+                                      before.changes.times,
+                                      before.changes.lost,
+                                      before.changes.joined,
+                                      before.changes.steps_again};
+    world.all_reduce(seen, ReduceOp::kMax).wait();
+    const std::int64_t ranks = seen[0] > 0 ? seen[0] : kept.ranks > 0 ? kept.ranks : world.size();
+    total.times = std::max(total.times, seen[2]) + 1;
+    total.lost = std::max(total.lost, seen[3]) + std::max<std::int64_t>(0, ranks - outlived[0]);
+    total.joined = std::max(total.joined, seen[4]) + world.size() - outlived[0];
+    // Where nobody is left to tell, the step at hand.
+    total.steps_again =
+        std::max(total.steps_again, seen[5]) +
+        (outlived[0] > 0 ? std::max<std::int64_t>(0, seen[1] - kept.step) : std::int64_t{1});
+  }
+  g_last_world.changes = total;
+  return total;
+}
+
+}  // namespace trireme::detail

@@ -1,0 +1,236 @@
+// Elastic trainings over three machines: ranks and whole machines are killed, stopped, cut off, told
+// to leave and started again. The weights at the end are those of one process in peace.
+
+#include <csignal>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "support/machines.h"
+#include "tools/train_runs.h"
+
+namespace trireme::elastic_machines_test {
+namespace {
+
+using testing::comes_true;
+using testing::Finished;
+using testing::Machines;
+using testing::Program;
+using testing::read_file;
+using testing::trireme_binary;
+using testing::Words;
+
+constexpr std::chrono::seconds kPatience{120};
+
+class ElasticMachines : public testing::TrainRuns {
+ protected:
+  void SetUp() override {
+    if (const auto reason = Machines::unavailable("cut")) {
+      GTEST_SKIP() << *reason;
+    }
+    machines_ = std::make_unique<Machines>(3);
+    programs_.resize(3);
+  }
+  void TearDown() override {
+    if (machines_) {
+      EXPECT_TRUE(comes_true([&] { return testing::processes_with(mark_).empty(); }));
+    }
+  }
+
+  std::string settings() const {
+    return gpt() + "--steps 700 --threads 1 --log-every 50 --eval-every 300 ";
+  }
+  void calm() const { train_well("calm", settings() + "-n 1"); }
+
+  void start(int machine, const std::string& elastic, int ranks = 2) {
+    Words all = command("run", settings() + "--timeout 60 --zero 2 -n " + std::to_string(ranks));
+    all.insert(all.begin(), {"sh", "-c", "exec \"$@\" 2>&1", "sh"});  // all in one stream
+    const std::string place =
+        "--nnodes 3 --node-rank " + std::to_string(machine) + " --rendezvous " +
+        machines_->address(0) + ":29700 --interfaces eth0 --save-every 300 " + elastic;
+    for (const std::string& word : testing::words(place)) {
+      all.push_back(word);
+    }
+    programs_[static_cast<std::size_t>(machine)] =
+        machines_->run(machine, all, {"TRIREME_TOKEN=of this test", mark_});
+  }
+  void start_all(const std::string& elastic) {
+    for (int machine = 0; machine < 3; ++machine) {
+      start(machine, elastic);
+    }
+  }
+  Program& program(int machine) { return *programs_[static_cast<std::size_t>(machine)]; }
+  bool says(int machine, const std::string& what, int times = 1) {
+    const bool said = program(machine).wait_for_output(what, times);
+    EXPECT_TRUE(said) << "machine " << machine << ", no \"" << what
+                      << "\" in: " << program(machine).output();
+    return said;
+  }
+  std::string name(int machine) const {
+    return "machine " + std::to_string(machine) + " (" + machines_->host(machine) + ")";
+  }
+
+  std::vector<pid_t> ranks(int machine) const {
+    std::vector<pid_t> found;
+    for (const pid_t process : machines_->processes(machine)) {
+      std::ifstream file("/proc/" + std::to_string(process) + "/comm");
+      std::string comm;
+      std::getline(file, comm);
+      if (comm == "trireme-worker") {
+        found.push_back(process);
+      }
+    }
+    return found;
+  }
+
+  void expect_the_weights_of_peace(const std::string& what) const {
+    EXPECT_TRUE(read_file(path("run") + "/model.safetensors") ==
+                read_file(path("calm") + "/model.safetensors"))
+        << what;
+    EXPECT_EQ(testing::history(path("run")), testing::history(path("calm"))) << what;
+  }
+  void expect_end(int machine, int code = 0) {
+    const Finished finished = program(machine).wait(kPatience);
+    EXPECT_EQ(finished.code, code) << "machine " << machine << "\n" << finished.out;
+  }
+
+  std::unique_ptr<Machines> machines_;
+  std::vector<std::unique_ptr<Program>> programs_;
+  const std::string mark_ = testing::unique_mark();
+};
+
+TEST_F(ElasticMachines, OutliveARankAndAMachine) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, "step 50/"));
+  ASSERT_FALSE(ranks(1).empty());
+  kill(ranks(1).front(), SIGKILL);
+  ASSERT_TRUE(says(0, "was killed by signal 9 (Killed): going on with 5 ranks"));
+  ASSERT_TRUE(says(2, name(1) + ": rank "));  // on every survivor
+  ASSERT_TRUE(says(0, "5 ranks, ZeRO-2"));
+  ASSERT_TRUE(says(0, "step 200/"));
+  machines_->kill(2);
+  ASSERT_TRUE(says(0, name(2) + " is gone"));
+  ASSERT_TRUE(says(0, "3 ranks, ZeRO-2"));
+  expect_end(0);
+  expect_end(1);
+  expect_the_weights_of_peace("a rank, then a machine");
+}
+
+TEST_F(ElasticMachines, OneThatIsCutOffEndsItsRanksAndComesBack) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 1");
+  ASSERT_TRUE(says(0, "step 50/"));
+  machines_->cut(2);
+  ASSERT_TRUE(says(0, name(2) + " has not been heard from"));
+  ASSERT_TRUE(says(0, "4 ranks, ZeRO-2"));
+  // Before the others went on, nothing ran there any more.
+  ASSERT_TRUE(says(2, "its ranks are ended"));
+  EXPECT_TRUE(ranks(2).empty());
+  machines_->mend(2);
+  ASSERT_TRUE(says(0, name(2) + " has come"));
+  ASSERT_TRUE(says(0, "6 ranks, ZeRO-2", 2));
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("cut and mended");
+}
+
+TEST_F(ElasticMachines, OneThatIsAskedToEndLeavesAndAnotherTakesItsPlace) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, "step 50/"));
+  kill(program(1).pid(), SIGTERM);
+  expect_end(1);
+  ASSERT_TRUE(says(0, name(1) + " has left"));
+  ASSERT_TRUE(says(0, "4 ranks, ZeRO-2"));
+  start(1, "--elastic 1:6 --heartbeat 2", 1);
+  ASSERT_TRUE(says(0, name(1) + " has come, with 1 rank"));
+  ASSERT_TRUE(says(0, "5 ranks, ZeRO-2"));
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("left and come");
+}
+
+TEST_F(ElasticMachines, TooFewWaitForOneToComeBack) {
+  calm();
+  start_all("--restart 5 --heartbeat 2");
+  ASSERT_TRUE(says(0, "step 50/"));
+  machines_->kill(1);
+  ASSERT_TRUE(says(0, "4 ranks left, where --elastic wants 6"));
+  ASSERT_TRUE(says(0, "for a machine to come back"));
+  start(1, "--restart 5 --heartbeat 2");
+  ASSERT_TRUE(says(0, "6 ranks, ZeRO-2", 2));
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("waited");
+}
+
+TEST_F(ElasticMachines, OneWhoseLauncherWasStoppedComesBack) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 1");
+  ASSERT_TRUE(says(0, "step 50/"));
+  kill(program(1).pid(), SIGSTOP);
+  ASSERT_TRUE(says(0, name(1) + " has not been heard from"));
+  ASSERT_TRUE(says(0, "4 ranks, ZeRO-2"));
+  kill(program(1).pid(), SIGCONT);
+  ASSERT_TRUE(says(1, "its ranks are ended"));
+  ASSERT_TRUE(says(0, name(1) + " has come"));
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("a launcher stopped");
+}
+
+TEST_F(ElasticMachines, GoOnWhereMachineZeroHasNoRankLeft) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, "step 50/"));
+  for (const pid_t rank : ranks(0)) {
+    kill(rank, SIGKILL);
+  }
+  ASSERT_TRUE(says(1, "4 ranks, ZeRO-2"));  // whose first is rank 0 now
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("rank 0 on another machine");
+}
+
+TEST_F(ElasticMachines, EndWithTheLauncherOfMachineZero) {
+  start_all("--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, "step 50/"));
+  machines_->kill(0);
+  for (const int machine : {1, 2}) {
+    const Finished finished = program(machine).wait(kPatience);
+    EXPECT_EQ(finished.code, 3) << finished.out;
+    EXPECT_NE(finished.out.find(name(0) + " is gone"), std::string::npos) << finished.out;
+  }
+}
+
+TEST_F(ElasticMachines, RefuseWhatCannotBe) {
+  start(0, "--elastic 1:6 --heartbeat 2");
+  start(1, "");
+  const Finished stiff = program(1).wait(kPatience);
+  EXPECT_EQ(stiff.code, 2);
+  EXPECT_NE(stiff.out.find("it was started without --elastic or --restart and machine 0 with"),
+            std::string::npos)
+      << stiff.out;
+  start(1, "--elastic 1:6 --heartbeat 2", 2);
+  start(2, "--elastic 1:6 --heartbeat 2", 3);
+  const Finished many = program(0).wait(kPatience);
+  EXPECT_EQ(many.code, 2);
+  EXPECT_NE(many.out.find("--elastic: expected 1 to 6 ranks, found 7 on all machines together (-n)"),
+            std::string::npos)
+      << many.out;
+  expect_end(1, 3);
+  expect_end(2, 3);
+  start(0, "--elastic 1:6 --heartbeat 60");
+  const Finished slow = program(0).wait(kPatience);
+  EXPECT_EQ(slow.code, 2);
+  EXPECT_NE(slow.out.find("--heartbeat: expected at most 30 s"), std::string::npos) << slow.out;
+}
+
+}  // namespace
+}  // namespace trireme::elastic_machines_test
