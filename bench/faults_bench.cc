@@ -17,14 +17,12 @@
 #include <unistd.h>
 
 #include "host_text.h"
-#include "number_text.h"
 #include "peers.h"
-#include "samples.h"
+#include "recoveries.h"
 #include "scratch_folder.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
-#include "trireme/core/table.h"
 #include "trireme/core/version.h"
 
 namespace trireme::bench {
@@ -150,12 +148,6 @@ class Training {
   std::optional<int> code_;
 };
 
-struct Fault {
-  std::string kind;
-  double seconds = 0;
-  std::int64_t again = 0;  // steps that were computed again
-};
-
 // Does something to the training; what.
 std::string inflict(Training& job, const FaultsBenchOptions& options, RandomStream& random) {
   const std::vector<pid_t> ranks = job.ranks();
@@ -205,9 +197,9 @@ bool wait_until(Training& job, const Condition& condition) {
   return true;
 }
 
-std::optional<Fault> next_fault(Training& job,
-                                const FaultsBenchOptions& options,
-                                RandomStream& random) {
+std::optional<Recovery> next_fault(Training& job,
+                                   const FaultsBenchOptions& options,
+                                   RandomStream& random) {
   const auto target =
       job.step() + static_cast<std::int64_t>(kLeastPause + random.below(kMorePause));
   if (!wait_until(job, [&] { return job.step() >= target; })) {
@@ -217,7 +209,7 @@ std::optional<Fault> next_fault(Training& job,
   const int before = job.resumed().first;
   const std::int64_t step = job.step();
   const auto begin = Clock::now();
-  Fault fault{.kind = inflict(job, options, random)};
+  Recovery fault{.kind = inflict(job, options, random)};
   std::pair<int, std::int64_t> after;
   const bool resumed = wait_until(job, [&] {
     after = job.resumed();
@@ -245,7 +237,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
                 "1000000",
                 "--heartbeat",
                 "0.5"});
-  std::vector<Fault> faults;
+  std::vector<Recovery> faults;
   int code = 0;
   {
     Training job(words, folder.file("faults"));
@@ -266,27 +258,6 @@ int run_faults_bench(const FaultsBenchOptions& options) {
   const std::string weights = text_of(folder.file("calm") + "/model.safetensors");
   const bool same = code == 0 && weights == text_of(folder.file("faults") + "/model.safetensors");
 
-  std::map<std::string, std::vector<Fault>> kinds;
-  for (const Fault& fault : faults) {
-    kinds[fault.kind].push_back(fault);
-    kinds["all"].push_back(fault);
-  }
-  Table table({"fault", "times", "s to the next step", "at most", "steps computed again, at most"});
-  Json all = Json::array();
-  for (const auto& [kind, list] : kinds) {
-    std::vector<double> seconds;
-    std::int64_t again = 0;
-    for (const Fault& fault : list) {
-      seconds.push_back(fault.seconds);
-      again = std::max(again, fault.again);
-    }
-    table.add({kind,
-               std::to_string(list.size()),
-               number_text(median(seconds)),
-               number_text(*std::max_element(seconds.begin(), seconds.end())),
-               std::to_string(again)});
-    all.push_back({{"fault", kind}, {"seconds", seconds}, {"steps_again", again}});
-  }
   std::printf(
       "\nTrireme %s, faults in an elastic training of at most %s, ZeRO-%d, medians\n%s%s%s of %d "
       "recovered from; the training ended with %d; its weights %s those of the training without "
@@ -295,12 +266,25 @@ int run_faults_bench(const FaultsBenchOptions& options) {
       detail::counted(options.ranks, "rank").c_str(),
       options.zero,
       host_text(options.command_line).c_str(),
-      table.text().c_str(),
+      recoveries_text(faults).c_str(),
       detail::counted(static_cast<std::int64_t>(faults.size()), "fault").c_str(),
       options.faults,
       code,
       same ? "equal" : "DIFFER from");
   if (!options.json_path.empty()) {
+    std::map<std::string, Json> kinds;
+    for (const Recovery& fault : faults) {
+      for (const std::string& kind : {fault.kind, std::string("all")}) {
+        Json& each =
+            kinds.try_emplace(kind, Json{{"fault", kind}, {"steps_again", 0}}).first->second;
+        each["seconds"].push_back(fault.seconds);
+        each["steps_again"] = std::max(each["steps_again"].get<std::int64_t>(), fault.again);
+      }
+    }
+    Json all = Json::array();
+    for (const auto& [kind, each] : kinds) {
+      all.push_back(each);
+    }
     std::ofstream(options.json_path) << all.dump(2) << "\n";
   }
   return same && static_cast<int>(faults.size()) == options.faults ? 0 : 1;

@@ -11,6 +11,7 @@
 #include "checkpoint/checksum.h"
 #include "device/buffer.h"
 #include "trireme/core/error.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme::detail {
 namespace {
@@ -110,6 +111,7 @@ void BlockFile::fetch(std::vector<Fetch> wanted) const {
       const bool inside = wanted[i].offset <= block_begin && end >= block_finish;
       std::byte* at = inside ? wanted[i].to + (block_begin - wanted[i].offset) : scratch.data();
       read(block_begin, block_finish - block_begin, at);
+      mark(PulsePhase::kCheckpoint);
       const std::string wrong = complaint(block, at);
       if (!wrong.empty()) {
         throw CheckpointError(path_, static_cast<std::int64_t>(block_begin), wrong);

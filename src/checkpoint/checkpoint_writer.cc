@@ -23,6 +23,7 @@
 #include "checkpoint/shared_folder.h"
 #include "checkpoint/snapshot.h"
 #include "trireme/comm/tell.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/core/printed.h"
@@ -271,6 +272,7 @@ class CheckpointWriter::Impl {
     sigaddset(&signals, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     try {
+      detail::drill_save(about.step, ranks_->rank(), ranks_->size());
       DirectFile file(assembly.own_path(), about.block_bytes);
       while (const auto piece = snapshot_.take_full()) {
         const auto begin = Time::now();

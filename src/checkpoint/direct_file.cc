@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "checkpoint/checksum.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/error.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme::detail {
 
@@ -47,10 +49,15 @@ void DirectFile::append(const std::byte* data, std::size_t bytes) {
   }
   const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   write(data, direct_ ? rounded : bytes);
+  mark(PulsePhase::kCheckpoint);
   size_ += bytes;
 }
 
 void DirectFile::write(const std::byte* data, std::size_t bytes) {
+  if (drill_disk_is_full()) {
+    errno = ENOSPC;
+    fail("written");
+  }
   std::size_t done = 0;
   while (done < bytes) {
     const ssize_t written =

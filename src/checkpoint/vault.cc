@@ -13,8 +13,10 @@
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/counted.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme {
 namespace {
@@ -189,6 +191,10 @@ void Vault::make_room(const StateView& state, const Notes& notes) {
 }
 
 void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) {
+  detail::drill_step(PulsePhase::kVault,
+                     detail::pulse().step.load(std::memory_order_relaxed) - 1,
+                     world_->rank(),
+                     world_->size());
   if (mirror_) {
     mirror_->wait();
   }
@@ -196,6 +202,7 @@ void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) 
   std::vector<std::int32_t> news = {own_ && own_->has_room_for(state, notes) ? 0 : 1,
                                     epoch_is_over() ? 1 : 0};
   world_->all_reduce(news, ReduceOp::kMax).wait();
+  detail::mark(PulsePhase::kVault);
   // All ranks have ended the save before, and what is kept of it elsewhere has come: from here on
   // it can be gone on from, and none older is needed.
   if (saves_ == 1 && world_->epoch() > 0) {
@@ -208,6 +215,9 @@ void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) 
   }
   TRIREME_ASSERT(own_->save(step, state, notes, mirrored_),
                  "a vault has no room for what it was made for");
+  if (world_->rank() == 0) {
+    detail::drill_commit(world_->epoch());
+  }
   const bool copies = every_ > 0 && saves_ % every_ == 0;
   ++saves_;
   if (news[1] != 0) {

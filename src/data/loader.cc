@@ -14,6 +14,7 @@
 
 #include "data/augmentation.h"
 #include "trireme/core/error.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme {
 namespace {
@@ -126,6 +127,7 @@ class Loader::Impl {
     if (job->error) {
       std::rethrow_exception(job->error);
     }
+    detail::mark(PulsePhase::kBatch);
     return taken_;
   }
 

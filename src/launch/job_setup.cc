@@ -13,9 +13,11 @@
 #include "comm/rendezvous/membership_socket.h"
 #include "comm/rendezvous/secrets.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
+#include "trireme/core/pulse.h"
 
 extern char** environ;  // NOLINT: POSIX gives the environment only by this name
 
@@ -24,8 +26,13 @@ namespace {
 
 constexpr std::size_t kLongestSecret = 4096;
 
-constexpr const char* kPlaceVariables[] = {
-    kEnvNodeRank, kEnvNodes, kEnvRendezvous, kEnvRendezvousFd, kEnvMembership};
+constexpr const char* kPlaceVariables[] = {kEnvNodeRank,
+                                           kEnvNodes,
+                                           kEnvRendezvous,
+                                           kEnvRendezvousFd,
+                                           kEnvMembership,
+                                           kEnvPulse,
+                                           kEnvDrill};
 
 std::string read_secret_file(const std::string& token_file) {
   const FileDescriptor fd(open(token_file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -114,6 +121,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   add_if_said(kEnvBackend, options.backend);
   add_if_said(kEnvAlgorithm, options.algorithm);
   add_if_said(kEnvEncrypt, options.encrypt ? "on" : "");
+  add_if_said(kEnvChecksums, options.checksums ? "on" : "");
   if (options.sum_group) {
     ours.push_back(concat(kEnvSumGroup, "=", *options.sum_group));
   }

@@ -8,6 +8,7 @@
 
 #include "comm/algo/algorithms.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
@@ -103,6 +104,26 @@ void check_elastic(const LaunchOptions& options) {
                 {several ? "ucx" : "shm", backend});
 }
 
+void check_drill(const LaunchOptions& options) {
+  TRIREME_CHECK(options.nodes == 1,
+                "--drill: expected a job on one machine, as yet, found --nnodes {}",
+                {options.nodes});
+  const DrillPlan plan = DrillPlan::parse(options.drill->plan, options.drill->seed);
+  TRIREME_CHECK(options.elastic,
+                "--drill: expected a job that outlives faults, --elastic MIN:MAX or --restart N, "
+                "found neither: the first {} would end it",
+                {drill_name(plan.faults.front().kind)});
+  for (const DrillKind kind : {DrillKind::kLeave, DrillKind::kJoin}) {
+    TRIREME_CHECK(!plan.has(kind) || options.elastic->least < options.elastic->most,
+                  "--drill: {} changes the number of ranks; expected --elastic MIN:MAX with MIN < "
+                  "MAX, found {} and no other number",
+                  {drill_name(kind), options.elastic->most});
+  }
+  TRIREME_CHECK(!plan.has(DrillKind::kDiskFull) || options.elastic->restarts > 0,
+                "--drill: ranks that cannot save end by themselves, which only a restart outlives; "
+                "expected --restart N with disk-full, one for each rank and fault, found none");
+}
+
 }  // namespace
 
 void check_options(const LaunchOptions& options) {
@@ -135,6 +156,9 @@ void check_options(const LaunchOptions& options) {
   }
   if (options.elastic) {
     check_elastic(options);
+  }
+  if (options.drill) {
+    check_drill(options);
   }
   check_room(options);
 }

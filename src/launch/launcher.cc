@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "launch/drill_book.h"
 #include "launch/elastic_job.h"
 #include "launch/fleet.h"
 #include "launch/job_setup.h"
@@ -15,6 +16,7 @@
 #include "launch/launch_checks.h"
 #include "launch/local_ranks.h"
 #include "launch/signal_watch.h"
+#include "launch/stall_watch.h"
 #include "launch/verdict.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/comm/world.h"
@@ -64,6 +66,7 @@ class Job {
       finish_output();
       return failure.code();
     }
+    begin_drill();
     start_ranks();
     open_job_socket();
     while (!is_over()) {
@@ -84,6 +87,9 @@ class Job {
                                           options_.rank0_speaks ? ranks_.rank0() : nullptr,
                                           options_.rank0_speaks},
                                          [this](const std::string& text) { complain(text); });
+    if (drill_) {
+      drill_->finish(code);
+    }
     finish_output();
     return code;
   }
@@ -180,6 +186,21 @@ class Job {
     return kExitOk;
   }
 
+  void begin_drill() {
+    if (!options_.drill) {
+      return;
+    }
+    const auto scale = [this](int more) {
+      const auto now = std::count_if(
+          ranks_.ranks().begin(), ranks_.ranks().end(), [](const detail::RankProcess& rank) {
+            return rank.is_member();
+          });
+      return ending_ ? "no: the job is ending" : elastic_->scale(static_cast<int>(now) + more);
+    };
+    drill_.emplace(*options_.drill, scale, [this](const std::string& text) { complain(text); });
+    ranks_.share(detail::kEnvDrill, drill_->descriptor());
+  }
+
   void start_ranks() {
     try {
       ranks_.start(identity_, std::move(rank0_listener_));
@@ -225,18 +246,27 @@ class Job {
     if (fleet_) {
       fleet_->add_to(entries);
     }
-    const std::int64_t turn = elastic_ && fleet_ ? fleet_->beat_period().count() : kLongestTurn;
-    const std::int64_t limit = ending_ ? ending_->left().count() : turn;
+    const std::int64_t longest = drill_               ? detail::DrillBook::kTurnMilliseconds
+                                 : elastic_ && fleet_ ? fleet_->beat_period().count()
+                                                      : kLongestTurn;
+    const std::int64_t limit = ending_ ? ending_->left().count() : longest;
     poll(entries.data(),
          entries.size(),
-         static_cast<int>(std::clamp<std::int64_t>(limit, 10, kLongestTurn)));
+         static_cast<int>(std::clamp<std::int64_t>(limit, 10, longest)));
     ranks_.take_output(entries);
     flush_output();
     while (const int number = signals_.next()) {
       take_signal(number);
     }
     hear_others();
-    take_failures(ranks_.reap());
+    const std::vector<JobEvent> failures = ranks_.reap();
+    if (drill_) {
+      drill_->turn(ranks_.ranks(), failures);
+    }
+    take_failures(failures);
+    if (options_.elastic || ranks_.world_size() > 1) {  // else nobody waits
+      stalls_.look(ranks_.ranks(), ranks_.world_size(), output_.full() || errors_.full());
+    }
     if (job_socket_) {
       job_socket_->turn();
     }
@@ -458,6 +488,10 @@ class Job {
           ? std::make_optional<detail::ElasticJob>(
                 options_, ranks_, [this](const std::string& text) { complain(text); })
           : std::nullopt;
+  std::optional<detail::DrillBook> drill_;
+  detail::StallWatch stalls_{options_.stall_seconds,
+                             options_.elastic.has_value(),
+                             [this](const std::string& text) { complain(text); }};
   std::optional<detail::JobSocket> job_socket_;  // where the number of ranks may change
   std::vector<JobEvent> own_events_;             // where there are no other machines
   std::optional<Deadline> ending_;

@@ -106,6 +106,13 @@ RankProcess LocalRanks::start_rank(std::size_t place, int rank) {
   if (rank == 0 && listener_.valid()) {
     child.kept_fds.push_back(listener_.get());
   }
+  for (const auto& [variable, descriptor] : shared_) {
+    child.kept_fds.push_back(descriptor);
+    child.environment.push_back(concat(variable, "=", descriptor));
+  }
+  PulseMemory pulse;
+  child.kept_fds.push_back(pulse.descriptor());
+  child.environment.push_back(concat(kEnvPulse, "=", pulse.descriptor()));
   FileDescriptor ours;
   FileDescriptor theirs;
   if (options_.elastic) {
@@ -120,9 +127,11 @@ RankProcess LocalRanks::start_rank(std::size_t place, int rank) {
     child.environment.push_back(concat(kEnvMembership, "=", theirs.get()));
   }
   RankProcess process(start_child(child),
+                      std::move(pulse),
                       {*outlets_.output, LinePrinter::kNoLabel, -1},
                       {*outlets_.errors, LinePrinter::kNoLabel, -1});
   process.rank = rank;
+  process.pulse.close();
   process.membership = std::move(ours);
   label(process);
   return process;

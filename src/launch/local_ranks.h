@@ -44,6 +44,11 @@ class LocalRanks {
   // ConfigError.
   void start(JobIdentity identity, FileDescriptor listener);
 
+  // Before they are started: they inherit this descriptor, and the variable holds its number.
+  void share(const std::string& variable, int descriptor) {
+    shared_.emplace_back(variable, descriptor);
+  }
+
   // What to wait for, and reading it when it is there; `entries` as add_to has left them.
   void add_to(std::vector<pollfd>& entries);
   void take_output(const std::vector<pollfd>& entries);
@@ -103,6 +108,7 @@ class LocalRanks {
   JobIdentity identity_;
   std::optional<LeftBehind> left_behind_;
   std::vector<Placement> placements_;
+  std::vector<std::pair<std::string, int>> shared_;
   struct KeptMemory {
     std::int64_t epoch = 0;
     std::int64_t use = 0;

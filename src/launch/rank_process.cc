@@ -17,10 +17,14 @@ constexpr int kReadsAtEnd = 64;
 
 }  // namespace
 
-RankProcess::RankProcess(Child process, LinePrinter output_printer, LinePrinter errors_printer)
+RankProcess::RankProcess(Child process,
+                         PulseMemory memory,
+                         LinePrinter output_printer,
+                         LinePrinter errors_printer)
     : child(std::move(process)),
       output(std::move(output_printer)),
-      errors(std::move(errors_printer)) {}
+      errors(std::move(errors_printer)),
+      pulse(std::move(memory)) {}
 
 JobEvent RankProcess::failure() const {
   JobEvent event;

@@ -9,6 +9,7 @@
 #include "launch/job_event.h"
 #include "launch/line_printer.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme::detail {
 
@@ -17,6 +18,7 @@ struct RankProcess {
   Child child;
   LinePrinter output;
   LinePrinter errors;
+  PulseMemory pulse;          // what it lets us see
   FileDescriptor membership;  // our end of the socket, in an elastic job
   int rank = -1;              // in the epoch at hand; -1: it was told to leave
   bool asks = false;          // for its place in the next
@@ -28,7 +30,10 @@ struct RankProcess {
   bool told_to_end = false;  // by the launcher: what it does then is no failure of its own
   std::optional<FailureReport> report;
 
-  RankProcess(Child process, LinePrinter output_printer, LinePrinter errors_printer);
+  RankProcess(Child process,
+              PulseMemory memory,
+              LinePrinter output_printer,
+              LinePrinter errors_printer);
 
   // Has a part in the epoch at hand.
   bool is_member() const { return !ended && rank >= 0; }

@@ -8,6 +8,7 @@
 #include "train/out_of_memory.h"
 #include "trireme/core/error.h"
 #include "trireme/core/printed.h"
+#include "trireme/core/pulse.h"
 #include "trireme/core/random.h"
 #include "trireme/observe/progress_line.h"
 
@@ -185,6 +186,7 @@ Evaluation evaluate(const Trainable& model,
     if (const std::int64_t b = begin + ranks.rank(); b < batches) {
       const std::int64_t first = b * at_a_time;
       evaluator.evaluate(first, std::min(first + at_a_time, total), static_cast<std::size_t>(b));
+      detail::mark(PulsePhase::kEvaluation);
     }
     if (options.stop && someone_wants_to_stop(options.stop(), ranks)) {
       Evaluation none;

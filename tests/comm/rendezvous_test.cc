@@ -102,6 +102,11 @@ TEST(Rendezvous, RefusesWhoEncryptsAlone) {
                  {"it encrypts and rank 0 does not encrypt", "TRIREME_ENCRYPT"});
 }
 
+TEST(Rendezvous, RefusesWhoChecksAlone) {
+  expect_refused([](InitOptions& options) { options.checksums = true; },
+                 {"it checks all messages and rank 0 does not", "TRIREME_CHECKSUMS"});
+}
+
 TEST(Rendezvous, RefusesAnotherAlgorithm) {
   expect_refused([](InitOptions& options) { options.algorithm = "ring"; },
                  {"the algorithm \"ring\" and rank 0 \"auto\"", "TRIREME_ALGORITHM"});

@@ -73,8 +73,8 @@ std::string seal_by_hand(const Route& route, const std::string& message, bool en
 
 class SealedTransportTest : public ::testing::Test {
  protected:
-  std::shared_ptr<Transport> ours(bool encrypt = false) {
-    return seal_transport(std::make_shared<MemoryTransport>(0, post_), {kKey, encrypt});
+  std::shared_ptr<Transport> ours(bool encrypt = false, bool checks_all = false) {
+    return seal_transport(std::make_shared<MemoryTransport>(0, post_), {kKey, encrypt, checks_all});
   }
   std::deque<std::vector<std::byte>>& box(int from, std::uint32_t tag) {
     return (*post_)[{from, tag}];
@@ -107,6 +107,28 @@ TEST_F(SealedTransportTest, TakesWhatIsSealedByHandAndSealsTheSameWay) {
               seal_by_hand({.from = 0, .to = 1, .count = count}, message));
   }
   EXPECT_FALSE(transport->lost(1));
+}
+
+// With checksums, what does not steer is sealed as well, and travels as it is.
+TEST_F(SealedTransportTest, FindsAFlippedBitInDataWhereAllIsChecked) {
+  const Route there{.from = 0, .to = 1, .tag = kDataTag};
+  const auto sent = bytes_of("gradients");
+  ours(false, true)->send(1, kDataTag, sent.data(), sent.size(), Transport::Length::kExact);
+  EXPECT_EQ(text_of(box(0, kDataTag).back()), seal_by_hand(there, "gradients"));
+  ours()->send(1, kDataTag, sent.data(), sent.size(), Transport::Length::kExact);
+  EXPECT_EQ(text_of(box(0, kDataTag).back()), "gradients");
+
+  const std::string good = seal_by_hand({.tag = kDataTag}, "gradients");
+  box(1, kDataTag) = {bytes_of(good)};
+  EXPECT_EQ(received(*ours(false, true), kDataTag, 9), "gradients");
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string flipped = good;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    box(1, kDataTag) = {bytes_of(flipped)};
+    const auto transport = ours(false, true);
+    EXPECT_FALSE(received(*transport, kDataTag, 9)) << bit;
+    EXPECT_TRUE(transport->lost(1)) << bit;
+  }
 }
 
 // One that is replayed, of another stream, of another pair, altered or longer than it was.

@@ -280,6 +280,15 @@ TEST(RunCommand, GivesEachRankItsThreads) {
   expect_parts(many.out, {"[" + last + "] 1\n"});
 }
 
+// The program begins after them, and not one word later.
+TEST(RunCommand, SwitchesTakeNoValue) {
+  for (const std::string flag : {"--encrypt", "--checksums", "--no-bind"}) {
+    const auto done = run({flag, "-n", "2", "--", "/bin/echo", "hello"});
+    EXPECT_EQ(done.code, 0) << flag << done.err;
+    expect_parts(done.out, {"[0] hello\n", "[1] hello\n"});
+  }
+}
+
 // A rank for every processor: each has one, and not all of them; unless it was asked not to.
 TEST(RunCommand, GivesEachRankItsProcessors) {
   const std::string ranks = std::to_string(allowed_cpus().size());

@@ -307,7 +307,6 @@ TEST_F(TrainElastic, RefusesWhatCannotBe) {
   refused("--elastic 1:2 --sum-order local_first", {"--elastic", "local_first", "--allow-changes"});
   refused("--elastic 1:2 --backend ucx", {"--elastic", "ucx"});
   refused("--restart -1", {"--restart", "-1"});
-  refused("--stall 5", {"--stall", "--elastic"});
   refused("--elastic 1:2 --sum-group 2", {"--elastic", "--sum-group"});
   refused("--heartbeat 5", {"--heartbeat", "--elastic"});
   refused("--redundancy 2", {"--redundancy", "--elastic"});

@@ -23,6 +23,7 @@ void add_bench_command(CLI::App& program, Action& action);
 void add_ckpt_command(CLI::App& program, Action& action);
 void add_compare_command(CLI::App& program, Action& action);
 void add_scale_command(CLI::App& program, Action& action);
+void add_drill_command(CLI::App& program, Action& action);
 void add_doctor_command(CLI::App& program, Action& action);
 void add_plot_command(CLI::App& program, Action& action);
 void add_train_command(CLI::App& program, Action& action);

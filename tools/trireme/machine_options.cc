@@ -65,6 +65,9 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
             "Sum groups of this many ranks first; use the number of ranks per machine for "
             "less traffic between machines (default: 1)");
   app.add_flag("--encrypt", launch.encrypt, "Encrypt what ranks send each other between machines");
+  app.add_flag("--checksums",
+               launch.checksums,
+               "Check all that ranks send each other between machines for flipped bits");
 }
 
 void add_elastic_options(CLI::App& app, ElasticFlags& flags) {
@@ -86,10 +89,12 @@ void add_elastic_options(CLI::App& app, ElasticFlags& flags) {
                        flags.grace,
                        "Seconds for a machine, other than 0, that is asked to end (SIGTERM) to "
                        "leave the job in good order (default: 30)");
-  add_optional_seconds(app,
-                       "--stall",
-                       flags.stall,
-                       "After a loss, seconds for the other ranks to notice it (default: 60)");
+  add_optional_seconds(
+      app,
+      "--stall",
+      flags.stall,
+      "Seconds without progress after which a rank of an elastic job is lost, and one of another "
+      "job is named (default: 60)");
   add_whole_number(app,
                    "--redundancy",
                    flags.redundancy,
@@ -98,12 +103,12 @@ void add_elastic_options(CLI::App& app, ElasticFlags& flags) {
 }
 
 void apply(const ElasticFlags& flags, LaunchOptions& launch) {
+  launch.stall_seconds = flags.stall.value_or(launch.stall_seconds);
   if (flags.range.empty() && !flags.restarts) {
-    TRIREME_CHECK(!flags.stall && !flags.heartbeat && !flags.grace && !flags.redundancy,
-                  flags.stall       ? "--stall"
-                  : flags.heartbeat ? "--heartbeat"
-                  : flags.grace     ? "--grace"
-                                    : "--redundancy",
+    TRIREME_CHECK(!flags.heartbeat && !flags.grace && !flags.redundancy,
+                  flags.heartbeat ? "--heartbeat"
+                  : flags.grace   ? "--grace"
+                                  : "--redundancy",
                   ": expected --elastic MIN:MAX or --restart N, found neither");
     return;
   }
@@ -125,7 +130,7 @@ void apply(const ElasticFlags& flags, LaunchOptions& launch) {
   elastic.restarts = flags.restarts.value_or(elastic.restarts);
   elastic.heartbeat_seconds = flags.heartbeat.value_or(elastic.heartbeat_seconds);
   elastic.grace_seconds = flags.grace.value_or(elastic.grace_seconds);
-  elastic.stall_seconds = flags.stall.value_or(elastic.stall_seconds);
+  elastic.stall_seconds = launch.stall_seconds;
   elastic.redundancy = flags.redundancy.value_or(elastic.redundancy);
   launch.elastic = elastic;
 }

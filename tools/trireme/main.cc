@@ -45,6 +45,7 @@ int run_program(int argc, char** argv) {
   trireme::tools::add_ckpt_command(program, action);
   trireme::tools::add_compare_command(program, action);
   trireme::tools::add_doctor_command(program, action);
+  trireme::tools::add_drill_command(program, action);
   trireme::tools::add_plot_command(program, action);
   trireme::tools::add_train_command(program, action);
   trireme::tools::add_worker_commands(program, action, worker);

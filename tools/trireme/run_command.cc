@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "drill_options.h"
 #include "machine_options.h"
 #include "number_options.h"
 #include "trireme/core/error.h"
@@ -28,8 +29,9 @@ std::vector<std::string> split_off_command(std::vector<std::string>& words) {
   // The program begins after "--", or at the first word that is neither an option nor its value.
   std::size_t at = 1;
   while (at < words.size() && words[at].starts_with('-') && words[at] != "--") {
-    const bool has_value = words[at] != "--no-bind" && words[at] != "-h" && words[at] != "--help" &&
-                           words[at].find('=') == std::string::npos &&
+    const bool has_value = words[at] != "--no-bind" && words[at] != "--encrypt" &&
+                           words[at] != "--checksums" && words[at] != "-h" &&
+                           words[at] != "--help" && words[at].find('=') == std::string::npos &&
                            !(words[at].size() > 2 && words[at][1] != '-');
     at += has_value ? 2 : 1;
   }
@@ -43,6 +45,7 @@ std::vector<std::string> split_off_command(std::vector<std::string>& words) {
 void add_run_command(CLI::App& program, Action& action, const std::vector<std::string>& command) {
   auto options = std::make_shared<LaunchOptions>();
   auto elastic = std::make_shared<ElasticFlags>();
+  auto drill = std::make_shared<DrillFlags>();
   options->ranks = 0;  // not said
   CLI::App* run = program.add_subcommand("run",
                                          "Start a program as several ranks, on one machine or "
@@ -68,6 +71,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       ->type_name("FOLDER");
   add_machine_options(*run, *options);
   add_elastic_options(*run, *elastic);
+  add_drill_options(*run, *drill);
   add_optional_seconds(*run,
                        "--timeout",
                        options->timeout_seconds,
@@ -76,9 +80,10 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       "--no-bind",
       [options] { options->bind = false; },
       "Do not bind each rank to its own processors");
-  run->callback([&action, options, elastic, &command] {
+  run->callback([&action, options, elastic, drill, &command] {
     options->command = command;
     apply(*elastic, *options);
+    apply(*drill, options->log_dir, *options);
     TRIREME_CHECK(options->ranks > 0,
                   "-n: expected the number of ranks, found none: trireme run -n N -- PROGRAM");
     TRIREME_CHECK(!options->command.empty(),

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "trireme/core/drill.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/data/source.h"
@@ -106,6 +107,15 @@ void check_elastic(const TrainSettings& settings, const LaunchOptions& options) 
                 "--elastic: --speeds names a speed for each of {} ranks, and a loss changes their "
                 "number: leave it out",
                 {settings.ranks});
+}
+
+void check_drill(const TrainSettings& settings, const LaunchOptions& options) {
+  if (!options.drill) {
+    return;
+  }
+  const DrillPlan plan = DrillPlan::parse(options.drill->plan, options.drill->seed);
+  TRIREME_CHECK(!plan.has(DrillKind::kDiskFull) || settings.save_every > 0,
+                "--drill: disk-full is a fault of saves; expected --save-every N, found none");
 }
 
 }  // namespace trireme::tools

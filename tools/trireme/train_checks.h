@@ -29,4 +29,7 @@ void check_effects(const TrainSettings& given,
 // Throws ConfigError where a run cannot go on with other ranks, or could not keep its result.
 void check_elastic(const TrainSettings& settings, const LaunchOptions& options);
 
+// Faults of what this training does not do are refused.
+void check_drill(const TrainSettings& settings, const LaunchOptions& options);
+
 }  // namespace trireme::tools

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "commands.h"
+#include "drill_options.h"
 #include "inherited_text.h"
 #include "machine_options.h"
 #include "sibling.h"
@@ -37,6 +38,7 @@ constexpr double kTimeToEnd = 60;
 struct TrainCommand {
   LaunchOptions machines;  // where it runs: how many machines, and how they meet
   ElasticFlags elastic;
+  DrillFlags drill;
   std::string config;
   ResumeFlag resume;
   bool help = false;
@@ -235,6 +237,8 @@ int run_training(const TrainCommand& command) {
                 "again: leave them out",
                 {foreign->launcher, foreign->launcher});
   check_elastic(settings, options);
+  apply(command.drill, settings.run, options);
+  check_drill(settings, options);
   options.rank_bytes = kLeastRankBytes;
   if (!foreign) {
     check_room(options);  // before a folder is made
@@ -270,7 +274,8 @@ int run_training(const TrainCommand& command) {
   options.threads = static_cast<int>(settings.threads);
   options.timeout_seconds = settings.timeout;
   options.log_dir = (fs::path(settings.run) / "logs").string();
-  options.append_logs = step.has_value();  // an earlier attempt's last words are in them
+  apply(command.drill, settings.run, options);  // whose name is known now
+  options.append_logs = step.has_value();       // an earlier attempt's last words are in them
   options.rank0_speaks = true;
   options.end_seconds = kTimeToEnd;
   const int code = launch(options);
@@ -306,6 +311,7 @@ void add_train_command(CLI::App& program, Action& action) {
       ->type_name("[RUN|STEP|never]");
   add_machine_options(*train, command->machines);
   add_elastic_options(*train, command->elastic);
+  add_drill_options(*train, command->drill);
   train->add_flag(
       "--print-config", command->print_config, "Print the settings that have an effect");
   train->add_flag("--settings-page", command->page, "")->group("");  // for docs/train.md

@@ -34,7 +34,8 @@ inline constexpr char kEnvInterfaces[] = "TRIREME_INTERFACES";  // "eth0,eth1"
 inline constexpr char kEnvBackend[] = "TRIREME_BACKEND";        // auto, shm, ucx or mpi
 inline constexpr char kEnvAlgorithm[] = "TRIREME_ALGORITHM";
 inline constexpr char kEnvSumGroup[] = "TRIREME_SUM_GROUP";
-inline constexpr char kEnvEncrypt[] = "TRIREME_ENCRYPT";  // on or off
+inline constexpr char kEnvEncrypt[] = "TRIREME_ENCRYPT";      // on or off
+inline constexpr char kEnvChecksums[] = "TRIREME_CHECKSUMS";  // on or off
 // Whether ranks of a machine read each other's ordinary memory through the kernel: auto or off.
 inline constexpr char kEnvKernelCopy[] = "TRIREME_KERNEL_COPY";
 // Of an elastic job over several machines: every how many steps its state is also kept by a second

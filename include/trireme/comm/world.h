@@ -63,6 +63,10 @@ struct InitOptions {
   // Encrypt what ranks send each other over a network, for all ranks alike. What steers them is
   // authenticated in any case (docs/security.md). Not set: TRIREME_ENCRYPT (on or off), else off.
   std::optional<bool> encrypt;
+  // Check everything that ranks send each other over a network, so that a flipped bit in a gradient
+  // is found, and the rank named that it came from; where all is encrypted it is checked, too. For
+  // all ranks alike. Not set: TRIREME_CHECKSUMS (on or off), else off.
+  std::optional<bool> checksums;
   // Sums add up groups of this many ranks first, then the groups' sums: with as many as each
   // machine has ranks, less crosses the network. Part of the order of summation, so the same on
   // all ranks, and the bits differ from those of another group. 0: TRIREME_SUM_GROUP, else 1.

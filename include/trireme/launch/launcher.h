@@ -19,13 +19,21 @@ struct ElasticOptions {
   // How long a rank may be stopped by a signal, or a machine not be heard of, before it counts as
   // lost.
   double heartbeat_seconds = 5;
-  // After a loss, how long the others may take to notice before they count as lost, too.
+  // After a loss, how long the others may take to notice before they count as lost, too. The same
+  // as LaunchOptions::stall_seconds, which ends ranks in an elastic job.
   double stall_seconds = 60;
   // How long a machine that is asked to end may take to leave the others in good order.
   double grace_seconds = 30;
   // Over several machines: every how many steps the state is also kept by another machine, so that
   // the loss of a whole one is outlived; 0: never. On one machine it means nothing.
   int redundancy = 1;
+};
+
+// Faults that are injected into an elastic job (docs/elastic.md).
+struct DrillOptions {
+  std::string plan;  // "kill:p=0.02;stop:2s;leave"
+  std::uint64_t seed = 1;
+  std::string file;  // where what happens is recorded
 };
 
 // How to start the ranks of a job on this machine.
@@ -52,8 +60,12 @@ struct LaunchOptions {
   // Time to end in good order after a signal, before the ranks are killed.
   double end_seconds = 3;
   bool append_logs = false;  // keep what the files in log_dir already hold
+  // How long a rank that trains may make no progress while it waits for nobody: in an elastic job
+  // it is lost then, in others it is named.
+  double stall_seconds = 60;
   // Not set: whatever ends a rank ends the job. The same on all machines.
   std::optional<ElasticOptions> elastic;
+  std::optional<DrillOptions> drill;  // of an elastic job
 
   // A job over several machines: `launch` is called once on each, with the same `nodes`.
   int nodes = 1;
@@ -72,6 +84,7 @@ struct LaunchOptions {
   std::string algorithm;
   std::optional<int> sum_group;
   bool encrypt = false;
+  bool checksums = false;
 };
 
 // Exit codes of `launch`; a job ended by a signal to the launcher gives 128 + its number.

@@ -136,6 +136,10 @@ class EngineBase {
   void restore(const std::function<void(const StateView& into)>& fill,
                const std::string& progress = {});
 
+  // Says that this rank gets on, in the middle of something long that uses no parameters and no
+  // collective: a rank that does not for a while (trireme run --stall) is taken for stuck.
+  void alive() const;
+
   // Gives the model back: whole parameters, in the engine's precision, in memory of its own. The
   // engine is finished.
   void unwrap();

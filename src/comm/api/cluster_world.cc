@@ -199,7 +199,7 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
   std::string world;
-  SealOptions seals{"", identity.encrypt};
+  SealOptions seals{"", identity.encrypt, identity.checksums};
   if (uses_mpi(options)) {
     transport = load_mpi_transport(options.place.launcher);
     TRIREME_CHECK(

@@ -18,6 +18,7 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme {
 namespace {
@@ -114,11 +115,11 @@ bool kernel_copy_of(const InitOptions& options) {
   return value == "auto";
 }
 
-bool encrypt_of(const InitOptions& options) {
-  const std::string value = env_string(kEnvEncrypt).value_or("off");
+bool switch_of(const std::optional<bool>& option, const char* variable) {
+  const std::string value = env_string(variable).value_or("off");
   TRIREME_CHECK(
-      value == "on" || value == "off", kEnvEncrypt, ": expected on or off; found \"", value, "\"");
-  return options.encrypt.value_or(value == "on");
+      value == "on" || value == "off", variable, ": expected on or off; found \"", value, "\"");
+  return option.value_or(value == "on");
 }
 
 int sum_group_of(const InitOptions& options) {
@@ -134,6 +135,7 @@ int sum_group_of(const InitOptions& options) {
 }  // namespace
 
 std::shared_ptr<World> init(const InitOptions& options) {
+  const detail::PulseWait waits;
   const JobEnvironment place = place_of_this_process(options);
   const std::string backend = option_or_variable(options.backend, kEnvBackend);
   check_backend(backend, options.backend.empty() ? kEnvBackend : "InitOptions::backend");
@@ -167,7 +169,8 @@ std::shared_ptr<World> init(const InitOptions& options) {
   identity.token = options.token.empty() ? env_string(kEnvToken).value_or("") : options.token;
   identity.program_version = program_version_of(options);
   identity.sum_group = builder.machine.sum_group = sum_group_of(options);
-  identity.encrypt = encrypt_of(options);
+  identity.encrypt = switch_of(options.encrypt, kEnvEncrypt);
+  identity.checksums = switch_of(options.checksums, kEnvChecksums);
   identity.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
   builder.machine.meeting.name = detail::meeting_name(detail::hex_digest(job));
   builder.machine.meeting.timeout = builder.queue.timeout = timeout_of(options);

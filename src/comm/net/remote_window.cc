@@ -10,6 +10,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 #include "trireme/core/log.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme::detail {
 namespace {
@@ -95,6 +96,7 @@ class RemoteWindow final : public Window {
       new_.push_back(reading);
       transport_->wake();
     }
+    const PulseWait waits;
     const auto ended = [&] { return reading->done || reading->failure; };
     // Not the timeout itself: one without an end would not fit the clock.
     const bool over = changed_.wait_for(lock, Deadline(options_.timeout).left(), ended);

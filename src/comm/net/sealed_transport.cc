@@ -56,7 +56,9 @@ class SealedTransport final : public Transport {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string description() const override {
-    return inner_->description() + (options_.encrypt ? ", encrypted" : "");
+    return inner_->description() + (options_.encrypt      ? ", encrypted"
+                                    : options_.checks_all ? ", with checksums"
+                                                          : "");
   }
   bool progress() override { return inner_->progress(); }
   void rest(Milliseconds most) override { inner_->rest(most); }
@@ -151,7 +153,9 @@ class SealedTransport final : public Transport {
   };
   using Counts = std::map<std::pair<int, std::uint32_t>, std::uint64_t>;
 
-  bool is_sealed(std::uint32_t tag) const { return options_.encrypt || is_steering(tag); }
+  bool is_sealed(std::uint32_t tag) const {
+    return options_.encrypt || options_.checks_all || is_steering(tag);
+  }
 
   // Authenticated as they are: the length, which the receiver of a message of up to so many bytes
   // does not know, and the message where it is not encrypted.

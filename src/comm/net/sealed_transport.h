@@ -13,13 +13,14 @@ namespace trireme::detail {
 // number of the message in its stream. So one that is altered, forged, replayed, moved to another
 // stream or left out is found, by the rank that receives it, which takes the other for lost and
 // names it. Contributions and results, which go in large pieces straight from and to the user's
-// memory, are sealed only where everything is encrypted.
+// memory, are sealed only where everything is encrypted or checked: that takes a copy of each.
 //
 // The keys are made from one that rank 0 has drawn for the world and sent to each rank under the
 // keys of their handshake.
 struct SealOptions {
   std::string key;
-  bool encrypt = false;  // everything, and not only authenticate what steers
+  bool encrypt = false;     // everything, and not only authenticate what steers
+  bool checks_all = false;  // authenticate everything
 };
 
 // The same transport with sealed messages. Collective: all ranks, or none.

@@ -9,6 +9,7 @@
 #include "comm/queue/goals.h"
 #include "comm/queue/pending.h"
 #include "trireme/core/log.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme::detail {
 namespace {
@@ -54,6 +55,7 @@ class OperationQueue::Waiter {
 
  private:
   OperationQueue& queue_;
+  const PulseWait pulse_;
 };
 
 OperationQueue::OperationQueue(std::unique_ptr<Backend> backend, QueueOptions options)
@@ -161,6 +163,7 @@ CommUse OperationQueue::use() const {
 
 Work OperationQueue::issue(Operation operation) {
   const Timer timer(*this);
+  mark(PulsePhase::kCollective);
   operations_.fetch_add(1, std::memory_order_relaxed);
   bytes_.fetch_add(static_cast<std::int64_t>(
                        std::max(operation.input.size_bytes(), operation.output.size_bytes())),
@@ -205,6 +208,9 @@ bool OperationQueue::poll(Pending& pending) {
     throw_if_told();
     while (advance() && !pending.finished) {
     }
+  }
+  if (!options_.part) {
+    mark(PulsePhase::kCollective);  // whoever looks again and again waits for others
   }
   if (!pending.finished) {
     Completion goal(*this, pending);
@@ -320,6 +326,7 @@ bool OperationQueue::advance_head(Queue& queue) {
   }
   if (head.steps.finished()) {
     recorder_.finished(head.record, Clock::now());
+    mark(PulsePhase::kCollective);
     head.finished = true;
     if (head.call.is_collective()) {
       completed_ = head.call.number;

@@ -66,6 +66,7 @@ Member make_member(const Identity& identity) {
   }
   member.sum_group = identity.sum_group;
   member.encrypt = identity.encrypt;
+  member.checksums = identity.checksums;
   member.algorithm = identity.algorithm;
   member.library = TRIREME_VERSION;
   member.program = printable(identity.program_version);
@@ -84,7 +85,7 @@ std::string pack_member(const Member& member) {
       .text(member.kernel)
       .text(member.network)
       .number(member.sum_group)
-      .number(member.encrypt ? 1 : 0)
+      .number((member.encrypt ? 1 : 0) + (member.checksums ? 2 : 0))
       .text(member.algorithm)
       .text(member.library)
       .text(member.program)
@@ -107,7 +108,9 @@ std::optional<Member> unpack_member(const std::string& bytes) {
   member.kernel = fields.text();
   member.network = fields.text();
   member.sum_group = fields.number_in(0, kAny);
-  member.encrypt = fields.number_in(0, 1) != 0;
+  const int seals = fields.number_in(0, 3);
+  member.encrypt = (seals & 1) != 0;
+  member.checksums = (seals & 2) != 0;
   member.algorithm = printable(fields.text());
   member.library = printable(fields.text());
   member.program = printable(fields.text());
@@ -146,6 +149,12 @@ std::optional<std::string> objection(const Member& host, const Member& member) {
     return concat("it {} and rank 0 {}: give the same --encrypt (TRIREME_ENCRYPT) on every machine",
                   {member.encrypt ? "encrypts" : "does not encrypt",
                    host.encrypt ? "encrypts" : "does not encrypt"});
+  }
+  if (member.checksums != host.checksums) {
+    return concat(
+        "it {} and rank 0 {}: give the same --checksums (TRIREME_CHECKSUMS) on every machine",
+        {member.checksums ? "checks all messages" : "does not check all messages",
+         host.checksums ? "does" : "does not"});
   }
   if (member.algorithm != host.algorithm) {
     return concat(

@@ -20,6 +20,7 @@ struct Identity {
   std::string program_version;
   int sum_group = 1;
   bool encrypt = false;
+  bool checksums = false;
   std::string algorithm = "auto";
 };
 
@@ -38,6 +39,7 @@ struct Member {
   // For the host to judge by; others are not told:
   int sum_group = 1;
   bool encrypt = false;
+  bool checksums = false;
   std::string algorithm;
   std::string library;  // the version of Trireme
   std::string program;  // the version of the program

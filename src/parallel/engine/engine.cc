@@ -7,6 +7,7 @@
 #include "parallel/model/half_autocast.h"
 #include "parallel/model/operator_watch.h"
 #include "trireme/comm/tell.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/tensor/memory_limit.h"
@@ -54,6 +55,9 @@ void EngineBase::backward(const at::Tensor& loss) {
       !detail::take_half_autocast() || e.scaler,
       "the loss was computed under Autocast(at::kHalf), whose gradients underflow without "
       "a loss scale: set EngineOptions::scale_loss, or use bfloat16");
+  detail::pulse().step.store(e.steps, std::memory_order_relaxed);
+  detail::mark(PulsePhase::kBackward);
+  detail::drill_step(PulsePhase::kBackward, e.steps, e.ranks->rank(), e.ranks->size());
   e.gradients->begin_round(e.phase.done() + 1 == own, e.hooks->reachable_from(loss));
   detail::StepPhase::Backward backward(e.phase);
   if (e.scaler) {
@@ -64,6 +68,11 @@ void EngineBase::backward(const at::Tensor& loss) {
   MemoryLimit::check();  // before the others are told that this rank's gradients are good
   e.gradients->end_round({.took_part = true, .rate = e.rate()});
   backward.finish();
+  detail::mark(PulsePhase::kBackward);
+}
+
+void EngineBase::alive() const {
+  detail::mark(PulsePhase::kByHand);
 }
 
 bool EngineBase::step() {
@@ -239,6 +248,7 @@ void EngineBase::unwrap() {
   }
   e.hooks.reset();
   e.phase.enter(Phase::kUnwrapped);
+  e.pulse.reset();
   e.ranks->barrier().wait();
 }
 

@@ -14,6 +14,7 @@
 #include "parallel/gradient/gradient_rounds.h"
 #include "parallel/memory/parameter_memory.h"
 #include "parallel/model/unchanged_model.h"
+#include "trireme/core/pulse.h"
 #include "trireme/parallel/engine.h"
 
 namespace trireme::detail {
@@ -75,7 +76,8 @@ struct EngineParts {
 
   StepPhase phase;
   StepEnd end{*this};
-  std::optional<Update> update;  // in Phase::kUpdating
+  std::optional<Update> update;                     // in Phase::kUpdating
+  std::optional<PulseEngine> pulse{std::in_place};  // until unwrap()
 
  private:
   void list_model();

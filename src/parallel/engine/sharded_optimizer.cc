@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 
 #include "parallel/memory/runs.h"
+#include "trireme/core/pulse.h"
 #include "trireme/optim/moving_average.h"
 #include "trireme/tensor/span.h"
 
@@ -147,6 +148,7 @@ void ShardedOptimizer::update(Update& update,
       }
     });
     update.written(u);
+    mark(PulsePhase::kUpdate);
   }
   rules_.finish_step();
 }

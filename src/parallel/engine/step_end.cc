@@ -4,8 +4,10 @@
 
 #include "parallel/engine/engine_parts.h"
 #include "trireme/comm/tell.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
+#include "trireme/core/pulse.h"
 #include "trireme/optim/square_sum.h"
 
 namespace trireme::detail {
@@ -260,6 +262,7 @@ bool StepEnd::finish(const std::string& given_up) {
 }
 
 void StepEnd::update(const GradientTransform& scaling, double rate) {
+  drill_step(PulsePhase::kUpdate, parts_.steps, parts_.ranks->rank(), parts_.ranks->size());
   parts_.phase.enter(Phase::kUpdating);
   parts_.update.emplace(parts_.plan, *parts_.memory);
   parts_.optimizer->update(*parts_.update, gradients(), scaling, rate);
@@ -271,6 +274,7 @@ void StepEnd::update(const GradientTransform& scaling, double rate) {
   parts_.update->finish();
   parts_.update.reset();
   ++parts_.steps;
+  pulse().step.store(parts_.steps, std::memory_order_relaxed);
 }
 
 void StepEnd::drop() {

@@ -7,6 +7,7 @@
 #include "parallel/memory/shared_word.h"
 #include "parallel/memory/unit_source.h"
 #include "trireme/core/log.h"
+#include "trireme/core/pulse.h"
 
 // Note [shared units]
 // The machine's ranks share a few places for whole units, and a table that says what is where. A
@@ -75,6 +76,7 @@ class MachineSource final : public UnitSource {
       }
       // What is there then, the unit or nothing, is looked up again.
       Place& place = table_->places[found.place];
+      const PulseWait waits;
       while (place.state.load(std::memory_order_acquire) == kComing) {
         sleep_on(place.state, kComing, NeighbourWatch::kInterval);
         if (place.state.load(std::memory_order_acquire) == kComing) {

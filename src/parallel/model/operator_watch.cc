@@ -9,6 +9,7 @@
 
 #include "tensor/span_guard.h"
 #include "trireme/core/error.h"
+#include "trireme/core/pulse.h"
 
 namespace trireme::detail {
 namespace {
@@ -111,6 +112,7 @@ void use(Pins& pins,
 }
 
 void before_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  mark(PulsePhase::kOperator);
   Pins pins;
   const c10::FunctionSchema& schema = op.schema();
   const auto& arguments = schema.arguments();

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/core/file_descriptor.h"
+#include "trireme/core/pulse.h"
+
+// Drills: faults that are injected into a job to see that it outlives them. What happens, where and
+// when, follows from a seed and the number of a step, not from the clock. The launcher makes the
+// memory that holds the plan, hands it to its ranks, and reads there what they have suffered.
+
+namespace trireme {
+
+enum class DrillKind : std::uint32_t {
+  kKill,      // a rank gets SIGKILL
+  kStop,      // a rank gets SIGSTOP, and goes on after some seconds
+  kDiskFull,  // a rank finds no room when it writes its part of a checkpoint
+  kLeave,     // the job is to have one rank less
+  kJoin,      // or one more
+};
+std::string drill_name(DrillKind kind);
+
+struct DrillFault {
+  DrillKind kind = DrillKind::kKill;
+  double probability = 0.01;  // in each step; of kDiskFull, in each save
+  double seconds = 0;         // of kStop
+};
+
+// What --drill says: "kill:p=0.02;stop:2s;leave".
+struct DrillPlan {
+  std::vector<DrillFault> faults;  // each kind once
+  std::uint64_t seed = 1;
+
+  // Throws ConfigError.
+  static DrillPlan parse(const std::string& text, std::uint64_t seed);
+  bool has(DrillKind kind) const;
+
+  // A fault of a step, and the rank that it hits; at most one.
+  struct Hit {
+    std::size_t fault = 0;  // in `faults`
+    int rank = 0;
+    PulsePhase phase = PulsePhase::kBackward;  // before which part of the step
+  };
+  std::optional<Hit> in_step(std::int64_t step, int ranks) const;
+  // The rank whose part of the checkpoint of this step cannot be written.
+  std::optional<int> in_save(std::int64_t step, int ranks) const;
+};
+
+namespace detail {
+
+// Of a rank: the descriptor of the memory below.
+inline constexpr char kEnvDrill[] = "TRIREME_DRILL";
+
+struct DrillPage {
+  static constexpr std::uint64_t kMagic = 0x6c6c'6972'6472'6972;
+  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::size_t kMostFaults = 8;
+  static constexpr std::uint64_t kRecords = 256;
+  static constexpr std::uint64_t kCommits = 4096;
+
+  struct Record {
+    DrillKind kind{};
+    PulsePhase phase{};
+    std::int64_t step = 0;  // from 0
+    std::int64_t nanoseconds = 0;
+    std::int32_t rank = 0;
+    std::int32_t ranks = 0;
+    std::int32_t pid = 0;
+    std::atomic<std::uint32_t> number{0};  // from 1; written last
+  };
+  struct Commit {
+    std::int64_t steps = 0;  // that are kept
+    std::int64_t epoch = 0;
+    std::int64_t nanoseconds = 0;
+  };
+
+  std::uint64_t magic = kMagic;
+  std::uint32_t version = kVersion;
+  std::uint32_t count = 0;
+  DrillFault faults[kMostFaults];
+  std::uint64_t seed = 0;
+  // What has happened does not happen again when the step is computed again.
+  std::atomic<std::int64_t> last_step{-1};
+  std::atomic<std::int64_t> last_save{-1};
+  std::atomic<std::uint32_t> recorded{0};
+  std::atomic<std::uint32_t> heard{0};  // by the launcher
+  std::atomic<std::uint64_t> committed{0};
+  Record records[kRecords];
+  Commit commits[kCommits];
+};
+
+// The memory as the launcher has it.
+class DrillMemory {
+ public:
+  // Throws ConfigError where there is none.
+  explicit DrillMemory(const DrillPlan& plan);
+  DrillPage& page() const { return *page_; }
+  int descriptor() const { return memory_.get(); }
+
+ private:
+  FileDescriptor memory_;
+  std::shared_ptr<DrillPage> page_;
+};
+
+extern const bool drill_is_on;
+
+void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks);
+void suffer_in_save(std::int64_t step, int rank, int ranks);
+void note_commit(std::int64_t epoch);
+bool takes_disk_away();
+
+// --- what ranks call; nothing happens where there is no drill
+
+// Before this part of a step, which is counted from 0.
+inline void drill_step(PulsePhase phase, std::int64_t step, int rank, int ranks) {
+  if (drill_is_on) [[unlikely]] {
+    suffer(phase, step, rank, ranks);
+  }
+}
+// Before a part of a checkpoint is written.
+inline void drill_save(std::int64_t step, int rank, int ranks) {
+  if (drill_is_on) [[unlikely]] {
+    suffer_in_save(step, rank, ranks);
+  }
+}
+// Whether the file system is to be full for the write at hand.
+inline bool drill_disk_is_full() {
+  return drill_is_on && takes_disk_away();
+}
+// The steps so far are kept; one rank says so.
+inline void drill_commit(std::int64_t epoch) {
+  if (drill_is_on) [[unlikely]] {
+    note_commit(epoch);
+  }
+}
+
+}  // namespace detail
+}  // namespace trireme

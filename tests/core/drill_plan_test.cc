@@ -1,0 +1,107 @@
+#include <map>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "trireme/core/drill.h"
+#include "trireme/core/error.h"
+
+namespace trireme::drill_plan_test {
+namespace {
+
+std::string refusal(const std::string& text) {
+  try {
+    DrillPlan::parse(text, 1);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(DrillPlan, IsRead) {
+  const DrillPlan plan =
+      DrillPlan::parse("kill:p=0.02;stop:500ms,p=1;disk-full;leave:p=1e-3;join", 7);
+  ASSERT_EQ(plan.faults.size(), 5U);
+  EXPECT_EQ(plan.seed, 7U);
+  EXPECT_EQ(plan.faults[0].kind, DrillKind::kKill);
+  EXPECT_EQ(plan.faults[0].probability, 0.02);
+  EXPECT_EQ(plan.faults[1].seconds, 0.5);
+  EXPECT_EQ(plan.faults[1].probability, 1);
+  EXPECT_EQ(plan.faults[2].probability, 0.01);
+  EXPECT_EQ(plan.faults[3].probability, 0.001);
+  EXPECT_TRUE(plan.has(DrillKind::kJoin));
+  EXPECT_EQ(DrillPlan::parse("stop", 1).faults[0].seconds, 2);
+  EXPECT_FALSE(DrillPlan::parse("stop", 1).has(DrillKind::kKill));
+}
+
+TEST(DrillPlan, MistakesAreNamed) {
+  const std::map<std::string, std::vector<std::string>> cases = {
+      {"", {"expected kill, stop, disk-full, leave or join", "found \"\"", "in part 1"}},
+      {"kill;kil", {"found \"kil\"", "in part 2 of \"kill;kil\"", "did you mean kill?"}},
+      {"kill;", {"found \"\"", "in part 2"}},
+      {"kill:p=0", {"a probability above 0 and at most 1", "found \"p=0\""}},
+      {"kill:p=1.5", {"found \"p=1.5\""}},
+      {"kill:p=x", {"found \"p=x\""}},
+      {"kill:2s", {"the one thing that kill takes", "found \"2s\""}},
+      {"kill:", {"found \"\""}},
+      {"stop:2", {"a time such as 2s or 500ms", "found \"2\""}},
+      {"stop:-1s", {"found \"-1s\""}},
+      {"stop:s", {"found \"s\""}},
+      {"kill;leave;kill:p=0.5", {"each kind of fault once", "kill again", "in part 3"}},
+      {"delay:50ms", {"delay is a fault of connections between machines"}},
+      {"kill;corrupt:1e-6", {"corrupt is a fault of connections between machines", "in part 2"}},
+      {"drop:1%", {"drop is a fault of connections between machines"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    for (const std::string& part : parts) {
+      EXPECT_NE(refusal(text).find(part), std::string::npos) << text << ": " << refusal(text);
+    }
+  }
+}
+
+// By the frequencies that were asked for; each rank and each part of a step has its turn.
+TEST(DrillPlan, HitsAsOftenAsItSays) {
+  const DrillPlan plan = DrillPlan::parse("kill:p=0.02;leave:p=0.1", 3);
+  constexpr int kSteps = 100'000;
+  std::map<std::size_t, int> times;
+  std::set<int> ranks;
+  std::set<PulsePhase> phases;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    if (const auto hit = plan.in_step(step, 4)) {
+      ++times[hit->fault];
+      phases.insert(hit->phase);
+      if (hit->fault == 0) {
+        ranks.insert(hit->rank);
+      } else {
+        EXPECT_EQ(hit->rank, 0);
+      }
+    }
+    EXPECT_FALSE(plan.in_save(step, 4));
+  }
+  // Within six standard deviations.
+  EXPECT_NEAR(times[0], 2000, 6 * 44.3);
+  EXPECT_NEAR(times[1], 9800, 6 * 94);
+  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
+  EXPECT_EQ(phases.size(), 3U);
+}
+
+TEST(DrillPlan, FollowsFromItsSeedAndTheStep) {
+  const auto steps = [](std::uint64_t seed) {
+    std::vector<std::int64_t> all;
+    const DrillPlan plan = DrillPlan::parse("stop:p=0.1", seed);
+    for (std::int64_t step = 0; step < 200; ++step) {
+      if (plan.in_step(step, 3)) {
+        all.push_back(step);
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(steps(5), steps(5));
+  EXPECT_NE(steps(5), steps(6));
+  const DrillPlan saves = DrillPlan::parse("disk-full:p=1", 1);
+  EXPECT_TRUE(saves.in_save(10, 2));
+  EXPECT_FALSE(saves.in_step(10, 2));
+}
+
+}  // namespace
+}  // namespace trireme::drill_plan_test
