@@ -69,3 +69,21 @@ function(trireme_umbrella name)
   target_link_libraries(${name} INTERFACE ${TRIREME_ROOMS})
   set(TRIREME_ROOMS ${TRIREME_ROOMS} ${name} CACHE INTERNAL "")
 endfunction()
+
+# trireme_texts(<room> <header> <namespace>::<function> <file>...): makes the function that the room's private header
+# declares, which returns these files of src/ as they are written: for devices that compile them (device/update.h).
+function(trireme_texts room header function)
+  string(REGEX MATCH "^(.*)::([a-z_]+)$" matched "${function}")
+  set(namespace "${CMAKE_MATCH_1}")
+  set(function "${CMAKE_MATCH_2}")
+  set(output "${PROJECT_BINARY_DIR}/texts/${room}_${function}.cc")
+  set(root "${PROJECT_SOURCE_DIR}/src")
+  list(TRANSFORM ARGN PREPEND "${root}/" OUTPUT_VARIABLE paths)
+  string(REPLACE ";" "|" files "${ARGN}")
+  add_custom_command(OUTPUT "${output}"
+    COMMAND ${CMAKE_COMMAND} "-DOUTPUT=${output}" "-DHEADER=${room}/${header}" "-DNAMESPACE=${namespace}"
+      "-DFUNCTION=${function}" "-DROOT=${root}" "-DFILES=${files}" -P "${PROJECT_SOURCE_DIR}/cmake/EmbedTexts.cmake"
+    DEPENDS ${paths} "${PROJECT_SOURCE_DIR}/cmake/EmbedTexts.cmake" VERBATIM)
+  target_sources(trireme_${room} PRIVATE "${output}")
+  set_source_files_properties("${output}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()

@@ -25,6 +25,7 @@
 #include "trireme/shard/range.h"           // how elements are divided among ranks
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share
 #include "trireme/tensor/span.h"           // lets collectives take tensors
+#include "trireme/tensor/torch_cuda.h"     // models on GPUs
 #include "trireme/train/checkpoints.h"     // saving and resuming
 #include "trireme/train/elastic_state.h"   // what they go on with
 #include "trireme/train/trainer.h"         // the training loop

@@ -215,12 +215,20 @@ void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) 
   }
   TRIREME_ASSERT(own_->save(step, state, notes, mirrored_),
                  "a vault has no room for what it was made for");
+  if (!mirror_) {
+    world_->barrier().wait();  // so that a loss costs the step at hand, and none before it
+  }
   if (world_->rank() == 0) {
     detail::drill_commit(world_->epoch());
   }
   const bool copies = every_ > 0 && saves_ % every_ == 0;
   ++saves_;
   if (news[1] != 0) {
+    if (mirror_) {  // a machine that leaves takes its memory along
+      mirror_->start(own_, step);
+      mirror_->wait();
+      world_->barrier().wait();
+    }
     throw CommError(CommError::Reason::kPeerLeft,
                     -1,
                     concat("ranks come or leave after step {}: this world ends", {step}));

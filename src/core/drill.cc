@@ -87,7 +87,8 @@ std::atomic<bool> disk_is_away{false};
 
 }  // namespace
 
-const bool drill_is_on = open_drill();
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization): its launcher has set it, or nobody has
+const bool kDrillIsOn = open_drill();
 
 DrillMemory::DrillMemory(const DrillPlan& plan)
     : memory_(memfd_create("trireme-drill", MFD_CLOEXEC)) {

@@ -49,13 +49,14 @@ bool CsvRounding::loses() const {
   return rounded_ > 0 && high_ > low_ && high_ - low_ < kEnoughSteps * step();
 }
 
-std::string CsvRounding::warning(const MappedFile& file, const CsvColumn& column) const {
+std::string CsvRounding::warning(const MappedFile& file, const CsvColumn& column, int parts) const {
   const char* line = first_;
   while (line > file.begin() && line[-1] != '\n') {
     --line;
   }
   return concat(
-      "{}:{}:{}: {} has {}{} float32, which samples are made of, does not hold: of numbers from {} "
+      "{}:{}:{}: {} has {}{}{} float32, which samples are made of, does not hold: of numbers from "
+      "{} "
       "to {} it keeps steps of {}. Subtract what they have in common in the file, before they are "
       "read: --normalise comes after it",
       {file.path(),
@@ -63,7 +64,9 @@ std::string CsvRounding::warning(const MappedFile& file, const CsvColumn& column
        first_ - line + 1,
        column.title,
        rounded_,
-       rounded_ == 1 ? " number that" : " numbers (this is the first) that",
+       rounded_ == 1 ? " number" : " numbers (this is the first)",
+       parts > 1 ? concat(", in the 1/", parts, " of the file that rank 0 has read, that")
+                 : " that",
        all_digits(low_),
        all_digits(high_),
        all_digits(step())});

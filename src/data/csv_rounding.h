@@ -24,7 +24,8 @@ class CsvRounding {
   // Whether numbers were rounded to steps that are coarse for how far they lie from each other.
   bool loses() const;
   // "FILE:3:1: column ...", with the first of them and what to do.
-  std::string warning(const MappedFile& file, const CsvColumn& column) const;
+  // `parts`: of the file, of which the first was looked at.
+  std::string warning(const MappedFile& file, const CsvColumn& column, int parts) const;
 
  private:
   void add_large(double value, const char* place);

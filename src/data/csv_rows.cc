@@ -107,14 +107,15 @@ void report(const MappedFile& file, const std::vector<CsvPiece>& pieces, const S
 
 void warn_of_rounding(const MappedFile& file,
                       const CsvLayout& layout,
-                      const std::vector<CsvPiece>& pieces) {
+                      const std::vector<CsvPiece>& pieces,
+                      int parts) {
   for (std::size_t column = 0; column < layout.columns.size(); ++column) {
     CsvRounding all;
     for (const CsvPiece& piece : pieces) {
       all.append(piece.rounding[column]);
     }
     if (all.loses()) {
-      log(LogLevel::kWarning, all.warning(file, layout.columns[column]));
+      log(LogLevel::kWarning, all.warning(file, layout.columns[column], parts));
     }
   }
 }
@@ -138,7 +139,7 @@ CsvRows index_csv(const MappedFile& file,
   });
   report(file, pieces, check);
   if (check.part == 0) {  // one rank speaks, of its part: as a rule the others are like it
-    warn_of_rounding(file, layout, pieces);
+    warn_of_rounding(file, layout, pieces, check.parts);
   }
 
   CsvRows rows;

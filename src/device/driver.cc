@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "device/cuda/cuda_driver.h"
 #include "device/host/host_driver.h"
 #include "trireme/core/error.h"
 
@@ -28,18 +29,30 @@ Installed& installed() {
 
 }  // namespace
 
-Driver& driver(Device device) {
+Driver* find_driver(Device device) {
   if (device.is_host()) {
-    return host_driver();
+    return &host_driver();
   }
   Installed& drivers = installed();
   const std::lock_guard lock(drivers.mutex);
   const auto found = drivers.others.find(key_of(device));
-  TRIREME_CHECK(found != drivers.others.end(),
+  return found != drivers.others.end() ? found->second.get() : nullptr;
+}
+
+Driver& driver(Device device) {
+  Driver* const found = find_driver(device);
+  TRIREME_CHECK(found != nullptr,
                 "memory of ",
                 device_name(device),
                 " was asked for, but this program has no driver for it: use the host's (cpu)");
-  return *found->second;
+  return *found;
+}
+
+Driver& open(Device device) {
+  if (find_driver(device) == nullptr && device.type == DeviceType::kCuda) {
+    use_cuda(device);
+  }
+  return driver(device);
 }
 
 void install(Device device, std::shared_ptr<Driver> driver) {

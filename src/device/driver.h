@@ -46,6 +46,8 @@ class Driver {
   virtual std::byte* allocate(std::size_t bytes, Reach reach) = 0;
   virtual void release(std::byte* data, std::size_t bytes, Reach reach) noexcept = 0;
 
+  // What the parts of shared memory are a multiple of.
+  virtual std::size_t page_bytes() const = 0;
   // Shared memory, in two steps, between which the ranks hand each other their descriptors. `offer`
   // is this rank's, invalid where one of another rank is for all; `map` takes those of all ranks
   // and gives this rank's part its pages. Both throw MemoryError, and then nothing has changed.
@@ -56,6 +58,11 @@ class Driver {
 
 // Throws ConfigError where this program has no driver for it.
 Driver& driver(Device device);
+// The same, but gets the driver of a GPU first where this program does not have it yet. Throws
+// ConfigError where there is no such GPU.
+Driver& open(Device device);
+// Null where this program has none.
+Driver* find_driver(Device device);
 // Makes `driver` the one for `device`, or nobody.
 void install(Device device, std::shared_ptr<Driver> driver);
 

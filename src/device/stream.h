@@ -6,6 +6,7 @@
 #include "device/event.h"
 #include "device/product.h"
 #include "device/sum_chain.h"
+#include "device/update.h"
 #include "trireme/core/span.h"
 #include "trireme/device/square_sum.h"
 
@@ -63,6 +64,11 @@ class Stream {
                        const SquareQuanta& quanta,
                        const Scaling& scaling,
                        SquareSum* sum) = 0;
+
+  // --- updates
+
+  // One pass of the rule over the arrays, which are this device's.
+  virtual void update(const UpdateRule& rule, const UpdateArrays& arrays) = 0;
 
   // --- matrices
 

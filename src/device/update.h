@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "trireme/core/dtype.h"
 
@@ -21,6 +23,23 @@ struct UpdateArrays {
   std::array<void*, kMostStates> states{};
   void* low = nullptr;     // where the result also goes, rounded to `low_dtype`; or nowhere
   void* result = nullptr;  // where the result goes; null: it is the parameter's new value
+};
+
+// A file of source for a device that compiles kernels of its own.
+struct SourceText {
+  const char* name;  // as an include names it
+  const char* text;
+};
+
+// A rule with the constants of a step, for `Stream::update`.
+struct UpdateRule {
+  const char* name;                   // of its class template
+  std::span<const SourceText> texts;  // where that is written, in the order in which to read them
+  int states = 0;
+  const void* constants = nullptr;  // a Rule<float> or Rule<double>, by the arrays' dtype;
+  std::size_t bytes = 0;            // read before a call returns
+  // The host's pass.
+  void (*on_host)(const void* constants, const UpdateArrays& arrays) = nullptr;
 };
 
 }  // namespace trireme::device

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "doctor/disk_speed.h"
+#include "doctor/gpu_check.h"
 #include "doctor/machine_check.h"
 #include "doctor/rank_files.h"
 #include "doctor/reachability.h"
@@ -92,6 +93,7 @@ detail::MachineReport examine_machine(const detail::MachineFacts& facts,
   for (Finding& finding : detail::check_machine(facts, purpose)) {
     machine.findings.push_back(std::move(finding));
   }
+  machine.findings.push_back(detail::check_gpus(device::examine_gpus()));
   machine.findings.push_back(detail::judge_disk(detail::measure_disk(folder)));
   return machine;
 }

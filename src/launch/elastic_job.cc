@@ -1,8 +1,14 @@
 #include "launch/elastic_job.h"
 
-#include "trireme/core/counted.h"
+#include <limits>
+
+#include <unistd.h>
+
+#include "launch/job_setup.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 
@@ -19,7 +25,7 @@ void ElasticJob::begin(Fleet* fleet, std::unique_ptr<Reception> reception, Milli
   fleet_ = fleet;
   told_ = {.epoch = -1};
   if (fleet_ != nullptr) {
-    fleet_->lease(Milliseconds(static_cast<std::int64_t>(elastic_.heartbeat_seconds * 1000)));
+    fleet_->lease(milliseconds_of(elastic_.heartbeat_seconds));
   }
   reception_ = std::move(reception);
   if (launch_.node_rank == 0) {
@@ -37,23 +43,23 @@ void ElasticJob::decide_here(Milliseconds wait) {
                 {elastic_.least, elastic_.most, ranks});
   epochs_.emplace(elastic_,
                   wait,
-                  Epochs::Hands{
-                      .say = say_,
-                      .end =
-                          [this](const EpochEnd& end) {
-                            ranks_.end_epoch(end);
-                            if (fleet_ != nullptr) {
-                              fleet_->broadcast(LauncherWord::kEndEpoch, pack_end(end));
-                            }
-                          },
-                      .begin =
-                          [this](const EpochOrder& order) {
-                            if (fleet_ != nullptr) {
-                              fleet_->set_ranks(order.ranks);
-                              fleet_->broadcast(LauncherWord::kBeginEpoch, pack_order(order));
-                            }
-                            ranks_.begin_epoch(order, 0);
-                          }});
+                  Epochs::Hands{.say = say_,
+                                .end =
+                                    [this](const EpochEnd& end) {
+                                      ranks_.end_epoch(end);
+                                      if (fleet_ != nullptr) {
+                                        fleet_->broadcast(LauncherWord::kEndEpoch, pack_end(end));
+                                      }
+                                    },
+                                .begin =
+                                    [this](const EpochOrder& order) {
+                                      if (fleet_ != nullptr) {
+                                        fleet_->set_ranks(order.ranks);
+                                        fleet_->broadcast(LauncherWord::kBeginEpoch,
+                                                          pack_order(order));
+                                      }
+                                      ranks_.begin_epoch(order, 0);
+                                    }});
   if (fleet_ == nullptr) {
     epochs_->add({.name = "", .capacity = elastic_.most, .listener = ""}, ranks);
     return;
@@ -68,14 +74,13 @@ void ElasticJob::decide_here(Milliseconds wait) {
 }
 
 bool ElasticJob::take_failures(const std::vector<JobEvent>& failures) {
+  const MachineLoss loss{ranks_.status(), ranks_.explained(failures)};
   if (epochs_) {
-    epochs_->take(0, ranks_.status());
-    return epochs_->take(0, failures);
+    epochs_->take(0, loss.status);
+    return epochs_->take(0, loss.failures);
   }
-  tell_status();
-  for (const JobEvent& failure : failures) {
-    fleet_->send(0, LauncherWord::kLoss, pack_event(failure));
-  }
+  told_ = loss.status;
+  fleet_->send(0, LauncherWord::kLoss, pack_loss(loss));
   return true;
 }
 
@@ -86,7 +91,38 @@ void ElasticJob::tell_status() {
   }
 }
 
+void ElasticJob::open_socket() {
+  if (!epochs_ || elastic_.least == elastic_.most) {
+    return;
+  }
+  try {
+    socket_.emplace([this](const std::string& request) { return answer(request); });
+    say_(concat("elastic job {}: trireme scale {} N changes its number of ranks, {} to {}",
+                {getpid(), getpid(), elastic_.least, elastic_.most}));
+  } catch (const ConfigError& error) {
+    say_(concat("trireme scale will not find this job: ", error.what()));
+  }
+}
+
+void ElasticJob::serve(bool is_ending) {
+  is_ending_ = is_ending;
+  if (socket_) {
+    socket_->turn();
+  }
+}
+
+std::string ElasticJob::answer(const std::string& request) {
+  const std::string word = "scale ";
+  const auto ranks =
+      request.starts_with(word) ? parse_integer(request.substr(word.size())) : std::nullopt;
+  if (!ranks || *ranks < 0 || *ranks > std::numeric_limits<int>::max()) {
+    return concat("no: expected \"scale N\", found \"", printable(request), "\"");
+  }
+  return is_ending_ ? "no: the job is ending" : scale(static_cast<int>(*ranks));
+}
+
 void ElasticJob::add_to(std::vector<pollfd>& entries) const {
+  entries.push_back({socket_ ? socket_->fd() : -1, POLLIN, 0});
   if (reception_) {
     reception_->add_to(entries);
   }
@@ -135,11 +171,14 @@ void ElasticJob::take_mail(const Fleet::Mail& mail, std::vector<JobEvent>& ends)
       epochs_->take(mail.machine, status);
     }
   } else if (mail.message.kind == LauncherWord::kLoss) {
-    JobEvent failure;
-    if (unpack_event(body, &failure)) {
-      failure.machine = mail.machine;
-      if (!epochs_->take(mail.machine, {failure})) {
-        ends.push_back(failure);
+    MachineLoss loss;
+    if (unpack_loss(body, &loss)) {
+      epochs_->take(mail.machine, loss.status);
+      if (!epochs_->take(mail.machine, loss.failures)) {
+        for (JobEvent& failure : loss.failures) {
+          failure.machine = mail.machine;
+          ends.push_back(failure);
+        }
       }
     }
   } else if (mail.message.kind == LauncherWord::kLeave) {
@@ -162,15 +201,18 @@ void ElasticJob::obey(const LauncherMessage& message) {
         order.ranks.size() == static_cast<std::size_t>(launch_.nodes)) {
       fleet_->set_ranks(order.ranks);
       ranks_.begin_epoch(order, launch_.node_rank);
+      if (leaves_) {
+        say_("this machine has left the job, which goes on without it");
+      }
     }
   }
 }
 
 void ElasticJob::let_in() {
   const auto presence = [this](int machine) {
-    return !fleet_->is_connected(machine)   ? Reception::Presence::kAbsent
-           : fleet_->is_quiet(machine)      ? Reception::Presence::kSilent
-                                            : Reception::Presence::kHere;
+    return !fleet_->is_connected(machine) ? Reception::Presence::kAbsent
+           : fleet_->is_quiet(machine)    ? Reception::Presence::kSilent
+                                          : Reception::Presence::kHere;
   };
   for (Reception::Arrival& arrival : reception_->turn(presence)) {
     const int machine = arrival.hello.machine;

@@ -10,6 +10,7 @@
 #include "launch/epochs.h"
 #include "launch/fleet.h"
 #include "launch/job_event.h"
+#include "launch/job_socket.h"
 #include "launch/local_ranks.h"
 #include "trireme/launch/launcher.h"
 
@@ -25,7 +26,8 @@ class ElasticJob {
              std::function<void(const std::string&)> say);
 
   // When the machines have met, and before ranks are started; null where there is only this one.
-  // `reception`: of machine 0. `wait`: for machines to come back. Throws ConfigError where the ranks are not as many as
+  // `reception`: of machine 0. `wait`: for machines to come back. Throws ConfigError where the
+  // ranks are not as many as
   // --elastic says.
   void begin(Fleet* fleet, std::unique_ptr<Reception> reception, Milliseconds wait);
 
@@ -35,6 +37,9 @@ class ElasticJob {
   // Hears ranks and other launchers, and does what is to be done. What ends the job.
   std::vector<JobEvent> turn();
 
+  // Machine 0: where `trireme scale` asks, and answering it.
+  void open_socket();
+  void serve(bool is_ending);
   // As Epochs has them; only machine 0 scales.
   std::string scale(int ranks);
   void end_in_good_order();
@@ -42,9 +47,9 @@ class ElasticJob {
   // This machine was asked to end, and is not machine 0: it leaves after the step at hand.
   void leave();
   bool leaves() const { return leaves_; }
-  const ElasticOptions& options() const { return elastic_; }
 
  private:
+  std::string answer(const std::string& request);
   void decide_here(Milliseconds wait);
   void hear_machines(std::vector<JobEvent>& ends);
   void take_mail(const Fleet::Mail& mail, std::vector<JobEvent>& ends);
@@ -59,8 +64,10 @@ class ElasticJob {
   std::function<void(const std::string&)> say_;
   Fleet* fleet_ = nullptr;
   std::unique_ptr<Reception> reception_;
-  std::optional<Epochs> epochs_;  // on machine 0
-  MachineStatus told_;            // the last status, to machine 0
+  std::optional<Epochs> epochs_;     // on machine 0
+  std::optional<JobSocket> socket_;  // on machine 0, where the number of ranks may change
+  bool is_ending_ = false;
+  MachineStatus told_;  // the last status, to machine 0
   bool leaves_ = false;
 };
 

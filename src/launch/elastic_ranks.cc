@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "launch/job_setup.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -12,22 +13,25 @@ namespace {
 // A turn comes at least every half second, unless this process was stopped, or the whole machine.
 constexpr std::chrono::seconds kLongestElasticTurn{3};
 
-Milliseconds of_seconds(double seconds) {
-  return Milliseconds(static_cast<std::int64_t>(std::min(seconds, 3e8) * 1000));
-}
-
 }  // namespace
 
 void ElasticRanks::end_epoch(const EpochEnd& end) {
   ranks_.end_epoch(end.lost, end.why);
   if (end.lost && !patience_) {
-    patience_.emplace(of_seconds(options_.stall_seconds));
+    patience_.emplace(milliseconds_of(options_.stall_seconds));
   }
 }
 
 void ElasticRanks::begin_epoch(const EpochOrder& order, int machine) {
   patience_.reset();
   ranks_.begin_epoch(order, machine);
+}
+
+std::vector<JobEvent> ElasticRanks::explained(std::vector<JobEvent> failures) const {
+  for (JobEvent& failure : failures) {
+    failure.stalled = stalled_.contains(failure.pid);
+  }
+  return failures;
 }
 
 void ElasticRanks::turn() {
@@ -37,7 +41,7 @@ void ElasticRanks::turn() {
     // Nobody else has run, either: they get the time that they were promised.
     ranks_.forget_stops();
     if (patience_) {
-      patience_.emplace(of_seconds(options_.stall_seconds));
+      patience_.emplace(milliseconds_of(options_.stall_seconds));
     }
   }
   end_stopped();
@@ -58,7 +62,7 @@ void ElasticRanks::end_stopped() {
   const auto now = std::chrono::steady_clock::now();
   for (const RankProcess& rank : ranks_.ranks()) {
     if (!rank.ended && rank.stopped &&
-        now - *rank.stopped > of_seconds(options_.heartbeat_seconds)) {
+        now - *rank.stopped > milliseconds_of(options_.heartbeat_seconds)) {
       end(rank, concat("has been stopped for ", options_.heartbeat_seconds, " s"));
     }
   }
@@ -67,11 +71,12 @@ void ElasticRanks::end_stopped() {
 void ElasticRanks::end_stalled() {
   for (const RankProcess& rank : ranks_.ranks()) {
     if (rank.is_member() && !rank.asks) {
+      stalled_.insert(rank.child.pid);
       end(rank,
           concat("has not noticed for ", options_.stall_seconds, " s that its world has ended"));
     }
   }
-  patience_.emplace(of_seconds(options_.stall_seconds));
+  patience_.emplace(milliseconds_of(options_.stall_seconds));
 }
 
 }  // namespace trireme::detail

@@ -28,6 +28,8 @@ class ElasticRanks {
   // Hears what ranks ask for, and looks after those that are stopped or have not noticed a loss.
   void turn();
   MachineStatus status() const { return ranks_.status(); }
+  // With what is known here of why they ended.
+  std::vector<JobEvent> explained(std::vector<JobEvent> failures) const;
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -40,6 +42,7 @@ class ElasticRanks {
   LocalRanks& ranks_;
   std::function<void(const std::string&)> say_;
   std::set<pid_t> ended_;             // by us
+  std::set<pid_t> stalled_;           // of these, because they had not noticed a loss
   std::optional<Deadline> patience_;  // with those that have not noticed a loss
   Time last_turn_ = std::chrono::steady_clock::now();
 };

@@ -44,6 +44,24 @@ bool unpack_status(const std::string& bytes, MachineStatus* status) {
   return fields.complete();
 }
 
+std::string pack_loss(const MachineLoss& loss) {
+  std::vector<std::string> failures;
+  failures.reserve(loss.failures.size());
+  for (const JobEvent& failure : loss.failures) {
+    failures.push_back(pack_event(failure));
+  }
+  return Packer().text(pack_status(loss.status)).texts(failures).take();
+}
+
+bool unpack_loss(const std::string& bytes, MachineLoss* loss) {
+  Unpacker fields(bytes);
+  bool good = unpack_status(fields.text(), &loss->status);
+  for (const std::string& text : fields.texts()) {
+    good &= unpack_event(text, &loss->failures.emplace_back());
+  }
+  return good && fields.complete();
+}
+
 std::string pack_order(const EpochOrder& order) {
   Packer fields;
   fields.number(order.epoch).text(order.rendezvous).number(static_cast<int>(order.ranks.size()));

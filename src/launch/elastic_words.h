@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/job_event.h"
+
 // What the launchers of an elastic job tell each other of its epochs: machines how their ranks are,
 // machine 0 what is to be done.
 
@@ -42,6 +44,14 @@ struct EpochEnd {
 
 std::string pack_status(const MachineStatus& status);
 bool unpack_status(const std::string& bytes, MachineStatus* status);
+// What has failed, and how the ranks are without it: one message, or machine 0 would see a machine
+// with fewer ranks and not know why.
+struct MachineLoss {
+  MachineStatus status;
+  std::vector<JobEvent> failures;
+};
+std::string pack_loss(const MachineLoss& loss);
+bool unpack_loss(const std::string& bytes, MachineLoss* loss);
 std::string pack_order(const EpochOrder& order);
 bool unpack_order(const std::string& bytes, EpochOrder* order);
 std::string pack_end(const EpochEnd& end);

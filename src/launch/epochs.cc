@@ -62,6 +62,17 @@ bool Epochs::any(bool MachineStatus::*flag) const {
   });
 }
 
+bool Epochs::any(bool Machine::*flag) const {
+  return std::any_of(
+      machines_.begin(), machines_.end(), [flag](const Machine& machine) { return machine.*flag; });
+}
+
+int Epochs::started_again() const {
+  return std::accumulate(machines_.begin(), machines_.end(), 0, [](int sum, const Machine& each) {
+    return sum + each.started_again;
+  });
+}
+
 bool Epochs::is_ready() const {
   return std::all_of(machines_.begin(), machines_.end(), [](const Machine& machine) {
     return machine.status.ready;
@@ -77,6 +88,7 @@ void Epochs::take(int machine, const MachineStatus& status) {
     vain_epochs_ = 0;
   }
   where.status = status;
+  finished_ |= status.finished;
 }
 
 bool Epochs::take(int machine, const std::vector<JobEvent>& failures) {
@@ -89,17 +101,18 @@ bool Epochs::take(int machine, const std::vector<JobEvent>& failures) {
     return !blames_another(failure);
   });
   return std::all_of(sorted.begin(), sorted.end(), [&](const JobEvent& failure) {
-    if (!blames_another(failure)) {
-      return outlives({machine, failure}, false);
+    const bool follows = blames_another(failure) || failure.stalled;
+    if (!follows || losses_ > 0) {
+      return outlives({machine, failure}, follows);
     }
-    if (losses_ > 0) {
-      return outlives({machine, failure}, true);
+    if (failure.stalled) {
+      return outlives({machine, failure}, false);
     }
     // Whom it blames may be lost on a machine that has not said so yet.
     held_.push_back({machine, failure});
-    end_epoch(true,
-              concat("{}rank {} {}",
-                     {name_of(machine), failure.rank, how_it_ended(failure.number)}));
+    end_epoch(
+        true,
+        concat("{}rank {} {}", {name_of(machine), failure.rank, how_it_ended(failure.number)}));
     return true;
   });
 }
@@ -108,29 +121,28 @@ bool Epochs::take(int machine, const std::vector<JobEvent>& failures) {
 // A rank that was killed: the others go on without it, or with a new one in its place. A rank that
 // ended itself had a reason, which the others may have just as well: only a restart that was asked
 // for tries again. Programs that do not ask for the next epoch end when they lose a rank; they are
-// started again, since it is not they who were lost. When a rank has come to its end, the job has:
+// started again, since it is not they who were lost; so are those that do not notice, and are ended
+// by their launcher. When a rank has come to its end, the job has:
 // ranks end together, so one that is killed after that takes nothing along. A machine that is lost
 // takes its ranks along; it may come back.
 bool Epochs::outlives(const Failed& failed, bool follows) {
   const JobEvent& failure = failed.failure;
   Machine& machine = machines_[index(failed.machine)];
   const bool killed = WIFSIGNALED(failure.number) && !follows;
-  const int again =
-      std::accumulate(machines_.begin(), machines_.end(), 0, [](int sum, const Machine& each) {
-        return sum + each.started_again;
-      });
-  const int left = members() + again;
+  const int left = members() + started_again();
   const std::string what = concat("{}rank {} of {} (pid {}) {}",
                                   {name_of(failed.machine),
                                    failure.rank,
                                    world_size_,
                                    failure.pid,
                                    how_it_ended(failure.number)});
-  if (killed && any(&MachineStatus::finished)) {
+  if (killed && finished_) {
     hands_.say(concat(what, " when others had finished: nothing is lost"));
     return true;
   }
-  if (follows) {
+  if (machine.leaves) {
+    hands_.say(what);  // it would have had no rank in the next epoch
+  } else if (follows) {
     ++machine.started_again;
   } else if (restarts_left_ > 0) {
     --restarts_left_;
@@ -156,19 +168,19 @@ void Epochs::machine_lost(int machine, const std::string& why) {
     return;
   }
   const int gone = where.status.members + where.started_again;
-  const bool complete = any(&MachineStatus::finished);
-  const bool left = where.leaves && gone == 0;
+  const bool left = where.leaves;
   where.present = where.is_new = where.leaves = false;
   where.started_again = 0;
   where.status = {};
-  const std::string what = concat(where.name, " ", why);
+  const std::string what = concat(
+      where.name, " ", left ? std::string(gone == 0 ? "has left" : "has ended its ranks") : why);
   if (gone == 0) {
-    hands_.say(left ? concat(where.name, " has left") : concat(what, ": it had no ranks"));
+    hands_.say(left ? what : concat(what, ": it had no ranks"));
     return;
   }
-  hands_.say(complete ? concat(what, " when others had finished: nothing is lost")
-                      : concat("{}: going on without its {}", {what, counted(gone, "rank")}));
-  if (!complete) {
+  hands_.say(finished_ ? concat(what, " when others had finished: nothing is lost")
+                       : concat("{}: going on without its {}", {what, counted(gone, "rank")}));
+  if (!finished_) {
     ++losses_;
     end_epoch(true, what);
   }
@@ -188,6 +200,9 @@ void Epochs::machine_leaves(int machine) {
     return;
   }
   hands_.say(concat(where.name, " leaves the job"));
+  if (where.status.members + where.started_again == 0) {
+    return;
+  }
   if (!any(&MachineStatus::keeps)) {
     ++losses_;  // nobody would hear that the step at hand is the last
   }
@@ -206,10 +221,9 @@ std::string Epochs::turn() {
     const bool planned = forming_;
     end_epoch(true, planned ? "ranks come or leave" : "a rank has lost another");
   }
-  const bool newcomers = std::any_of(machines_.begin(), machines_.end(), [](const Machine& each) {
-    return each.is_new;
-  });
-  if (newcomers && !forming_ && !ends_ && any(&MachineStatus::keeps) && members() < options_.most) {
+  const bool newcomers = any(&Machine::is_new);
+  if (newcomers && !forming_ && !ends_ && !finished_ && any(&MachineStatus::keeps) &&
+      members() < options_.most) {
     end_epoch(false, "ranks come");
   }
   if (!forming_ || !is_ready()) {
@@ -224,10 +238,7 @@ std::string Epochs::turn() {
   if (const std::string why = why_too_few(); !why.empty()) {
     return waits_for_machines(why) ? "" : why;
   }
-  const bool meant = losses_ > 0 || wanted_ || newcomers ||
-                     std::any_of(machines_.begin(), machines_.end(), [](const Machine& each) {
-                       return each.leaves;
-                     });
+  const bool meant = losses_ > 0 || wanted_ || newcomers || any(&Machine::leaves);
   vain_epochs_ = meant ? 0 : vain_epochs_ + 1;
   if (vain_epochs_ > kMostVainEpochs) {
     return "the ranks lose each other again and again, although none of them has ended: look at "
@@ -243,7 +254,7 @@ std::string Epochs::turn() {
 
 bool Epochs::waits_for_machines(const std::string& why) {
   const bool may_come = std::any_of(machines_.begin(), machines_.end(), [](const Machine& each) {
-    return !each.present;
+    return !each.present || each.leaves;
   });
   if (!may_come || ends_) {
     return false;
@@ -262,7 +273,7 @@ std::vector<int> Epochs::ranks_of_next() const {
   for (const Machine& machine : machines_) {
     const bool counts = machine.present && !machine.leaves;
     const int now = machine.status.members + machine.started_again;
-    ranks.push_back(!counts ? 0 : machine.is_new && !ends_ ? machine.capacity : now);
+    ranks.push_back(!counts ? 0 : machine.is_new && !ends_ && !finished_ ? machine.capacity : now);
   }
   const int total = std::accumulate(ranks.begin(), ranks.end(), 0);
   const int wanted = std::min(total > 0 && wanted_ ? *wanted_ : total, options_.most);
@@ -300,10 +311,7 @@ void Epochs::end_in_good_order() {
 std::string Epochs::why_too_few() const {
   const std::vector<int> ranks = ranks_of_next();
   const int next = std::accumulate(ranks.begin(), ranks.end(), 0);
-  const bool complete = any(&MachineStatus::finished) &&
-                        std::all_of(machines_.begin(), machines_.end(), [](const Machine& each) {
-                          return each.started_again == 0;
-                        });
+  const bool complete = finished_ && started_again() == 0;
   const bool nobody = next == 0 && machines_.size() == 1;
   if (nobody || next >= options_.least || ends_ || complete) {
     return {};
@@ -327,6 +335,7 @@ void Epochs::begin() {
   if (order.world_size() == 0) {
     return;  // all have come to their end
   }
+  finished_ = false;
   epoch_ = order.epoch;
   world_size_ = order.world_size();
   for (std::size_t i = 0; i < machines_.size(); ++i) {
@@ -349,8 +358,9 @@ std::string Epochs::scale(int ranks) {
                   {options_.least, options_.most, ranks});
   }
   if (ranks > capacity()) {
-    return concat("no: expected at most {} ranks, as the machines that are here have (-n), found {}",
-                  {capacity(), ranks});
+    return concat(
+        "no: expected at most {} ranks, as the machines that are here have (-n), found {}",
+        {capacity(), ranks});
   }
   if (forming_ || before == 0) {
     return "no: the ranks are just meeting anew: try again";

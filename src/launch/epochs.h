@@ -75,6 +75,8 @@ class Epochs {
   int members() const;   // that run
   int capacity() const;  // of the machines that are here
   bool any(bool MachineStatus::*flag) const;
+  bool any(bool Machine::*flag) const;
+  int started_again() const;
   bool is_ready() const;
   std::vector<int> ranks_of_next() const;
   // Whether to wait for a machine that may come back; `why` the job ends otherwise.
@@ -92,12 +94,13 @@ class Epochs {
   std::int64_t kept_ = 0;  // news of memory, of all machines
   int world_size_ = 0;
   int restarts_left_;
-  int losses_ = 0;             // in this epoch
-  int vain_epochs_ = 0;        // in a row, that ended without a loss and kept nothing
-  std::optional<int> wanted_;  // ranks, from the next epoch on
-  bool ends_ = false;          // it was asked to
-  bool forming_ = false;       // this epoch has ended, or is to end
-  bool lost_ = false;          // and whoever waits in it was told
+  int losses_ = 0;                   // in this epoch
+  int vain_epochs_ = 0;              // in a row, that ended without a loss and kept nothing
+  std::optional<int> wanted_;        // ranks, from the next epoch on
+  bool ends_ = false;                // it was asked to
+  bool forming_ = false;             // this epoch has ended, or is to end
+  bool lost_ = false;                // and whoever waits in it was told
+  bool finished_ = false;            // a rank of this epoch has come to its end: the job has
   std::optional<Deadline> waiting_;  // for machines to come back
 };
 

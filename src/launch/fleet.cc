@@ -220,6 +220,7 @@ void Fleet::admit(int machine, const std::string& host, std::unique_ptr<Link> li
   roster_.links[index(machine)] = std::move(link);
   roster_.hosts[index(machine)] = host;
   peers_[index(machine)] = Peer();
+  broadcast(LauncherWord::kHeard, Packer().number(machine).number(0).take());
 }
 
 void Fleet::set_ranks(const std::vector<int>& ranks) {

@@ -32,7 +32,7 @@ MachineHello make_machine_hello(const MeetingOptions& options) {
           options.ranks,
           getpid(),
           host,
-          options.elastic,
+          options.lease,
           options.listener_port};
 }
 
@@ -44,7 +44,7 @@ std::string pack_hello(const MachineHello& hello) {
       .number(hello.ranks)
       .number(hello.pid)
       .text(hello.host)
-      .number(hello.elastic ? 1 : 0)
+      .number(hello.lease.count())
       .number(hello.listener_port)
       .take();
 }
@@ -57,7 +57,7 @@ bool unpack_hello(const std::string& bytes, MachineHello* hello) {
   hello->ranks = fields.number_in(1, 1 << 20);
   hello->pid = fields.number_in(0, kAny);
   hello->host = printable(fields.text(), kLongestText);
-  hello->elastic = fields.number_in(0, 1) != 0;
+  hello->lease = Milliseconds(fields.number_in(0, kAny));
   hello->listener_port = fields.number_in(0, 65535);
   return fields.complete();
 }

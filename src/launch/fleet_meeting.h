@@ -23,8 +23,8 @@ struct MeetingOptions {
   int machine = 0;
   int machines = 2;
   int ranks = 1;           // on this machine
-  bool elastic = false;
-  int listener_port = 0;  // of an elastic job: where rank 0 would listen if it were here
+  Milliseconds lease{0};   // of an elastic job (Note [leases] in fleet.cc); 0: it is none
+  int listener_port = 0;   // of an elastic job: where rank 0 would listen if it were here
   std::int64_t epoch = 0;  // the attempt at the job
   MeetingPlace place;
   std::vector<SocketAddress> addresses;  // of `place`
@@ -45,7 +45,7 @@ struct MachineHello {
   int ranks = 1;
   int pid = -1;
   std::string host;  // its name, for messages
-  bool elastic = false;
+  Milliseconds lease{0};
   int listener_port = 0;
 
   // "machine 1 (host), pid 4711".
@@ -70,13 +70,13 @@ class Reception {
 // Who belongs to the job, and what all of them agree on.
 struct Roster {
   std::string job;
-  std::string token;               // of the ranks; random or made from the secret
-  std::vector<int> ranks;          // of each machine
-  std::vector<std::string> hosts;  // their names
-  int machine = 0;                 // this one
-  std::string rendezvous;          // "HOST:PORT" where rank 0 will listen
-  FileDescriptor rank0_listener;   // machine 0 only
-  bool joins = false;              // the job has begun: this machine waits for the next epoch
+  std::string token;                   // of the ranks; random or made from the secret
+  std::vector<int> ranks;              // of each machine
+  std::vector<std::string> hosts;      // their names
+  int machine = 0;                     // this one
+  std::string rendezvous;              // "HOST:PORT" where rank 0 will listen
+  FileDescriptor rank0_listener;       // machine 0 only
+  bool joins = false;                  // the job has begun: this machine waits for the next epoch
   std::vector<std::string> listeners;  // machine 0 of an elastic job: by machine, "HOST:PORT"
   // By machine: machine 0 has one to each, the others one to it; the rest is closed.
   std::vector<std::unique_ptr<Link>> links;
@@ -110,8 +110,8 @@ MachineHello make_machine_hello(const MeetingOptions& options);
 std::string pack_hello(const MachineHello& hello);
 bool unpack_hello(const std::string& bytes, MachineHello* hello);
 
-// What machine 0 tells everyone when all are here, or who comes later (kStart). Of the roster only what all share; the
-// token only where it cannot be made from a secret.
+// What machine 0 tells everyone when all are here, or who comes later (kStart). Of the roster only
+// what all share; the token only where it cannot be made from a secret.
 std::string pack_start(const Roster& roster, int rank0_port, bool with_token);
 bool unpack_start(const std::string& bytes, Roster* roster, int* rank0_port);
 

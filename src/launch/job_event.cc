@@ -36,6 +36,7 @@ std::string pack_event(const JobEvent& event) {
       .number(event.pid)
       .number(event.blamed)
       .number(event.rendezvous_timed_out ? 1 : 0)
+      .number(event.stalled ? 1 : 0)
       .texts(event.last_words)
       .take();
 }
@@ -51,6 +52,7 @@ bool unpack_event(const std::string& bytes, JobEvent* event) {
   event->pid = fields.number_in(-1, kAny);
   event->blamed = fields.number_in(-1, kAny);
   event->rendezvous_timed_out = fields.number_in(0, 1) != 0;
+  event->stalled = fields.number_in(0, 1) != 0;
   event->last_words = fields.texts();
   return fields.complete();
 }

@@ -27,6 +27,7 @@ struct JobEvent {
   int pid = -1;
   int blamed = -1;  // the rank it fails because of; -1 where it is not another rank
   bool rendezvous_timed_out = false;
+  bool stalled = false;  // its launcher has ended it, since it had not noticed a loss
   std::vector<std::string> last_words;
 };
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "launch/placement.h"
+#include "trireme/core/deadline.h"
 #include "trireme/launch/launcher.h"
 
 // What has to be in place before the first rank is started.
@@ -26,6 +28,11 @@ struct JobIdentity {
   std::string master_host;
   int master_port = 0;
 };
+
+// As much as the clock, which counts nanoseconds in 64 bits, can bear: ten years.
+inline Milliseconds milliseconds_of(double seconds) {
+  return Milliseconds(static_cast<std::int64_t>(std::min(seconds, 3e8) * 1000));
+}
 
 // A fresh name for a job, and a fresh token: not to be guessed.
 std::string random_job_name();

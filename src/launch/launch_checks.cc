@@ -99,9 +99,8 @@ void check_elastic(const LaunchOptions& options) {
   const std::string backend =
       options.backend.empty() ? env_string(kEnvBackend).value_or("auto") : options.backend;
   TRIREME_CHECK(backend == "auto" || backend == (several ? "ucx" : "shm"),
-                "--elastic: expected the backend auto or {}, found {}: its connections cannot be "
-                "made anew after a loss",
-                {several ? "ucx" : "shm", backend});
+                "--elastic: expected the backend auto or {}{}, found {}",
+                {several ? "ucx" : "shm", several ? "" : " on one machine", backend});
 }
 
 void check_drill(const LaunchOptions& options) {

@@ -1,7 +1,7 @@
 #include "trireme/launch/launcher.h"
 
 #include <algorithm>
-#include <limits>
+#include <memory>
 #include <optional>
 
 #include <poll.h>
@@ -11,19 +11,16 @@
 #include "launch/drill_book.h"
 #include "launch/elastic_job.h"
 #include "launch/fleet.h"
+#include "launch/job_meeting.h"
+#include "launch/job_output.h"
 #include "launch/job_setup.h"
-#include "launch/job_socket.h"
 #include "launch/launch_checks.h"
 #include "launch/local_ranks.h"
 #include "launch/signal_watch.h"
 #include "launch/stall_watch.h"
 #include "launch/verdict.h"
-#include "trireme/comm/launch_protocol.h"
-#include "trireme/comm/world.h"
 #include "trireme/core/deadline.h"
-#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
-#include "trireme/core/printable.h"
 
 namespace trireme {
 namespace {
@@ -43,39 +40,33 @@ constexpr Milliseconds kOneRequest{1000};
 // A turn of the loop at least this often: the fleet's heartbeat needs one.
 constexpr std::int64_t kLongestTurn = 500;
 
-Milliseconds to_milliseconds(double seconds) {
-  // Ten years: the clock counts nanoseconds in 64 bits.
-  return Milliseconds(static_cast<std::int64_t>(std::min(seconds, 3e8) * 1000));
-}
-
 // One job as the launcher of this machine sees it: the ranks here, the other machines, the signals.
 class Job {
  public:
-  // `meeting` is how the machines come together; empty where there is only this one.
-  Job(const LaunchOptions& options, std::optional<detail::MeetingOptions> meeting)
-      : options_(options), meeting_(std::move(meeting)) {}
+  explicit Job(const LaunchOptions& options) : options_(options) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   int run() {
     ranks_.prepare();  // what is wrong on this machine alone is found before the others are met
-    try {
-      meet_the_others();
-    } catch (const detail::MeetingFailed& failure) {
-      complain(failure.what());
-      finish_output();
-      return failure.code();
+    if (const int code = meet_the_others(); code != kExitOk) {
+      return code;
     }
     begin_drill();
     start_ranks();
-    open_job_socket();
+    if (elastic_) {
+      elastic_->open_socket();
+    }
     while (!is_over()) {
       wait_for_events();
       end_after_failure();
-      if (fleet_ && fleet_->lease_is_over() && !ending_) {
-        if (const int code = come_back(); code != kExitOk) {
-          return code;
-        }
+      if (!fleet_ || !fleet_->lease_is_over() || ending_) {
+        continue;
+      }
+      if (elastic_->leaves()) {
+        ranks_.end_all();  // asked to end, and nobody to take leave of
+      } else if (const int code = come_back(); code != kExitOk) {
+        return code;
       }
     }
     if (fleet_) {
@@ -97,92 +88,55 @@ class Job {
  private:
   // --- beginning
 
-  // A port that is free now. Nobody holds it: the program that wants it opens it itself.
-  void find_master_port() {
-    const detail::MeetingPlace here{"127.0.0.1", 0};
+  // The exit code of a job that will not be.
+  int meet_the_others() {
     try {
-      identity_.master_port = detail::port_of(detail::listen_at(detail::resolve(here), here));
-      identity_.master_host = here.host;
-    } catch (const Error&) {
-      identity_.master_port = 0;  // only programs of torchrun's would have wanted it
+      begin_with(meeting_.meet(signals_, [this](const std::string& text) {
+        complain(text);
+        output_.errors().flush();
+      }));
+      return kExitOk;
+    } catch (const detail::MeetingFailed& failure) {
+      complain(failure.what());
+      finish_output();
+      return failure.code();
     }
   }
 
-  void meet_the_others() {
-    if (!meeting_) {
-      find_master_port();
-      identity_.job = detail::random_job_name();
-      identity_.token = detail::random_token();
-      identity_.world_size = identity_.local_size = options_.ranks;
+  void begin_with(std::optional<detail::Roster> roster) {
+    auto reception = roster ? std::move(roster->reception) : nullptr;
+    if (roster) {
+      fleet_.emplace(std::move(*roster),
+                     meeting_.timeout(),
+                     kTimeToNotice + 2 * time_to_end() + kTimeForOthers);
+    }
+    try {
       if (elastic_) {
-        elastic_->begin(nullptr, nullptr, Milliseconds(0));
+        elastic_->begin(fleet_ ? &*fleet_ : nullptr, std::move(reception), meeting_.timeout());
       }
-      if (options_.backend == "ucx" ||
-          (options_.backend.empty() && env_string(kEnvBackend) == "ucx")) {
-        // Ranks of one machine that go over the network all the same meet there, too.
-        const detail::MeetingPlace here{"127.0.0.1", 0};
-        rank0_listener_ = detail::listen_at(detail::resolve(here), here);
-        identity_.rendezvous =
-            detail::MeetingPlace{here.host, detail::port_of(rank0_listener_)}.text();
-      }
-      return;
-    }
-    meeting_->signals = &signals_;
-    meeting_->say = [this](const std::string& text) {
-      complain(text);
-      errors_.flush();
-    };
-    if (elastic_ && meeting_->machine != 0 && meeting_->listener_port == 0) {
-      // Should all machines before this one be lost, rank 0 will be here.
-      const bool old = meeting_->addresses.front().storage.ss_family == AF_INET;
-      const detail::MeetingPlace anywhere{old ? "0.0.0.0" : "::", 0};
-      rank0_listener_ = detail::listen_at(detail::resolve(anywhere), anywhere);
-      meeting_->listener_port = detail::port_of(rank0_listener_);
-    }
-    detail::Roster roster = detail::meet_launchers(*meeting_);
-    identity_.job = roster.job;
-    identity_.token = roster.token;
-    identity_.first_rank = roster.first_rank();
-    identity_.world_size = roster.world_size();
-    identity_.local_size = roster.joins ? 0 : options_.ranks;
-    identity_.rendezvous = roster.rendezvous;
-    if (roster.rank0_listener.valid()) {
-      rank0_listener_ = std::move(roster.rank0_listener);
-    }
-    const detail::MeetingPlace rank0 = detail::parse_meeting_place(roster.rendezvous);
-    identity_.master_host = rank0.host;
-    identity_.master_port = rank0.port + 1;  // as torchrun's MASTER_PORT + 1 is ours
-    auto reception = std::move(roster.reception);
-    fleet_.emplace(
-        std::move(roster), meeting_->timeout, kTimeToNotice + 2 * time_to_end() + kTimeForOthers);
-    if (elastic_) {
-      try {
-        elastic_->begin(&*fleet_, std::move(reception), meeting_->timeout);
-      } catch (const ConfigError& error) {
+    } catch (const ConfigError& error) {
+      if (fleet_) {
         fleet_->tell(trouble(error.what()));
         fleet_->farewell();
-        throw;
       }
+      throw;
     }
   }
 
   // The others go on without this machine, or end: its ranks, of which nobody else can say whether
   // they still run, end here and now (Note [leases] in fleet.cc).
   int come_back() {
-    complain(concat("machine 0 has not been heard from for {} s, so that the others may go on "
-                    "without this machine: its ranks are ended; trying to join them again",
-                    {options_.elastic->heartbeat_seconds}));
-    errors_.flush();
+    complain(
+        concat("machine 0 has not been heard from for {} s, so that the others may go on "
+               "without this machine: its ranks are ended; trying to join them again",
+               {options_.elastic->heartbeat_seconds}));
+    output_.errors().flush();
     ranks_.end_all();
     fleet_.reset();
-    try {
-      meet_the_others();
-    } catch (const detail::MeetingFailed& failure) {
-      complain(failure.what());
-      finish_output();
-      return failure.code();
+    if (const int code = meet_the_others(); code != kExitOk) {
+      return code;
     }
-    ranks_.start(identity_, std::move(rank0_listener_));
+    ranks_.start(meeting_.identity(), meeting_.take_listener());
     return kExitOk;
   }
 
@@ -191,11 +145,7 @@ class Job {
       return;
     }
     const auto scale = [this](int more) {
-      const auto now = std::count_if(
-          ranks_.ranks().begin(), ranks_.ranks().end(), [](const detail::RankProcess& rank) {
-            return rank.is_member();
-          });
-      return ending_ ? "no: the job is ending" : elastic_->scale(static_cast<int>(now) + more);
+      return ending_ ? "no: the job is ending" : elastic_->scale(ranks_.status().members + more);
     };
     drill_.emplace(*options_.drill, scale, [this](const std::string& text) { complain(text); });
     ranks_.share(detail::kEnvDrill, drill_->descriptor());
@@ -203,7 +153,7 @@ class Job {
 
   void start_ranks() {
     try {
-      ranks_.start(identity_, std::move(rank0_listener_));
+      ranks_.start(meeting_.identity(), meeting_.take_listener());
     } catch (const std::exception& error) {
       if (fleet_) {
         fleet_->tell(trouble(concat("could not start its ranks: ", error.what())));
@@ -235,10 +185,10 @@ class Job {
   }
 
   void wait_for_events() {
-    std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0},
-                                {output_.empty() ? -1 : output_.fd(), POLLOUT, 0},
-                                {errors_.empty() ? -1 : errors_.fd(), POLLOUT, 0}};
-    entries.push_back({job_socket_ ? job_socket_->fd() : -1, POLLIN, 0});
+    std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}};
+    for (const detail::OutputQueue* queue : {&output_.lines(), &output_.errors()}) {
+      entries.push_back({queue->empty() ? -1 : queue->fd(), POLLOUT, 0});
+    }
     ranks_.add_to(entries);
     if (elastic_) {
       elastic_->add_to(entries);
@@ -265,36 +215,11 @@ class Job {
     }
     take_failures(failures);
     if (options_.elastic || ranks_.world_size() > 1) {  // else nobody waits
-      stalls_.look(ranks_.ranks(), ranks_.world_size(), output_.full() || errors_.full());
+      stalls_.look(ranks_.ranks(), ranks_.world_size(), output_.full());
     }
-    if (job_socket_) {
-      job_socket_->turn();
+    if (elastic_) {
+      elastic_->serve(ending_.has_value());
     }
-  }
-
-  void open_job_socket() {
-    if (!elastic_ || options_.node_rank != 0 ||
-        elastic_->options().least == elastic_->options().most) {
-      return;
-    }
-    try {
-      job_socket_.emplace([this](const std::string& request) { return answer(request); });
-      complain(
-          concat("elastic job {}: trireme scale {} N changes its number of ranks, {} to {}",
-                 {getpid(), getpid(), elastic_->options().least, elastic_->options().most}));
-    } catch (const ConfigError& error) {
-      complain(concat("trireme scale will not find this job: ", error.what()));
-    }
-  }
-
-  std::string answer(const std::string& request) {
-    const std::string word = "scale ";
-    const auto ranks =
-        request.starts_with(word) ? parse_integer(request.substr(word.size())) : std::nullopt;
-    if (!ranks || *ranks < 0 || *ranks > std::numeric_limits<int>::max()) {
-      return concat("no: expected \"scale N\", found \"", detail::printable(request), "\"");
-    }
-    return ending_ ? "no: the job is ending" : elastic_->scale(static_cast<int>(*ranks));
   }
 
   void take_failures(const std::vector<JobEvent>& failures) {
@@ -334,7 +259,7 @@ class Job {
       if (!request_ && elastic_ && options_.node_rank != 0) {
         request_.emplace(kOneRequest);
         elastic_->leave();
-        leaving_.emplace(to_milliseconds(options_.elastic->grace_seconds));
+        leaving_.emplace(detail::milliseconds_of(options_.elastic->grace_seconds));
         return;
       }
       if (!request_) {
@@ -360,8 +285,6 @@ class Job {
       ranks_.send_signal(SIGCONT);
     }
   }
-
-  // --- ending
 
   // Something that ends the job has happened on this machine.
   void take_note(const JobEvent& event) {
@@ -409,7 +332,12 @@ class Job {
       return;
     }
     if (!asked_to_end_) {
-      name_first_failure();
+      if (time_to_end() > kTimeForOthers) {
+        detail::say_first_failure(
+            events(), ranks_.world_size(), options_.end_seconds, [this](const std::string& text) {
+              complain(text);
+            });
+      }
       begin_ending(SIGTERM);
     } else {
       ranks_.send_signal(SIGKILL);
@@ -417,35 +345,14 @@ class Job {
     }
   }
 
-  // The verdict comes when all have ended. Where that takes long (a rank that computes something
-  // else does not notice), a rank that has died must not be a secret until then.
-  void name_first_failure() {
-    for (const JobEvent& event : events()) {
-      if (event.kind == JobEvent::Kind::kRankFailed && time_to_end() > kTimeForOthers) {
-        complain(concat("rank {} of {} (pid {}) {}: waiting up to {} s for the other ranks to end",
-                        {event.rank,
-                         ranks_.world_size(),
-                         event.pid,
-                         detail::how_it_ended(event.number),
-                         options_.end_seconds}));
-        return;
-      }
-    }
-  }
+  Milliseconds time_to_end() const { return detail::milliseconds_of(options_.end_seconds); }
 
-  Milliseconds time_to_end() const { return to_milliseconds(options_.end_seconds); }
-
-  // --- speaking
-
-  void complain(const std::string& message) { errors_.push(concat("trireme: ", message, "\n")); }
+  void complain(const std::string& message) { output_.complain(message); }
 
   void flush_output() {
-    output_.flush();
-    errors_.flush();
-    if (!(output_.lost() || errors_.lost()) || output_lost_) {
+    if (!output_.flush()) {
       return;
     }
-    output_lost_ = true;
     // A rank that speaks for the job sees itself that nobody listens, and goes on: unless what it
     // says comes through here, as that of any rank of an elastic job.
     if (options_.rank0_speaks && options_.elastic) {
@@ -457,75 +364,37 @@ class Job {
     }
   }
 
-  // At the end: what is still to be written, unless the reader does not read.
-  void finish_output() {
-    const Deadline patience(ending_ ? kTimeToNotice : kTimeToRead);
-    while ((!output_.empty() || !errors_.empty()) && !patience.passed()) {
-      pollfd entries[] = {{output_.empty() ? -1 : output_.fd(), POLLOUT, 0},
-                          {errors_.empty() ? -1 : errors_.fd(), POLLOUT, 0},
-                          {signals_.fd(), POLLIN, 0}};
-      poll(entries, std::size(entries), 100);
-      output_.flush();
-      errors_.flush();
-      if (detail::SignalWatch::asks_to_end(signals_.next())) {
-        return;
-      }
-    }
-  }
+  void finish_output() { output_.finish(ending_ ? kTimeToNotice : kTimeToRead, signals_); }
 
   const LaunchOptions& options_;
-  std::optional<detail::MeetingOptions> meeting_;
+  detail::JobMeeting meeting_{options_};  // asks the name server: before the signals are taken over
   detail::SignalWatch signals_;
-  detail::OutputQueue output_{STDOUT_FILENO};
-  detail::OutputQueue errors_{STDERR_FILENO};
-  detail::JobIdentity identity_;
-  FileDescriptor rank0_listener_;       // until rank 0 has it
+  detail::JobOutput output_;
   std::optional<detail::Fleet> fleet_;  // where there are other machines
   detail::LocalRanks ranks_{
-      options_, {&output_, &errors_, [this](const std::string& text) { complain(text); }}};
+      options_,
+      {&output_.lines(), &output_.errors(), [this](const std::string& text) { complain(text); }}};
   std::optional<detail::ElasticJob> elastic_ =
-      options_.elastic
-          ? std::make_optional<detail::ElasticJob>(
-                options_, ranks_, [this](const std::string& text) { complain(text); })
-          : std::nullopt;
+      options_.elastic ? std::make_optional<detail::ElasticJob>(
+                             options_, ranks_, [this](const std::string& text) { complain(text); })
+                       : std::nullopt;
   std::optional<detail::DrillBook> drill_;
   detail::StallWatch stalls_{options_.stall_seconds,
                              options_.elastic.has_value(),
                              [this](const std::string& text) { complain(text); }};
-  std::optional<detail::JobSocket> job_socket_;  // where the number of ranks may change
-  std::vector<JobEvent> own_events_;             // where there are no other machines
+  std::vector<JobEvent> own_events_;  // where there are no other machines
   std::optional<Deadline> ending_;
   std::optional<Deadline> request_;  // to end, by a signal: until when another one is part of it
   std::optional<Deadline> leaving_;  // an elastic job that goes on elsewhere
   bool asked_to_end_ = false;
   bool swept_ = false;
-  bool output_lost_ = false;
 };
-
-// Asks the name server, which may block: before the signals are taken over.
-std::optional<detail::MeetingOptions> meeting_of(const LaunchOptions& options) {
-  if (options.nodes == 1) {
-    return std::nullopt;
-  }
-  detail::MeetingOptions meeting;
-  meeting.machine = options.node_rank;
-  meeting.machines = options.nodes;
-  meeting.ranks = options.ranks;
-  meeting.elastic = options.elastic.has_value();
-  meeting.epoch = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0);
-  meeting.place = detail::parse_meeting_place(options.rendezvous);
-  meeting.secret = detail::read_secret(options.token_file);
-  const auto seconds = options.timeout_seconds ? options.timeout_seconds : env_seconds(kEnvTimeout);
-  meeting.timeout = seconds ? to_milliseconds(*seconds) : kDefaultTimeout;
-  meeting.addresses = detail::resolve(meeting.place);
-  return meeting;
-}
 
 }  // namespace
 
 int launch(const LaunchOptions& options) {
   detail::check_options(options);
-  return Job(options, meeting_of(options)).run();
+  return Job(options).run();
 }
 
 }  // namespace trireme

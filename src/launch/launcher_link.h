@@ -21,7 +21,7 @@ enum class LauncherWord : std::uint8_t {
   kFinished,   // machine 0: all ranks of all machines have ended
   // Of an elastic job, see elastic_words.h:
   kStatus,     // how my ranks are
-  kLoss,       // one of them has failed: a job_event.h
+  kLoss,       // some of them have failed
   kLeave,      // I was asked to end
   kEndEpoch,   // machine 0: an epoch ends
   kBeginEpoch  // machine 0: the next begins

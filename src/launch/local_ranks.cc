@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <locale>
-#include <sstream>
 
 #include <fcntl.h>
 #include <signal.h>
@@ -18,7 +16,6 @@
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
-#include "trireme/core/index.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::detail {
@@ -58,7 +55,11 @@ void LocalRanks::start(JobIdentity identity, FileDescriptor listener) {
     listener_ = std::move(listener);
   }
   identity.rank0_listener = listener_.get();
+  if (identity.job != identity_.job) {
+    kept_memory_.clear();  // of another job
+  }
   identity_ = std::move(identity);
+  appends_logs_ |= identity_.local_size == 0;  // it joins one that has begun
   first_log_ = identity_.first_rank;
   placements_ = place_ranks(options_.ranks, allowed_cpus(), cpu_quota());
   if (options_.elastic && options_.elastic->most > options_.ranks) {
@@ -135,176 +136,6 @@ RankProcess LocalRanks::start_rank(std::size_t place, int rank) {
   process.membership = std::move(ours);
   label(process);
   return process;
-}
-
-void LocalRanks::hear_requests() {
-  for (RankProcess& rank : ranks_) {
-    while (rank.membership.valid()) {
-      std::optional<Packet> packet = receive_packet(rank.membership.get(), MSG_DONTWAIT);
-      if (!packet) {
-        if (errno == 0) {
-          rank.membership.reset();  // it has ended, or closed what it does not know
-        }
-        break;
-      }
-      answer(rank, std::move(*packet));
-    }
-    if (rank.wants_memory && rank.membership.valid()) {
-      hand_out_memory(rank);
-    }
-  }
-}
-
-void LocalRanks::answer(RankProcess& rank, Packet packet) {
-  std::istringstream fields(packet.text);
-  fields.imbue(std::locale::classic());
-  std::string word;
-  std::int64_t epoch = -1;
-  std::int64_t use = 0;
-  fields >> word >> epoch >> use;
-  if (word == kNextWord) {
-    // One that hears only now of an earlier epoch's end is already a member of the next.
-    rank.asks |= epoch == identity_.epoch;
-  } else if (word == kKeepWord && packet.descriptors.size() == 1) {
-    ++news_;
-    kept_memory_.push_back({epoch, use, std::move(packet.descriptors.front())});
-    if (kept_memory_.size() > kMostDescriptors) {
-      kept_memory_.erase(kept_memory_.begin());
-    }
-  } else if (word == kForgetWord) {
-    ++news_;
-    std::erase_if(kept_memory_,
-                  [&](const KeptMemory& kept) { return kept.epoch < epoch && kept.use == use; });
-  } else if (word == kKeptWord) {
-    rank.wants_memory = true;
-  }
-}
-
-void LocalRanks::hand_out_memory(RankProcess& rank) const {
-  std::vector<int> all;
-  all.reserve(kept_memory_.size());
-  for (const KeptMemory& kept : kept_memory_) {
-    all.push_back(kept.memory.get());
-  }
-  try {
-    send_with_descriptors(rank.membership.get(), kKeptWord, all);
-    rank.wants_memory = false;
-  } catch (const Error&) {
-    // Too many descriptors are under way: again in the next turn. Or it has ended, and is reaped.
-  }
-}
-
-void LocalRanks::forget_stops() {
-  for (RankProcess& rank : ranks_) {
-    if (rank.stopped) {
-      rank.stopped = std::chrono::steady_clock::now();
-    }
-  }
-}
-
-void LocalRanks::end_epoch(bool lost, const std::string& why) const {
-  const std::string word = lost ? concat(kLostWord, " ", why).substr(0, kLongestPacket) : kOverWord;
-  for (const RankProcess& rank : ranks_) {
-    if (!rank.ended && rank.membership.valid()) {
-      tell(rank, word);
-    }
-  }
-}
-
-void LocalRanks::close_memberships() {
-  for (RankProcess& rank : ranks_) {
-    rank.membership.reset();
-  }
-}
-
-std::vector<std::size_t> LocalRanks::members_of(const EpochOrder& order, int machine) const {
-  const auto start = static_cast<std::size_t>(order.starts[index(machine)]);
-  const std::size_t keep = static_cast<std::size_t>(order.ranks[index(machine)]) - start;
-  std::vector<std::size_t> places;
-  for (std::size_t place = 0; place < ranks_.size() && places.size() < keep; ++place) {
-    if (ranks_[place].is_member()) {
-      places.push_back(place);
-    }
-  }
-  // Fewer, where one has just ended: then this epoch ends as it begins.
-  for (std::size_t place = 0, started = 0; started < start; ++place) {
-    if (place >= ranks_.size() || ranks_[place].ended) {
-      places.push_back(place);
-      ++started;
-    }
-  }
-  std::sort(places.begin(), places.end());
-  return places;
-}
-
-void LocalRanks::begin_epoch(const EpochOrder& order, int machine) {
-  drain_reports();  // by the ranks that they are of
-  const std::vector<std::size_t> places = members_of(order, machine);
-  identity_.epoch = order.epoch;
-  identity_.world_size = order.world_size();
-  identity_.local_size = order.ranks[index(machine)];
-  identity_.first_rank = order.first_rank(machine);
-  identity_.rendezvous = order.rendezvous;
-  for (RankProcess& rank : ranks_) {
-    rank.rank = -1;
-    rank.report.reset();
-  }
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const std::size_t place = places[i];
-    const int local_rank = static_cast<int>(i);
-    const int rank = identity_.first_rank + local_rank;
-    if (place >= ranks_.size()) {
-      ranks_.push_back(start_rank(place, rank));
-      if (!options_.log_dir.empty()) {
-        ranks_.back().open_log(log_of(place), options_.append_logs || appends_logs_);
-      }
-    } else if (ranks_[place].ended) {
-      std::ofstream log = std::move(ranks_[place].log);
-      ranks_[place] = start_rank(place, rank);
-      ranks_[place].log = std::move(log);
-    } else {
-      ranks_[place].rank = rank;
-      label(ranks_[place]);
-      const EpochPlace there{order.epoch,
-                             rank,
-                             identity_.world_size,
-                             local_rank,
-                             identity_.local_size,
-                             identity_.rendezvous};
-      const bool listens = rank == 0 && listener_.valid() && !there.rendezvous.empty();
-      tell(ranks_[place],
-           there.to_text(),
-           listens ? std::vector<int>{listener_.get()} : std::vector<int>());
-    }
-  }
-  for (RankProcess& rank : ranks_) {
-    rank.asks = false;
-    if (rank.rank < 0 && !rank.ended) {
-      rank.told_to_end = true;
-      tell(rank, kLeaveWord);
-    }
-  }
-}
-
-MachineStatus LocalRanks::status() const {
-  MachineStatus status{.epoch = identity_.epoch, .keeps = !kept_memory_.empty(), .kept = news_};
-  for (const RankProcess& rank : ranks_) {
-    status.members += rank.is_member() ? 1 : 0;
-    status.asks |= rank.is_member() && rank.asks;
-    status.ready &= !rank.is_member() || rank.asks;
-    status.finished |= rank.rank >= 0 && rank.ended && rank.status == 0;
-  }
-  return status;
-}
-
-// One that is gone by now is reaped, and the epoch ends as it began.
-void LocalRanks::tell(const RankProcess& rank,
-                      const std::string& text,
-                      const std::vector<int>& descriptors) {
-  try {
-    send_with_descriptors(rank.membership.get(), text, descriptors, MSG_DONTWAIT);
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch)
-  }
 }
 
 void LocalRanks::label(RankProcess& process) const {
@@ -420,7 +251,7 @@ std::vector<JobEvent> LocalRanks::reap() {
       continue;
     }
     check_log(rank.finish(status));
-    if (rank.failed()) {
+    if (rank.failed() || (options_.elastic && rank.was_cut_short())) {
       failed.push_back(i);
     }
   }
@@ -455,7 +286,6 @@ void LocalRanks::end_all() {
   }
   end_left_behind();
   ranks_.clear();
-  kept_memory_.clear();
   appends_logs_ = true;
 }
 

@@ -78,7 +78,7 @@ class LocalRanks {
   void end_left_behind() const;
 
   void send_signal(int number) const;
-  // Kills all, and returns when they have ended: nothing is left of them, nor of what they kept.
+  // Kills all, and returns when they have ended: nothing is left of them but what they kept.
   void end_all();
   // What the ranks do from now on is no failure of theirs.
   void tell_to_end(int number);

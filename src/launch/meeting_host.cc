@@ -34,10 +34,9 @@ class LauncherHost final : public HostPolicy {
       return judgement;
     }
     const Guest& guest = gathering.guests[index(hello.machine)];
-    const Reception::Presence presence =
-        guest.link  ? Reception::Presence::kHere
-        : presence_ ? presence_(hello.machine)
-                    : Reception::Presence::kAbsent;
+    const Reception::Presence presence = guest.link  ? Reception::Presence::kHere
+                                         : presence_ ? presence_(hello.machine)
+                                                     : Reception::Presence::kAbsent;
     if (presence == Reception::Presence::kHere) {
       judgement.objection =
           concat("--node-rank {} is already taken by {}: give every machine its own",
@@ -123,10 +122,21 @@ class LauncherHost final : public HostPolicy {
           "machine",
           {hello.machines, hello_.machines});
     }
-    if (hello.elastic != hello_.elastic) {
-      return concat("it was started {} --elastic or --restart and machine 0 {}: give the same on "
-                    "every machine",
-                    {hello.elastic ? "with" : "without", hello_.elastic ? "with" : "without"});
+    const bool is_elastic = hello_.lease.count() > 0;
+    if ((hello.lease.count() > 0) != is_elastic) {
+      return concat(
+          "it was started {} --elastic or --restart and machine 0 {}: give the same on every "
+          "machine",
+          {is_elastic ? "without" : "with", is_elastic ? "with" : "without"});
+    }
+    if (hello.lease != hello_.lease) {
+      const auto seconds = [](Milliseconds time) {
+        return std::chrono::duration<double>(time).count();
+      };
+      return concat(
+          "it was started with --heartbeat {} and machine 0 with {}: give the same on every "
+          "machine",
+          {seconds(hello.lease), seconds(hello_.lease)});
     }
     if (hello.machine < 1 || hello.machine >= hello_.machines) {
       return concat("--node-rank {} is outside the job: machine 0 waits for 1 to {}",
@@ -224,7 +234,7 @@ Roster host_launchers(const MeetingOptions& options) {
     say(*link, LauncherWord::kStart, start);
   }
   roster.listeners.front() = roster.rendezvous;
-  if (options.elastic) {
+  if (options.lease.count() > 0) {
     roster.joins = true;
     const std::string joined = pack_start(roster, port, !has_secret);
     roster.joins = false;

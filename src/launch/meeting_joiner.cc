@@ -95,7 +95,7 @@ Roster join_launchers(const MeetingOptions& options) {
   int port = 0;
   TRIREME_CHECK(start.kind == LauncherWord::kStart && unpack_start(start.body, &roster, &port) &&
                     roster.ranks.size() == static_cast<std::size_t>(options.machines) &&
-                    (!roster.joins || options.elastic),
+                    (!roster.joins || options.lease.count() > 0),
                 "machine 0 at ",
                 options.place.text(),
                 " did not say what the job is: install the same version of Trireme everywhere");

@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "trireme/core/error.h"
@@ -25,6 +26,10 @@ RankProcess::RankProcess(Child process,
       output(std::move(output_printer)),
       errors(std::move(errors_printer)),
       pulse(std::move(memory)) {}
+
+bool RankProcess::was_cut_short() const {
+  return ended && told_to_end && rank >= 0 && WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL;
+}
 
 JobEvent RankProcess::failure() const {
   JobEvent event;

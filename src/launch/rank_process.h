@@ -38,6 +38,8 @@ struct RankProcess {
   // Has a part in the epoch at hand.
   bool is_member() const { return !ended && rank >= 0; }
   bool failed() const { return ended && status != 0 && !told_to_end; }
+  // Killed by a signal that asks to end, before it could take it: others may wait for it.
+  bool was_cut_short() const;
   // How it failed, with its last words.
   JobEvent failure() const;
 

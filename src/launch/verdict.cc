@@ -1,5 +1,6 @@
 #include "launch/verdict.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <signal.h>
@@ -81,6 +82,19 @@ int say_verdict(const Evidence& evidence, const Say& say) {
   say(is_ours ? cause->text
               : concat(fleet->roster().name_of(cause->machine), " ", what_happened(*cause)));
   return kExitRankFailed;
+}
+
+void say_first_failure(const std::vector<JobEvent>& events,
+                       int world_size,
+                       double seconds,
+                       const Say& say) {
+  const auto failed = std::find_if(events.begin(), events.end(), [](const JobEvent& event) {
+    return event.kind == JobEvent::Kind::kRankFailed;
+  });
+  if (failed != events.end()) {
+    say(concat("rank {} of {} (pid {}) {}: waiting up to {} s for the other ranks to end",
+               {failed->rank, world_size, failed->pid, how_it_ended(failed->number), seconds}));
+  }
 }
 
 }  // namespace trireme::detail

@@ -23,4 +23,11 @@ struct Evidence {
 // Says to whoever started the launcher what ended the job, if anything did; the exit code.
 int say_verdict(const Evidence& evidence, const std::function<void(const std::string&)>& say);
 
+// The verdict comes when all have ended. Where that takes long (a rank that computes something else
+// does not notice; it has so many seconds), a rank that has died must not be a secret until then.
+void say_first_failure(const std::vector<JobEvent>& events,
+                       int world_size,
+                       double seconds,
+                       const std::function<void(const std::string&)>& say);
+
 }  // namespace trireme::detail

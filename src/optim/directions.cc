@@ -18,30 +18,7 @@ struct DirectionStep {
   double rate = 0;
 };
 
-template <class T>
-struct TransformedGradient {
-  static constexpr bool kMovesStates = false;
-  TransformedGradient(const GradientTransform& transform, const DirectionStep&)
-      : gradients(transform, 0, 0) {}
-  HWY_INLINE Lanes<T> operator()(
-      Lanes<T> p, Lanes<T> g, Lanes<T>& /*a*/, Lanes<T>& /*b*/, Lanes<T>& /*c*/) const {
-    return gradients(g, p);
-  }
-  Gradients<T> gradients;
-};
-
-// What it is given as gradient is the direction.
-template <class T>
-struct DirectionRule {
-  static constexpr bool kMovesStates = false;
-  DirectionRule(const GradientTransform&, const DirectionStep& s)
-      : shrink(static_cast<T>(s.shrink)), rate(static_cast<T>(s.rate)) {}
-  HWY_INLINE Lanes<T> operator()(
-      Lanes<T> p, Lanes<T> u, Lanes<T>& /*a*/, Lanes<T>& /*b*/, Lanes<T>& /*c*/) const {
-    return hn::Sub(hn::Mul(p, all(shrink)), hn::Mul(all(rate), u));
-  }
-  T shrink, rate;
-};
+#include "optim/formulas/directions.h"
 
 }  // namespace
 

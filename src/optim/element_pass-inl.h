@@ -9,7 +9,9 @@
 #define TRIREME_OPTIM_ELEMENT_PASS_INL_H
 #endif
 
+#include "device/driver.h"
 #include "device/host/update_pass-inl.h"
+#include "optim/formula_texts.h"
 #include "optim/gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -34,12 +36,44 @@ struct PlainStep {
   double lr;
 };
 
+// On a device that is not the host: one pass of its stream.
+template <template <class> class Rule, int kStates, class T, class Step>
+void update_elsewhere(const ParameterSlice& slice,
+                      const device::UpdateArrays& arrays,
+                      const GradientTransform& transform,
+                      const Step& step) {
+  const Rule<T> rule(transform, step);
+  device::driver(slice.device)
+      .stream()
+      .update({.name = Rule<T>::kName,
+               .texts = formula_texts(),
+               .states = kStates,
+               .constants = &rule,
+               .bytes = sizeof(rule),
+               .on_host = &device::HWY_NAMESPACE::update_by<Rule, kStates>},
+              arrays);
+}
+
+template <template <class> class Rule, int kStates, class Step>
+void pass_with(const ParameterSlice& slice,
+               const device::UpdateArrays& arrays,
+               const GradientTransform& transform,
+               const Step& step) {
+  if (slice.device.is_host()) {
+    device::HWY_NAMESPACE::update_with<Rule, kStates>(arrays, transform, step);
+  } else if (slice.dtype == Dtype::kFloat64) {
+    update_elsewhere<Rule, kStates, double>(slice, arrays, transform, step);
+  } else {
+    update_elsewhere<Rule, kStates, float>(slice, arrays, transform, step);
+  }
+}
+
 // Updates the slice with Rule<T>(transform, step).
 template <template <class> class Rule, int kStates, class Step>
 void update_with(const ParameterSlice& slice,
                  const GradientTransform& transform,
                  const Step& step) {
-  device::HWY_NAMESPACE::update_with<Rule, kStates>(arrays_of(slice, nullptr), transform, step);
+  pass_with<Rule, kStates>(slice, arrays_of(slice, nullptr), transform, step);
 }
 
 // Writes what Rule<T>(transform, step) returns to `results`, as long as the slice, which stays as
@@ -50,7 +84,7 @@ void look_with(const ParameterSlice& slice,
                const Step& step,
                void* results) {
   static_assert(!Rule<float>::kMovesStates);
-  device::HWY_NAMESPACE::update_with<Rule, kStates>(arrays_of(slice, results), transform, step);
+  pass_with<Rule, kStates>(slice, arrays_of(slice, results), transform, step);
 }
 
 }  // namespace trireme::detail::HWY_NAMESPACE

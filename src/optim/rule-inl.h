@@ -64,6 +64,13 @@ bool OptimizerOf<Options>::takes_whole_parameters() const {
 }
 
 template <class Options>
+bool OptimizerOf<Options>::works_on(Device device) const {
+  const auto& definition = detail::definition_of<Options>();
+  // A formula of one element has kernels; more than that is the host's.
+  return device.is_host() || (definition.passes == nullptr && !definition.takes_whole_parameters);
+}
+
+template <class Options>
 std::vector<OptimizerPass> OptimizerOf<Options>::passes() const {
   const auto passes = detail::definition_of<Options>().passes;
   return passes != nullptr ? passes(options_) : std::vector<OptimizerPass>();
@@ -74,6 +81,7 @@ void OptimizerOf<Options>::update(const ParameterSlice& slice,
                                   const GradientTransform& transform,
                                   double learning_rate) const {
   const auto& definition = detail::definition_of<Options>();
+  detail::check_device(*this, slice);
   if (definition.passes != nullptr && slice.whole == nullptr) {
     detail::update_whole(*this, slice, transform, [&](const ParameterSlice& known) {
       update(known, transform, learning_rate);

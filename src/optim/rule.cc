@@ -68,6 +68,12 @@ void check_slice(const Optimizer& rule, const ParameterSlice& slice) {
   }
 }
 
+void check_device(const Optimizer& rule, const ParameterSlice& slice) {
+  TRIREME_CHECK(rule.works_on(slice.device),
+                "{}: has no kernels for {}: use sgd, adam, adamw, adagrad, rmsprop or lion there",
+                {rule.name(), device_name(slice.device)});
+}
+
 void refuse_setting(const Optimizer& rule, const std::string& name) {
   throw ConfigError(concat(
       "{} has no {}; its settings are {}",

@@ -43,6 +43,19 @@ Dtype dtype_of(at::ScalarType type) {
       {c10::toString(type), c10::isComplexType(type) ? ", or torch::view_as_real() of it" : ""}));
 }
 
+Device device_of(at::Device device) {
+  TRIREME_CHECK(device.is_cpu() || device.is_cuda(),
+                "a tensor on {} cannot be used here: expected the CPU or a GPU (cuda)",
+                {device.str()});
+  return device.is_cpu() ? Device{}
+                         : Device{DeviceType::kCuda, static_cast<std::int16_t>(device.index())};
+}
+
+at::Device torch_device_of(Device device) {
+  return device.is_host() ? at::Device(at::kCPU)
+                          : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device.index));
+}
+
 at::ScalarType scalar_type_of(Dtype dtype) {
   return kTypes[static_cast<int>(dtype)];
 }

@@ -1,5 +1,5 @@
-// Elastic trainings over three machines: ranks and whole machines are killed, stopped, cut off, told
-// to leave and started again. The weights at the end are those of one process in peace.
+// Elastic trainings over three machines: ranks and whole machines are killed, stopped, cut off,
+// told to leave and started again. The weights at the end are those of one process in peace.
 
 #include <csignal>
 #include <fstream>
@@ -45,9 +45,9 @@ class ElasticMachines : public testing::TrainRuns {
   void start(int machine, const std::string& elastic, int ranks = 2) {
     Words all = command("run", settings() + "--timeout 60 --zero 2 -n " + std::to_string(ranks));
     all.insert(all.begin(), {"sh", "-c", "exec \"$@\" 2>&1", "sh"});  // all in one stream
-    const std::string place =
-        "--nnodes 3 --node-rank " + std::to_string(machine) + " --rendezvous " +
-        machines_->address(0) + ":29700 --interfaces eth0 --save-every 300 " + elastic;
+    const std::string place = "--nnodes 3 --node-rank " + std::to_string(machine) +
+                              " --rendezvous " + machines_->address(0) +
+                              ":29700 --interfaces eth0 --save-every 300 " + elastic;
     for (const std::string& word : testing::words(place)) {
       all.push_back(word);
     }
@@ -198,6 +198,39 @@ TEST_F(ElasticMachines, GoOnWhereMachineZeroHasNoRankLeft) {
   expect_the_weights_of_peace("rank 0 on another machine");
 }
 
+TEST_F(ElasticMachines, StartAgainWhatIsLostTogether) {
+  calm();
+  start_all("--restart 100 --heartbeat 2");
+  RandomStream random(3);
+  for (int round = 1; round <= 5; ++round) {
+    ASSERT_TRUE(says(0, "6 ranks, ZeRO-2", round));
+    ASSERT_TRUE(comes_true([&] { return ranks(1).size() == 2; }));
+    for (const pid_t rank : ranks(1)) {
+      kill(rank, SIGKILL);
+      usleep(static_cast<useconds_t>(1000 * random.below(40)));
+    }
+  }
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("two ranks at almost the same time");
+}
+
+TEST_F(ElasticMachines, EndInGoodOrderJustWhenOneHasCome) {
+  start_all("--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, "step 50/"));
+  machines_->kill(1);
+  ASSERT_TRUE(says(0, "4 ranks, ZeRO-2"));
+  start(1, "--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, name(1) + " has come"));
+  kill(program(0).pid(), SIGTERM);
+  const Finished finished = program(0).wait(kPatience);
+  EXPECT_EQ(finished.code, 143) << finished.out;
+  EXPECT_NE(finished.out.find("--resume"), std::string::npos) << finished.out;
+  program(1).wait(kPatience);
+  program(2).wait(kPatience);
+}
+
 TEST_F(ElasticMachines, EndWithTheLauncherOfMachineZero) {
   start_all("--elastic 1:6 --heartbeat 2");
   ASSERT_TRUE(says(0, "step 50/"));
@@ -217,12 +250,19 @@ TEST_F(ElasticMachines, RefuseWhatCannotBe) {
   EXPECT_NE(stiff.out.find("it was started without --elastic or --restart and machine 0 with"),
             std::string::npos)
       << stiff.out;
+  start(1, "--elastic 1:6 --heartbeat 20");
+  const Finished patient = program(1).wait(kPatience);
+  EXPECT_EQ(patient.code, 2);
+  EXPECT_NE(patient.out.find("it was started with --heartbeat 20 and machine 0 with 2"),
+            std::string::npos)
+      << patient.out;
   start(1, "--elastic 1:6 --heartbeat 2", 2);
   start(2, "--elastic 1:6 --heartbeat 2", 3);
   const Finished many = program(0).wait(kPatience);
   EXPECT_EQ(many.code, 2);
-  EXPECT_NE(many.out.find("--elastic: expected 1 to 6 ranks, found 7 on all machines together (-n)"),
-            std::string::npos)
+  EXPECT_NE(
+      many.out.find("--elastic: expected 1 to 6 ranks, found 7 on all machines together (-n)"),
+      std::string::npos)
       << many.out;
   expect_end(1, 3);
   expect_end(2, 3);

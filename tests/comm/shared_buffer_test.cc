@@ -53,8 +53,9 @@ TEST(Communicator, RefusesMemoryOfAnotherDeviceByName) {
     const Span elsewhere(data.data(), 1, Dtype::kFloat32, {}, {DeviceType::kCuda, 1});
     const std::string message =
         message_of<ConfigError>([&] { world.all_reduce(elsewhere).wait(); });
-    EXPECT_EQ(message,
-              "all_reduce: memory of cuda:1 cannot be communicated: copy it to the host first");
+    EXPECT_NE(message.find("all_reduce: memory of cuda:1 cannot be communicated"),
+              std::string::npos)
+        << message;
     world.all_reduce(data).wait();
     EXPECT_EQ(data[0], 2);
   });

@@ -34,6 +34,7 @@ NOT_RUN = {
     "torchrun --nnodes 2": "two hosts; torchrun on one has a test of its own",
     "trireme bench faults -n 6": "a minute on 16 processors; the test of the installation runs a small one",
     "trireme scale 4711 2": "of a job that runs; the tests of elastic jobs do it",
+    "trireme train --elastic 2:6 --nnodes 3": "three machines; the tests of elastic jobs over machines do it",
     "podman ": "no container engine here",
 }
 

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "doctor/gpu_check.h"
+
 namespace trireme {
 namespace {
 
@@ -276,6 +278,27 @@ TEST(VersionCheck, KnowsBothMpis) {
   EXPECT_EQ(mpich.name, "MPICH");
   EXPECT_EQ(mpich.number, "4.2");
   EXPECT_EQ(detail::parse_mpi_version("Intel(R) MPI Library").name, "");
+}
+
+TEST(MachineCheck, ShowsGpusAndWhatTheyLack) {
+  EXPECT_EQ(detail::check_gpus({}).value, "none");
+  EXPECT_EQ(detail::check_gpus({}).verdict, Verdict::kOk);
+  device::GpuReport report;
+  report.gpus = {{.name = "NVIDIA H200",
+                  .memory_bytes = 140 * kGibibyte,
+                  .architecture = 90,
+                  .processors = 132,
+                  .shares_memory = true}};
+  report.driver = "13.0";
+  report.compiler = "12.8";
+  const Finding good = detail::check_gpus(report);
+  EXPECT_EQ(good.value, "NVIDIA H200 (140 GiB, sm_90); driver for CUDA 13.0, NVRTC 12.8");
+  EXPECT_EQ(good.verdict, Verdict::kOk);
+  report.compiler.clear();
+  EXPECT_EQ(detail::check_gpus(report).verdict, Verdict::kNote);
+  EXPECT_TRUE(says(detail::check_gpus(report).advice, "NVRTC was not found"));
+  report.gpus.front().shares_memory = false;
+  EXPECT_EQ(detail::check_gpus(report).verdict, Verdict::kWarning);
 }
 
 }  // namespace

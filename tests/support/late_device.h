@@ -11,7 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include <sys/mman.h>
+
 #include "device/driver.h"
+#include "device/host/segment.h"
+#include "trireme/core/error.h"
 
 // A device whose work is late, in the memory of the host: what code that uses streams gets wrong
 // (reading before an event has passed, freeing memory that work still needs) goes wrong here, on
@@ -86,6 +90,10 @@ class LateStream final : public device::Stream {
                SquareSum* sum) override {
     push([=] { device::host().squares(here(data), quanta, scaling, sum); });
   }
+  void update(const device::UpdateRule& rule, const device::UpdateArrays& arrays) override {
+    const auto* bytes = static_cast<const std::byte*>(rule.constants);
+    push([=, kept = std::vector(bytes, bytes + rule.bytes)] { rule.on_host(kept.data(), arrays); });
+  }
   void multiply(const device::Product& product) override {
     push([product] { device::host().multiply(product); });
   }
@@ -153,6 +161,44 @@ class LateStream final : public device::Stream {
   std::thread thread_;                       // last: it uses the others
 };
 
+// One part after another: this rank's can be written, the others' only be read.
+class LateMapping final : public device::Mapping {
+ public:
+  LateMapping(const device::Parts& parts, std::span<const FileDescriptor> offers)
+      : bytes_(parts.bytes * offers.size()), data_(reserved(bytes_)), read_only_(reserved(bytes_)) {
+    for (std::size_t part = 0; part < offers.size(); ++part) {
+      const bool mine = part == static_cast<std::size_t>(parts.rank);
+      map_at(data_ + part * parts.bytes, parts.bytes, offers[part], mine);
+      map_at(read_only_ + part * parts.bytes, parts.bytes, offers[part], false);
+    }
+  }
+  ~LateMapping() override {
+    munmap(data_, bytes_);
+    munmap(read_only_, bytes_);
+  }
+  LateMapping(const LateMapping&) = delete;
+  LateMapping& operator=(const LateMapping&) = delete;
+
+  std::byte* data() const override { return data_; }
+  std::size_t size_bytes() const override { return bytes_; }
+  const std::byte* read_only() override { return read_only_; }
+
+ private:
+  static std::byte* reserved(std::size_t bytes) {
+    void* data = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    TRIREME_ASSERT(data != MAP_FAILED, "no addresses");
+    return static_cast<std::byte*>(data);
+  }
+  static void map_at(std::byte* at, std::size_t bytes, const FileDescriptor& fd, bool writes) {
+    const int access = writes ? PROT_READ | PROT_WRITE : PROT_READ;
+    TRIREME_ASSERT(mmap(at, bytes, access, MAP_SHARED | MAP_FIXED, fd.get(), 0) == at, "no memory");
+  }
+
+  std::size_t bytes_;
+  std::byte* data_;
+  std::byte* read_only_;
+};
+
 class LateDriver final : public device::Driver {
  public:
   LateStream& stream() override { return stream_; }
@@ -165,12 +211,14 @@ class LateDriver final : public device::Driver {
     --allocated;
     device::driver({}).release(data, bytes, reach);
   }
+  std::size_t page_bytes() const override { return device::driver({}).page_bytes(); }
+  // As a GPU's: every rank offers its own part.
   FileDescriptor offer(const device::Parts& parts) override {
-    return device::driver({}).offer(parts);
+    return device::create_memory(parts.bytes);
   }
   std::shared_ptr<device::Mapping> map(const device::Parts& parts,
                                        std::span<const FileDescriptor> offers) override {
-    return device::driver({}).map(parts, offers);
+    return std::make_shared<LateMapping>(parts, offers);
   }
 
   std::atomic<int> allocated{0};

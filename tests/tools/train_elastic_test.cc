@@ -158,7 +158,7 @@ TEST_F(TrainElastic, GoesOnWithoutARankThatIsStopped) {
 }
 
 TEST_F(TrainElastic, TakesRanksInAndLetsThemGo) {
-  const std::string steps = "--steps 400 --log-every 1 --threads 1 ";
+  const std::string steps = "--steps 2000 --log-every 1 --threads 1 ";
   train_well("calm", mlp() + steps);
   Program program(command("lossy", mlp() + steps + "-n 1 --zero 2 --elastic 1:3"));
   ASSERT_TRUE(program.wait_for_output("step 20/"));

@@ -1,8 +1,10 @@
 #include <iostream>
+#include <limits>
 #include <memory>
 
 #include "commands.h"
 #include "number_options.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 
@@ -16,7 +18,18 @@ void add_scale_command(CLI::App& program, Action& action) {
   auto options = std::make_shared<Options>();
   CLI::App* scale = program.add_subcommand(
       "scale", "Change the number of ranks of a running elastic job: trireme scale JOB N");
-  add_count(*scale, "JOB", options->launcher, "The process number that the job said when it began")
+  scale
+      ->add_option_function<std::string>(
+          "JOB",
+          [options](const std::string& text) {
+            const auto number = parse_integer(text);
+            if (!number || *number < 1 || *number > std::numeric_limits<int>::max()) {
+              throw CLI::ValidationError(
+                  "JOB", "expected the process number of a launcher, found \"" + text + "\"");
+            }
+            options->launcher = static_cast<int>(*number);
+          },
+          "The process number that the job said when it began")
       ->required();
   add_count(*scale, "N", options->ranks, "How many ranks it shall have")->required();
   scale->callback([&action, options] {

@@ -40,7 +40,8 @@ struct CommUse {
 // operation is finished when its Work says so; until then it owns its spans. All ranks make the
 // same calls in the same order; if they do not, every rank gets a CommError that names both calls.
 // Spans are contiguous host memory: std::vector, SharedBuffer::span, or a CPU tensor
-// (tensor/span.h), of any length. Input and output of a call must not overlap unless it says so.
+// (tensor/span.h), of any length; or memory of a GPU (docs/gpu.md). Input and output of a call must
+// not overlap unless it says so.
 //
 // Wrong arguments throw ConfigError before anything is issued. After a CommError the communicator
 // is finished. One thread at a time may issue operations; any thread may wait.
@@ -115,8 +116,10 @@ class Communicator {
 
   // Memory that collectives use in place: `bytes` for every rank. Collective and blocking; all
   // ranks ask for the same size. Throws MemoryError on every rank if one cannot have it, and
-  // leaves the communicator usable. Only the parts of ranks on this machine can be read.
-  SharedBuffer allocate(std::size_t bytes);
+  // leaves the communicator usable. Only the parts of ranks on this machine can be read. On a GPU
+  // that the process sees as `device`: of ranks of one machine, and only by collectives and work on
+  // that GPU; throws ConfigError where there is none.
+  SharedBuffer allocate(std::size_t bytes, Device device = {});
 
   // The ranks that share this rank's machine and its memory, as a communicator of their own: itself
   // if all do.

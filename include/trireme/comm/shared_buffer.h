@@ -25,6 +25,7 @@ class SharedBuffer {
     // A second mapping of all ranks' parts that nobody can write through; made when first asked
     // for.
     virtual const std::byte* read_only() = 0;
+    virtual Device device() const { return {}; }
   };
 
   SharedBuffer() = default;
@@ -41,6 +42,8 @@ class SharedBuffer {
   const std::byte* whole_read_only() const { return impl_->read_only(); }
   static std::size_t page_bytes();
   std::size_t size_bytes() const { return impl_ ? impl_->size_bytes() : 0; }
+  // Where it is. On a GPU, the parts of other ranks can only be read.
+  Device device() const { return impl_ ? impl_->device() : Device{}; }
   bool valid() const { return impl_ != nullptr; }
 
   // `numel` elements of this rank's part from byte `offset` on; throws ConfigError if they do

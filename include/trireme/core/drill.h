@@ -107,7 +107,7 @@ class DrillMemory {
   std::shared_ptr<DrillPage> page_;
 };
 
-extern const bool drill_is_on;
+extern const bool kDrillIsOn;
 
 void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks);
 void suffer_in_save(std::int64_t step, int rank, int ranks);
@@ -118,23 +118,23 @@ bool takes_disk_away();
 
 // Before this part of a step, which is counted from 0.
 inline void drill_step(PulsePhase phase, std::int64_t step, int rank, int ranks) {
-  if (drill_is_on) [[unlikely]] {
+  if (kDrillIsOn) [[unlikely]] {
     suffer(phase, step, rank, ranks);
   }
 }
 // Before a part of a checkpoint is written.
 inline void drill_save(std::int64_t step, int rank, int ranks) {
-  if (drill_is_on) [[unlikely]] {
+  if (kDrillIsOn) [[unlikely]] {
     suffer_in_save(step, rank, ranks);
   }
 }
 // Whether the file system is to be full for the write at hand.
 inline bool drill_disk_is_full() {
-  return drill_is_on && takes_disk_away();
+  return kDrillIsOn && takes_disk_away();
 }
 // The steps so far are kept; one rank says so.
 inline void drill_commit(std::int64_t epoch) {
-  if (drill_is_on) [[unlikely]] {
+  if (kDrillIsOn) [[unlikely]] {
     note_commit(epoch);
   }
 }

@@ -59,6 +59,13 @@ class MemoryError : public Error {
   using Error::Error;
 };
 
+// A GPU, or its driver, failed: what it was doing and what it held is lost to this process, which
+// should end and start again from a checkpoint.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A gradient is not finite; thrown by every rank, before anything has changed.
 class GradientError : public Error {
  public:

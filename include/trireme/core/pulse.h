@@ -69,6 +69,7 @@ class PulseWait {
   PulseWait() { pulse().waiting.fetch_add(1, std::memory_order_relaxed); }
   PulseWait(const PulseWait&) = delete;
   PulseWait& operator=(const PulseWait&) = delete;
+  // NOLINTNEXTLINE(bugprone-exception-escape): the page was found when this was made
   ~PulseWait() { pulse().waiting.fetch_sub(1, std::memory_order_relaxed); }
 };
 
@@ -78,6 +79,7 @@ class PulseEngine {
   PulseEngine() { pulse().engines.fetch_add(1, std::memory_order_relaxed); }
   PulseEngine(const PulseEngine&) = delete;
   PulseEngine& operator=(const PulseEngine&) = delete;
+  // NOLINTNEXTLINE(bugprone-exception-escape): the page was found when this was made
   ~PulseEngine() { pulse().engines.fetch_sub(1, std::memory_order_relaxed); }
 };
 

@@ -77,6 +77,9 @@ class Optimizer {
   // Whether it updates whole parameters only (Muon). Engines then divide between parameters.
   virtual bool takes_whole_parameters() const { return false; }
 
+  // Whether `update` can be given memory of this device. A user's own rule: only the host's.
+  virtual bool works_on(Device device) const { return device.is_host(); }
+
   // What happens in a step: all passes of all ranks, then the updates, for which nobody needs
   // anybody else.
   virtual std::vector<OptimizerPass> passes() const { return {}; }
@@ -109,6 +112,7 @@ class OptimizerOf final : public Optimizer {
   std::set<std::string> switches() const;  // those of its settings that are on or off
   std::vector<OptimizerState> states(const ParameterInfo& parameter) const override;
   bool takes_whole_parameters() const override;
+  bool works_on(Device device) const override;
   std::vector<OptimizerPass> passes() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,

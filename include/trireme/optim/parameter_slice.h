@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/core/device.h"
 #include "trireme/core/dtype.h"
 
 namespace trireme {
@@ -56,6 +57,7 @@ struct ParameterSlice {
   std::int64_t begin = 0;  // the first element's number in the parameter, in the order of memory
   // Null where the slice is the whole parameter, of which nothing else is known.
   const WholeParameter* whole = nullptr;
+  Device device{};  // whose memory all of it is
 
   // Elements [first, first + count) of it.
   ParameterSlice part(std::int64_t first, std::int64_t count) const;

@@ -23,5 +23,8 @@ struct SpanOf<at::Tensor> {
 Dtype dtype_of(at::ScalarType type);
 std::optional<Dtype> find_dtype(at::ScalarType type);
 at::ScalarType scalar_type_of(Dtype dtype);
+// Of the CPU or a GPU of NVIDIA's; throws ConfigError for others.
+Device device_of(at::Device device);
+at::Device torch_device_of(Device device);
 
 }  // namespace trireme

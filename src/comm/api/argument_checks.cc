@@ -21,10 +21,14 @@ void check_ranges(OpKind kind, const std::vector<Range>& ranges, std::int64_t nu
 
 }  // namespace
 
-void check_device(OpKind kind, const ConstSpan& data) {
-  TRIREME_CHECK(data.device().is_host(),
-                "{}: memory of {} cannot be communicated: copy it to the host first",
-                {op_name(kind), device_name(data.device())});
+Device device_of(OpKind kind, const ConstSpan& input, const ConstSpan& output) {
+  if (input.numel() == 0 || output.numel() == 0) {
+    return input.numel() > 0 ? input.device() : output.device();
+  }
+  TRIREME_CHECK(input.device() == output.device(),
+                "{}: the input is on {} and the output on {}: give both the same device",
+                {op_name(kind), device_name(input.device()), device_name(output.device())});
+  return input.device();
 }
 
 void check_same_dtype(OpKind kind, const ConstSpan& input, const ConstSpan& output) {

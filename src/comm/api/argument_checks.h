@@ -9,8 +9,8 @@
 
 namespace trireme::detail {
 
-// Collectives work on the host's memory.
-void check_device(OpKind kind, const ConstSpan& data);
+// Where the data of a call is: all of it on one device.
+Device device_of(OpKind kind, const ConstSpan& input, const ConstSpan& output);
 void check_same_dtype(OpKind kind, const ConstSpan& input, const ConstSpan& output);
 // `name`: "input" or "output" of `rank`.
 void check_numel(

@@ -68,8 +68,7 @@ void check_token(const ClusterOptions& options, const std::string& token) {
   }
 }
 
-NetMeetingOptions meeting_of(const ClusterOptions& options,
-                             const MachineMeetingOptions& machine) {
+NetMeetingOptions meeting_of(const ClusterOptions& options, const MachineMeetingOptions& machine) {
   const Identity& identity = machine.identity;
   NetMeetingOptions meeting;
   meeting.identity = identity;

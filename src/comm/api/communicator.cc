@@ -16,10 +16,10 @@ namespace trireme {
 namespace {
 
 using detail::check_can_reduce;
-using detail::check_device;
 using detail::check_numel;
 using detail::check_same_dtype;
 using detail::check_terms;
+using detail::device_of;
 using detail::index;
 using detail::op_name;
 using detail::OpKind;
@@ -38,8 +38,12 @@ Communicator::~Communicator() {
 }
 
 Work Communicator::issue(detail::Operation operation) {
-  check_device(operation.kind, operation.input);
-  check_device(operation.kind, operation.output);
+  if (operation.kind != OpKind::kAllocate) {
+    operation.device = device_of(operation.kind, operation.input, operation.output);
+  }
+  if (!operation.device.is_host()) {
+    parts_.queue->backend().check_memory(operation);
+  }
   return parts_.queue->issue(std::move(operation));
 }
 
@@ -79,15 +83,21 @@ std::unique_ptr<Window> Communicator::expose(const std::byte* data, std::size_t 
   });
 }
 
-SharedBuffer Communicator::allocate(std::size_t bytes) {
+SharedBuffer Communicator::allocate(std::size_t bytes, Device device) {
   detail::Backend& backend = parts_.queue->backend();
-  backend.announce_memory(bytes);
+  if (device.is_host()) {
+    backend.announce_memory(bytes);
+  } else {
+    backend.announce_memory_on(device, bytes);
+  }
   // In its turn, with its size: ranks that ask for different sizes are told.
-  issue({.kind = OpKind::kAllocate, .total = static_cast<std::int64_t>(bytes)}).wait();
+  issue({.kind = OpKind::kAllocate, .total = static_cast<std::int64_t>(bytes), .device = device})
+      .wait();
   std::shared_ptr<SharedBuffer::Impl> memory;
   on_all_ranks(*this, [&] {
     try {
-      memory = backend.make_memory(bytes);
+      memory =
+          device.is_host() ? backend.make_memory(bytes) : backend.make_memory_on(device, bytes);
     } catch (const CommError& error) {
       throw parts_.queue->end(error);
     }

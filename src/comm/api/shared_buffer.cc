@@ -20,7 +20,7 @@ Span SharedBuffer::span(Dtype dtype, std::int64_t numel, std::size_t offset) con
   TRIREME_CHECK(offset % dtype_bytes(dtype) == 0,
                 "byte {} is not aligned for {}, which needs a multiple of {}",
                 {offset, dtype_name(dtype), dtype_bytes(dtype)});
-  return {data() + offset, numel, dtype, impl_};
+  return {data() + offset, numel, dtype, impl_, impl_->device()};
 }
 
 }  // namespace trireme

@@ -188,11 +188,10 @@ std::shared_ptr<World> init(const InitOptions& options) {
     builder.machine.meeting.look = [launcher](Milliseconds) {
       const detail::LauncherWords words = detail::words_of_launcher(launcher);
       if (words.over || words.lost || words.closed) {
-        throw CommError(
-            CommError::Reason::kPeerDied,
-            -1,
-            concat("the launcher has ended this world while its ranks met: ",
-                   words.lost.value_or("one of them was lost, or others come")));
+        throw CommError(CommError::Reason::kPeerDied,
+                        -1,
+                        concat("the launcher has ended this world while its ranks met: ",
+                               words.lost.value_or("one of them was lost, or others come")));
       }
     };
   }

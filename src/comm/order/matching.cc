@@ -9,7 +9,10 @@ namespace trireme::detail {
 
 std::string describe_facts(std::uint32_t sequence, const CallFacts& facts) {
   return concat(
-      "#", sequence, " ", describe(facts.kind, facts.reduce, facts.dtype, facts.total, facts.root));
+      "#",
+      sequence,
+      " ",
+      describe(facts.kind, facts.reduce, facts.dtype, facts.total, facts.root, facts.device));
 }
 
 std::string LastCall::text() const {
@@ -54,6 +57,9 @@ void check_same_call(std::uint32_t sequence,
   }
   if (mine.kind == OpKind::kBarrier) {
     return;
+  }
+  if (mine.device != theirs.device) {
+    disagree("with memory of different devices");
   }
   if (mine.dtype != theirs.dtype) {
     disagree("with different dtypes");

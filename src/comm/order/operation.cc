@@ -36,12 +36,14 @@ bool has_root(OpKind kind) {
          kind == OpKind::kScatter;
 }
 
-std::string describe(OpKind kind, ReduceOp reduce, Dtype dtype, std::int64_t total, int root) {
+std::string describe(
+    OpKind kind, ReduceOp reduce, Dtype dtype, std::int64_t total, int root, DeviceType device) {
+  const char* const where = device == DeviceType::kHost ? "" : " on a GPU";
   if (kind == OpKind::kBarrier) {
     return "barrier()";
   }
   if (kind == OpKind::kAllocate) {
-    return concat("allocate(", total, " bytes)");
+    return concat("allocate(", total, " bytes", where, ")");
   }
   std::string text = concat(op_name(kind), "(");
   if (reduces(kind)) {
@@ -55,11 +57,14 @@ std::string describe(OpKind kind, ReduceOp reduce, Dtype dtype, std::int64_t tot
   if (has_root(kind)) {
     text += concat(", root ", root);
   }
-  return text + ")";
+  return text + where + ")";
 }
 
 CallFacts facts_of(const Operation& operation) {
-  return {operation.kind, operation.reduce, operation.dtype, operation.root, operation.total};
+  CallFacts facts{
+      operation.kind, operation.reduce, operation.dtype, operation.root, operation.total};
+  facts.device = operation.device.type;
+  return facts;
 }
 
 }  // namespace detail

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/comm/operation.h"
+#include "trireme/core/device.h"
 #include "trireme/core/span.h"
 
 namespace trireme::detail {
@@ -41,7 +42,8 @@ struct CallFacts {
   std::int64_t total = 0;
   std::int64_t input_numel = 0;
   std::int64_t output_numel = 0;
-  const std::int64_t* counts = nullptr;  // null where the rank cannot know them
+  const std::int64_t* counts = nullptr;   // null where the rank cannot know them
+  DeviceType device = DeviceType::kHost;  // where the data is; ranks may have GPUs of their own
 };
 
 // One call as one rank made it, checked by `Communicator`: what a backend carries out.
@@ -61,6 +63,7 @@ struct Operation {
   std::vector<std::int64_t> counts{};
   SumTerms terms{};
   std::int64_t total = 0;  // elements of the whole operation; of an allocation, its bytes
+  Device device{};         // where input and output are, or what is allocated
   // What the user called, where this is only a part of it.
   std::optional<CallFacts> whole{};
 };
@@ -68,6 +71,11 @@ struct Operation {
 CallFacts facts_of(const Operation& operation);
 
 // "all_reduce(sum, float32 x 1024)"; for messages.
-std::string describe(OpKind kind, ReduceOp reduce, Dtype dtype, std::int64_t total, int root);
+std::string describe(OpKind kind,
+                     ReduceOp reduce,
+                     Dtype dtype,
+                     std::int64_t total,
+                     int root,
+                     DeviceType device = DeviceType::kHost);
 
 }  // namespace trireme::detail

@@ -65,6 +65,9 @@ class Backend {
 
   // --- operations
 
+  // Throws ConfigError where the call's memory is nothing that it can work on: that of a device.
+  virtual void check_memory(const Operation& operation) const;
+
   // Tells the peers of a call, as far as that can be done at once, and returns the steps from there
   // to the result. `call` outlives them.
   virtual Steps start(const Call& call) = 0;
@@ -79,6 +82,9 @@ class Backend {
   // and after. The second throws MemoryError or CommError.
   virtual void announce_memory(std::size_t /*bytes*/) {}
   virtual std::shared_ptr<SharedBuffer::Impl> make_memory(std::size_t bytes) = 0;
+  // The same on a device that is not the host.
+  virtual void announce_memory_on(Device /*device*/, std::size_t /*bytes*/) {}
+  virtual std::shared_ptr<SharedBuffer::Impl> make_memory_on(Device device, std::size_t bytes);
   // Communicator::expose of `ranks`, whose backend this is. Without the lock.
   virtual std::unique_ptr<Window> expose(Communicator& ranks,
                                          std::span<const std::byte> memory,

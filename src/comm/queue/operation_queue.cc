@@ -1,6 +1,7 @@
 #include "comm/queue/operation_queue.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <sched.h>
@@ -18,6 +19,7 @@ namespace {
 // rank may go on meanwhile.
 constexpr Milliseconds kRest{20};
 constexpr Milliseconds kRestBesideOthers{1};
+constexpr std::chrono::microseconds kRestBesideGpu{20};
 // Looks between two readings of the clock, and between two looks at the other communicators.
 constexpr int kLooksPerReading = 64;
 
@@ -289,11 +291,17 @@ void OperationQueue::rest(Lock& lock, Goal& goal, bool others_busy) {
   if (goal.reached() || advance()) {
     return;
   }
+  const bool waits_silently = !queue_.empty() && queue_.front()->steps.waiting() != nullptr &&
+                              queue_.front()->steps.waiting()->is_silent();
   const bool unlocked = backend_->rests_unlocked();
   if (unlocked) {
     lock.unlock();
   }
-  backend_->rest(announced.mark, others_busy ? kRestBesideOthers : kRest);
+  if (waits_silently) {
+    std::this_thread::sleep_for(kRestBesideGpu);
+  } else {
+    backend_->rest(announced.mark, others_busy ? kRestBesideOthers : kRest);
+  }
   if (unlocked) {
     lock = enter();
   }

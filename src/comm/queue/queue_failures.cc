@@ -13,7 +13,7 @@ namespace trireme::detail {
 std::string describe(const Call& call) {
   const Operation& op = call.operation;
   return concat(call.number != 0 ? concat("#", call.number, " ") : "",
-                describe(op.kind, op.reduce, op.dtype, op.total, op.root));
+                describe(op.kind, op.reduce, op.dtype, op.total, op.root, op.device.type));
 }
 
 CommError lost_rank(CommError::Reason reason, int rank, const std::string& name) {
@@ -23,6 +23,17 @@ CommError lost_rank(CommError::Reason reason, int rank, const std::string& name)
                           reason == CommError::Reason::kPeerDied
                               ? " ended without leaving the world: it crashed or was killed"
                               : " left the world while others were still waiting for it"));
+}
+
+void Backend::check_memory(const Operation& operation) const {
+  throw ConfigError(concat(
+      "{}: memory of {} cannot be communicated between machines, nor through UCX or MPI, only "
+      "by the ranks of one machine: copy it to the host first",
+      {op_name(operation.kind), device_name(operation.device)}));
+}
+
+std::shared_ptr<SharedBuffer::Impl> Backend::make_memory_on(Device device, std::size_t /*bytes*/) {
+  throw InternalError(concat("this backend has no memory of ", device_name(device)));
 }
 
 std::unique_ptr<Window> Backend::expose(Communicator& /*ranks*/,

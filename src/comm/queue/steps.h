@@ -15,6 +15,8 @@ class Condition {
   virtual bool ready() = 0;
   // The ranks it is waiting for; for messages.
   virtual std::vector<int> missing() = 0;
+  // Nobody rings when it has come: a GPU's work. Whoever waits looks often.
+  virtual bool is_silent() const { return false; }
 };
 
 // An operation written as one function that reads top to bottom and stops at every `co_await` of a

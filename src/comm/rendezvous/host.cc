@@ -18,10 +18,7 @@ constexpr std::size_t kMostRemarks = 20;
 }  // namespace
 
 Host::Host(Door& door, HostPolicy& policy, Pass pass, int places, const Deadline& deadline)
-    : door_(door),
-      policy_(policy),
-      pass_(std::move(pass)),
-      gathering_{deadline, {}, {}, {}} {
+    : door_(door), policy_(policy), pass_(std::move(pass)), gathering_{deadline, {}, {}, {}} {
   gathering_.guests.resize(index(places));
 }
 
@@ -84,9 +81,8 @@ bool Host::accept_one() {
     return false;
   }
   if (const auto why = link->objection()) {  // who is told nothing
-    warn(
-        Of::kStranger,
-        concat(policy_.self(), " refused ", policy_.stranger(), " (", link->peer(), "): ", *why));
+    warn(Of::kStranger,
+         concat(policy_.self(), " refused ", policy_.stranger(), " (", link->peer(), "): ", *why));
     return true;
   }
   talks_.push_back({std::move(link), HostingSide(pass_), false, Deadline(kPatience)});
@@ -182,9 +178,9 @@ bool Host::give_way(Talk& talk, const std::string& name) {
 // Who has not proven the token is told why, and nothing about this process; nor is anything that
 // it said repeated here.
 bool Host::refuse_stranger(Talk& talk, const std::string& why) {
-  warn(Of::kStranger,
-       concat(
-           policy_.self(), " refused ", policy_.stranger(), " (", talk.link->peer(), "): ", why));
+  warn(
+      Of::kStranger,
+      concat(policy_.self(), " refused ", policy_.stranger(), " (", talk.link->peer(), "): ", why));
   talk.link->send(talk.side.verdict(false, why));
   return false;
 }

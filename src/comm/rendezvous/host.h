@@ -55,7 +55,7 @@ class HostPolicy {
     int place = 0;
     std::string name;
     std::optional<std::string> objection;  // why it is not let in
-    bool later = false;  // not yet: it is hung up on, and comes again
+    bool later = false;                    // not yet: it is hung up on, and comes again
   };
   // Of what somebody who knows the token says of itself.
   virtual Judgement judge(const Message& said, const Gathering& gathering) const = 0;

@@ -168,7 +168,8 @@ void NetMeeting::tell_all(const std::string& message) {
 }
 
 std::string NetMeeting::hear() {
-  const auto message = links_[0]->receive(Deadline(deadline_.left() + kGraceForRank0), [this] { look(); });
+  const auto message =
+      links_[0]->receive(Deadline(deadline_.left() + kGraceForRank0), [this] { look(); });
   if (!message) {
     const std::string& why = links_[0]->why_closed();
     broken(0, why.empty() ? "lost rank 0" : concat("lost rank 0 (", why, ")"));

@@ -52,6 +52,7 @@ void Collectives::publish(const Call& call) {
   mine.total = op.total;
   mine.input_numel = op.input.numel();
   mine.output_numel = op.output.numel();
+  mine.device = op.device.type;
   mine.has_counts = op.counts.empty() ? 0 : 1;
   std::copy(op.counts.begin(), op.counts.end(), endpoint_.control().counts(mine));
   const std::vector<Range>& absent = op.terms.absent;
@@ -62,7 +63,7 @@ void Collectives::publish(const Call& call) {
   const std::size_t bytes = op.input.size_bytes();
   if (bytes == 0) {
     mine.source = Source::kNone;
-  } else if (bytes > kEagerSharedBytes &&
+  } else if ((bytes > kEagerSharedBytes || !op.device.is_host()) &&
              endpoint_.locate(op.input.bytes(), bytes, &mine.segment, &mine.offset)) {
     mine.source = Source::kShared;
   } else if (bytes <= kEagerBytes && absent.empty()) {
@@ -89,6 +90,9 @@ void Collectives::pass_phase() {
 Steps Collectives::run(const Call& call) {
   if (call.operation.kind == OpKind::kBarrier || call.operation.kind == OpKind::kAllocate) {
     return barrier(call);
+  }
+  if (!call.operation.device.is_host()) {
+    return run_on_device(call);
   }
   if (!reduces(call.operation.kind)) {
     return exchange(call);

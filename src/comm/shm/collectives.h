@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "comm/queue/backend.h"
 #include "comm/queue/steps.h"
 #include "comm/shm/endpoint.h"
+#include "device/stream.h"
 
 namespace trireme::detail {
 
@@ -40,6 +42,11 @@ class Collectives {
   bool is_worth_the_kernel(const Operation& op) const;
   std::optional<FailedRead> reduce_through_kernel(const Call& call);
   std::optional<FailedRead> fetch_through_kernel(const Call& call) const;
+  // Memory of a device (device_collectives.cc).
+  Steps run_on_device(const Call& call);
+  Steps steps_on_device(const Call& call, device::Event issued);
+  void reduce_on_device(const Call& call) const;
+  void pull_on_device(const Call& call) const;
   void reduce_from_slots(const Call& call) const;
   void reduce_in_place(const Call& call) const;
   void reduce_chunk(const Call& call,
@@ -60,6 +67,7 @@ class Collectives {
   std::uint32_t phase_;
   // Halves of the staging area alternate by it; see Note [stage windows].
   std::uint32_t turn_;
+  std::unique_ptr<device::Stream> stream_;  // of the device of the last call there
   std::vector<std::byte> pieces_;  // of reduce_through_kernel; kept, as it is the same every time
 };
 

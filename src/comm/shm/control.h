@@ -56,6 +56,7 @@ struct alignas(kLineBytes) Slot {
   std::uint32_t has_counts;  // Operation::counts follows the slot
   // Ranges of SumTerms::absent, where the eager input would be: such an input is never kSlot.
   std::uint32_t absent_count;
+  DeviceType device;  // where the data is
 };
 static_assert(sizeof(Slot) == kLineBytes);
 

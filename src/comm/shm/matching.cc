@@ -17,7 +17,8 @@ CallFacts facts_in(const Endpoint& endpoint, int peer, std::uint32_t sequence) {
           slot.total,
           slot.input_numel,
           slot.output_numel,
-          slot.has_counts != 0 ? control.counts(slot) : nullptr};
+          slot.has_counts != 0 ? control.counts(slot) : nullptr,
+          slot.device};
 }
 
 // For messages: as the program counts them.

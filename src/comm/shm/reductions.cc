@@ -13,7 +13,7 @@ namespace trireme::detail {
 namespace {
 
 // Vectors and cache lines: windows are cut at multiples of this many elements.
-constexpr std::size_t kWindowAlignment = 64;
+constexpr std::size_t kTurnAlignment = 64;
 
 }  // namespace
 
@@ -78,7 +78,7 @@ Steps Collectives::reduction(const Call& call) {
   const Control& control = endpoint_.control();
   const std::size_t element = dtype_bytes(op.dtype);
   const std::size_t piece =
-      control.stage_bytes() / element / index(size) / kWindowAlignment * kWindowAlignment;
+      control.stage_bytes() / element / index(size) / kTurnAlignment * kTurnAlignment;
   const auto longest = static_cast<std::size_t>(*std::ranges::max_element(op.counts));
   const std::size_t windows = (longest + piece - 1) / piece;
   const auto* input = op.input.bytes();
@@ -193,15 +193,16 @@ void Collectives::reduce_chunk(const Call& call,
   }
   const Range range{static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + numel)};
   const device::Term old{outputs.front(), op.terms.fresh.data(), op.terms.fresh.size()};
-  device::host().reduce({.dtype = op.dtype,
-                         .output_dtype = op.output.dtype(),
-                         .op = op.reduce,
-                         .divisor = endpoint_.size(),
-                         .group = op.terms.group > 0 ? op.terms.group : endpoint_.sum_group(),
-                         .range = range,
-                         .terms = terms,
-                         .accumulator = op.terms.accumulate ? &old : nullptr,
-                         .outputs = outputs});
+  device::Stream& stream = op.device.is_host() ? device::host() : *stream_;
+  stream.reduce({.dtype = op.dtype,
+                 .output_dtype = op.output.dtype(),
+                 .op = op.reduce,
+                 .divisor = endpoint_.size(),
+                 .group = op.terms.group > 0 ? op.terms.group : endpoint_.sum_group(),
+                 .range = range,
+                 .terms = terms,
+                 .accumulator = op.terms.accumulate ? &old : nullptr,
+                 .outputs = outputs});
 }
 
 // All inputs are in shared buffers: reduce the own chunk and write it wherever it belongs.

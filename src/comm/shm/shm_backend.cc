@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <locale>
 #include <sstream>
+#include <utility>
 
 #include <sched.h>
 
 #include "comm/queue/waiting.h"
 #include "comm/rendezvous/fixed_text.h"
 #include "comm/shm/collectives.h"
+#include "comm/shm/device_memory.h"
 #include "comm/shm/endpoint.h"
 #include "comm/shm/matching.h"
 #include "comm/shm/messages.h"
@@ -33,12 +35,14 @@ class ShmBuffer final : public SharedBuffer::Impl {
             std::uint32_t id,
             std::shared_ptr<device::Mapping> mapping,
             std::size_t stride,
-            std::size_t bytes)
+            std::size_t bytes,
+            Device device = {})
       : endpoint_(std::move(endpoint)),
         id_(id),
         mapping_(std::move(mapping)),
         stride_(stride),
-        bytes_(bytes) {
+        bytes_(bytes),
+        device_(device) {
     endpoint_->add_buffer(id_, mapping_, stride_);
   }
   ~ShmBuffer() override { endpoint_->remove_buffer(id_); }
@@ -49,6 +53,7 @@ class ShmBuffer final : public SharedBuffer::Impl {
   std::size_t size_bytes() const override { return bytes_; }
   const std::byte* read_only() override { return mapping_->read_only(); }
   int rank() const override { return endpoint_->rank(); }
+  Device device() const override { return device_; }
 
  private:
   std::shared_ptr<Endpoint> endpoint_;
@@ -56,6 +61,7 @@ class ShmBuffer final : public SharedBuffer::Impl {
   std::shared_ptr<device::Mapping> mapping_;
   std::size_t stride_;
   std::size_t bytes_;
+  Device device_;
 };
 
 // What rank 0 sends with a new buffer's descriptor.
@@ -74,7 +80,8 @@ class ShmBackend final : public Backend {
         endpoint_(std::make_shared<Endpoint>(std::move(membership))),
         collectives_(*endpoint_),
         messages_(*endpoint_),
-        last_buffer_(endpoint_->first_count()) {}
+        last_buffer_(endpoint_->first_count()),
+        device_memory_(*endpoint_, options.timeout) {}
 
   int rank() const override { return endpoint_->rank(); }
   int size() const override { return endpoint_->size(); }
@@ -159,6 +166,18 @@ class ShmBackend final : public Backend {
     auto mapping = device::driver({}).map(parts_of(bytes), std::span(&memory, 1));
     return std::make_shared<ShmBuffer>(
         endpoint_, last_buffer_, std::move(mapping), stride_of(bytes), bytes);
+  }
+
+  void check_memory(const Operation& op) const override { check_device_memory(*endpoint_, op); }
+  void announce_memory_on(Device device, std::size_t bytes) override {
+    device_memory_.offer(device, bytes, ++last_buffer_);
+  }
+  std::shared_ptr<SharedBuffer::Impl> make_memory_on(Device device, std::size_t bytes) override {
+    auto [mapping, stride] = device_memory_.map();
+    return mapping == nullptr
+               ? nullptr  // the rank that has none says why
+               : std::make_shared<ShmBuffer>(
+                     endpoint_, last_buffer_, std::move(mapping), stride, bytes, device);
   }
 
   // --- waiting: Note [doorbells] in endpoint.cc
@@ -299,6 +318,7 @@ class ShmBackend final : public Backend {
   std::uint32_t last_buffer_;
   FileDescriptor memory_;
   std::string shortage_;  // why there is none
+  DeviceMemory device_memory_;
 };
 
 }  // namespace

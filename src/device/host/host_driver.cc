@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "device/host/host_stream.h"
 #include "device/host/segment.h"
@@ -30,6 +31,10 @@ class HostDriver final : public Driver {
 
   void release(std::byte* data, std::size_t bytes, Reach /*reach*/) noexcept override {
     munmap(data, bytes);
+  }
+
+  std::size_t page_bytes() const override {
+    return static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   }
 
   // One memory object for all ranks, of rank 0: a mapping then is one, however many ranks there

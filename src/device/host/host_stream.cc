@@ -134,6 +134,10 @@ void HostStream::squares(const ConstSpan& data,
   sum->add(sum_squares(data, quanta, scaling));
 }
 
+void HostStream::update(const UpdateRule& rule, const UpdateArrays& arrays) {
+  rule.on_host(rule.constants, arrays);
+}
+
 void HostStream::multiply(const Product& product) {
   TRIREME_ASSERT(product.dtype == Dtype::kFloat32 || product.dtype == Dtype::kFloat64,
                  "matrices are multiplied in float32 or float64, found ",

@@ -20,6 +20,7 @@ class HostStream final : public Stream {
                const SquareQuanta& quanta,
                const Scaling& scaling,
                SquareSum* sum) override;
+  void update(const UpdateRule& rule, const UpdateArrays& arrays) override;
   void multiply(const Product& product) override;
 };
 

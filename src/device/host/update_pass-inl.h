@@ -132,24 +132,43 @@ Arrays<T> arrays_of(const UpdateArrays& arrays) {
           static_cast<T*>(arrays.result != nullptr ? arrays.result : arrays.parameter)};
 }
 
-// Rule<T>(constants...) over the arrays.
-template <template <class> class Rule, int kStates, class... Constants>
-void update_with(const UpdateArrays& arrays, const Constants&... constants) {
+template <int kStates, class Rule>
+void update_doubles(const Rule& rule, const UpdateArrays& arrays) {
+  update_arrays<double, kStates, void>(
+      rule, arrays_of<double>(arrays), static_cast<std::size_t>(arrays.numel));
+}
+
+template <int kStates, class Rule>
+void update_floats(const Rule& rule, const UpdateArrays& arrays) {
   using detail::HWY_NAMESPACE::Brain;
   using detail::HWY_NAMESPACE::Ieee;
   const auto numel = static_cast<std::size_t>(arrays.numel);
-  if (arrays.dtype == Dtype::kFloat64) {
-    update_arrays<double, kStates, void>(
-        Rule<double>(constants...), arrays_of<double>(arrays), numel);
-    return;
-  }
-  const Rule<float> rule(constants...);
   if (arrays.low == nullptr) {
     update_arrays<float, kStates, void>(rule, arrays_of<float>(arrays), numel);
   } else if (arrays.low_dtype == Dtype::kBFloat16) {
     update_arrays<float, kStates, Brain>(rule, arrays_of<float>(arrays), numel);
   } else {
     update_arrays<float, kStates, Ieee>(rule, arrays_of<float>(arrays), numel);
+  }
+}
+
+// Rule<T>(constants...) over the arrays.
+template <template <class> class Rule, int kStates, class... Constants>
+void update_with(const UpdateArrays& arrays, const Constants&... constants) {
+  if (arrays.dtype == Dtype::kFloat64) {
+    update_doubles<kStates>(Rule<double>(constants...), arrays);
+  } else {
+    update_floats<kStates>(Rule<float>(constants...), arrays);
+  }
+}
+
+// UpdateRule::on_host.
+template <template <class> class Rule, int kStates>
+void update_by(const void* rule, const UpdateArrays& arrays) {
+  if (arrays.dtype == Dtype::kFloat64) {
+    update_doubles<kStates>(*static_cast<const Rule<double>*>(rule), arrays);
+  } else {
+    update_floats<kStates>(*static_cast<const Rule<float>*>(rule), arrays);
   }
 }
 

@@ -13,24 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::detail::HWY_NAMESPACE {
 namespace {
 
-template <class T>
-struct AdagradRule {
-  static constexpr bool kMovesStates = true;
-  AdagradRule(const GradientTransform& transform, const PlainStep<AdagradOptions>& s)
-      : gradients(transform, s.options.weight_decay, s.options.l1),
-        lr(static_cast<T>(s.lr)),
-        eps(static_cast<T>(s.options.eps)) {}
-
-  HWY_INLINE Lanes<T> operator()(
-      Lanes<T> p, Lanes<T> g, Lanes<T>& sum, Lanes<T>& /*b*/, Lanes<T>& /*c*/) const {
-    g = gradients(g, p);
-    sum = hn::Add(sum, hn::Mul(g, g));
-    return hn::Sub(p, hn::Div(hn::Mul(all(lr), g), hn::Add(hn::Sqrt(sum), all(eps))));
-  }
-
-  Gradients<T> gradients;
-  T lr, eps;
-};
+#include "optim/formulas/adagrad.h"
 
 }  // namespace
 

@@ -23,11 +23,11 @@ struct LambStep {
   LambStep(const LambOptions& o, std::int64_t t, double given_rate)
       : options(o),
         first_correction(1 - std::pow(o.beta1, static_cast<double>(t))),
-        second_correction(1 - std::pow(o.beta2, static_cast<double>(t))),
+        second_root(std::sqrt(1 - std::pow(o.beta2, static_cast<double>(t)))),
         rate(given_rate) {}
 
   const LambOptions& options;
-  double first_correction, second_correction;
+  double first_correction, second_root;
   double rate;  // learning rate times trust ratio
 };
 
@@ -39,49 +39,7 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::detail::HWY_NAMESPACE {
 namespace {
 
-// The moments move, and the direction of the step is the result.
-template <class T>
-struct LambDirection {
-  static constexpr bool kMovesStates = false;
-  LambDirection(const GradientTransform& transform, const LambStep& s)
-      : gradients(transform, 0, s.options.l1),
-        first(s.options.beta1),
-        second(s.options.beta2),
-        first_factor(static_cast<T>(1 / s.first_correction)),
-        second_factor(static_cast<T>(1 / std::sqrt(s.second_correction))),
-        eps(static_cast<T>(s.options.eps)),
-        decay(static_cast<T>(s.options.weight_decay)) {}
-
-  HWY_INLINE Lanes<T> operator()(
-      Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& v, Lanes<T>& /*c*/) const {
-    g = gradients(g, p);
-    m = first(m, g);
-    v = second(v, hn::Mul(g, g));
-    const auto root = hn::Mul(hn::Sqrt(v), all(second_factor));
-    const auto direction = hn::Div(hn::Mul(m, all(first_factor)), hn::Add(root, all(eps)));
-    return hn::Add(direction, hn::Mul(all(decay), p));
-  }
-
-  Gradients<T> gradients;
-  Moving<T> first, second;
-  T first_factor, second_factor, eps, decay;
-};
-
-// The same direction, now with its length.
-template <class T>
-struct LambRule {
-  static constexpr bool kMovesStates = true;
-  LambRule(const GradientTransform& transform, const LambStep& s)
-      : direction(transform, s), rate(static_cast<T>(s.rate)) {}
-
-  HWY_INLINE Lanes<T> operator()(
-      Lanes<T> p, Lanes<T> g, Lanes<T>& m, Lanes<T>& v, Lanes<T>& c) const {
-    return hn::Sub(p, hn::Mul(all(rate), direction(p, g, m, v, c)));
-  }
-
-  LambDirection<T> direction;
-  T rate;
-};
+#include "optim/formulas/lamb.h"
 
 }  // namespace
 

@@ -50,6 +50,7 @@ void EngineBase::backward(const at::Tensor& loss) {
                 : loss.numel() != 1 ? "several elements"
                                     : "one that requires no gradient");
   e.check_no_scope("backward()");
+  detail::check_stream(e.plan);
   e.unchanged->check();
   TRIREME_CHECK(
       !detail::take_half_autocast() || e.scaler,
@@ -209,6 +210,7 @@ at::Tensor EngineBase::grad(const std::string& name) {
       e.complete_here(),
       "grad(): micro-batch {} of {} is not the step's last one: the gradient is not complete",
       {e.phase.done(), e.own_micro_batches()});
+  e.check_on_host("grad()");
   const std::size_t parameter = e.unchanged->parameter_named(name);
   TRIREME_CHECK(
       e.plan.parameters[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");

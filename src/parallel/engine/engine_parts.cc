@@ -77,6 +77,7 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
   memory = make_parameter_memory(context());
   on_all_ranks(*ranks,
                [&] { optimizer = std::make_unique<ShardedOptimizer>(rule, context(), *memory); });
+  on_all_ranks(*ranks, [&] { optimizer->rules().check_device(plan.device); });
   check_same_on_all_ranks(*ranks,
                           "the parameter groups of an engine's optimizer",
                           {optimizer->rules().assignment()},
@@ -86,7 +87,11 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
 }
 
 void EngineParts::list_model() {
-  on_all_ranks(*ranks, [&] { plan.parameters = list_parameters(*model); });
+  on_all_ranks(*ranks, [&] {
+    plan.parameters = list_parameters(*model, Gpus::kYes);
+    plan.device = common_device_of(plan.parameters);
+    check_gpu_options(plan, options, *ranks);
+  });
   check_same_model(*model, plan.parameters, *ranks);
   choose_precision();
   if (options.scale_loss) {
@@ -180,8 +185,11 @@ void EngineParts::broadcast_buffers(int root) {
 
 at::Tensor EngineParts::whole(std::size_t parameter) {
   const Parameter& p = plan.parameters[parameter];
-  at::Tensor tensor = at::empty_strided(
-      p.sizes, p.strides, at::TensorOptions().dtype(scalar_type_of(plan.unit_of(parameter).dtype)));
+  at::Tensor tensor = at::empty_strided(p.sizes,
+                                        p.strides,
+                                        at::TensorOptions()
+                                            .dtype(scalar_type_of(plan.unit_of(parameter).dtype))
+                                            .device(torch_device_of(plan.device)));
   memory->read(plan.places[parameter].unit, plan.range_of(parameter), run_of(tensor));
   return tensor;
 }
@@ -233,6 +241,13 @@ void EngineParts::check_no_scope(const char* what) const {
   TRIREME_CHECK(!phase.is(Phase::kGathered),
                 what,
                 " was called while a gathered() scope is open: close it first");
+}
+
+void EngineParts::check_on_host(const char* what) const {
+  TRIREME_CHECK(plan.device.is_host(),
+                "{}: engines on a GPU ({}) do not have this yet: call unwrap(), move the model to "
+                "the CPU, and build an engine there",
+                {what, device_name(plan.device)});
 }
 
 void EngineParts::check_between_steps(const char* what) const {

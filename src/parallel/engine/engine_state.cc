@@ -10,6 +10,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "device/buffer.h"
 #include "parallel/engine/engine_parts.h"
 #include "parallel/memory/runs.h"
 #include "parallel/model/broadcast.h"
@@ -28,6 +29,29 @@ using Json = nlohmann::json;
 struct Copies {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers;  // copy, original
   at::Tensor generator;
+  struct OfGpu {
+    device::Buffer copy;
+    Span original;
+  };
+  std::vector<OfGpu> runs;
+
+  // Where the host sees a run: where it is, or in a copy.
+  std::byte* place_of(const Span& run) {
+    if (run.device().is_host()) {
+      return run.bytes();
+    }
+    device::Buffer copy(run.size_bytes());
+    stream_for(run).copy({copy.data(), run.numel(), run.dtype()}, run);
+    runs.push_back({std::move(copy), run});
+    return runs.back().copy.data();
+  }
+  // Copies of runs go back to where they are from.
+  void put_back() const {
+    for (const OfGpu& run : runs) {
+      const Span& to = run.original;
+      stream_for(to).copy(to, {run.copy.data(), to.numel(), to.dtype()});
+    }
+  }
 };
 
 // A buffer's shape as checkpoints have it: elements of other types are their bytes.
@@ -100,7 +124,7 @@ Progress parse_progress(const std::string& text) {
 }
 
 // Weights, states and averages.
-void append_parameters(EngineParts& e, bool saved, StateView& view) {
+void append_parameters(EngineParts& e, bool saved, StateView& view, Copies& copies) {
   const ModelPlan& plan = e.plan;
   std::vector<std::vector<OptimizerMemory::Kept>> kept;
   std::size_t kinds = 0;
@@ -115,8 +139,8 @@ void append_parameters(EngineParts& e, bool saved, StateView& view) {
       if (k >= kept[p].size()) {
         continue;  // frozen: weights only
       }
-      const auto& [kind, run, sizes] = kept[p][k];
-      if (!sizes.empty()) {  // the same on every rank
+      const auto& [kind, run, sizes] = kept[p][k];  // `sizes` only of rules that GPUs do not have
+      if (!sizes.empty()) {                         // the same on every rank
         view.tensors.push_back({kind, parameter.name, run.dtype(), sizes, {}});
         if (!saved || e.ranks->rank() == 0) {
           view.slices.push_back({view.tensors.size() - 1, {0, run.numel()}, run.bytes()});
@@ -136,7 +160,7 @@ void append_parameters(EngineParts& e, bool saved, StateView& view) {
         view.slices.push_back(
             {view.tensors.size() - 1,
              {part.begin - whole.begin, part.end - whole.begin},
-             part_of(run, {part.begin - held.begin, part.end - held.begin}).bytes()});
+             copies.place_of(part_of(run, {part.begin - held.begin, part.end - held.begin}))});
       }
     }
   }
@@ -152,7 +176,7 @@ void append_buffers(EngineParts& e, bool saved, StateView& view, Copies& copies)
     }
     view.tensors.push_back(tensor_of_buffer(item.key(), buffer));
     const at::NoGradGuard no_grad;
-    at::Tensor copy = buffer.detach().clone(at::MemoryFormat::Contiguous);
+    at::Tensor copy = buffer.detach().cpu().clone(at::MemoryFormat::Contiguous);
     if ((!saved || writer == e.ranks->rank()) && buffer.numel() > 0) {
       view.slices.push_back({view.tensors.size() - 1,
                              {0, view.tensors.back().numel()},
@@ -222,9 +246,10 @@ void take_progress(EngineParts& e, const Progress& saved) {
 EngineState state_of(EngineParts& e, bool saved) {
   EngineState state;
   StateView& view = state.view;
-  append_parameters(e, saved, view);
-  e.gradients->describe(view, saved);
   auto copies = std::make_shared<Copies>();
+  append_parameters(e, saved, view, *copies);
+  finish_work(e.plan.device);
+  e.gradients->describe(view, saved);
   append_buffers(e, saved, view, *copies);
   append_generators(*e.ranks, view, *copies);
   state.owner = std::move(copies);
@@ -289,6 +314,8 @@ void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
     }
     throw;
   }
+  static_cast<const detail::Copies*>(state.owner.get())->put_back();
+  detail::finish_work(e.plan.device);
   detail::take_values(e, update, /*averages=*/progress.empty());
   detail::take_copies(state, /*generator=*/!progress.empty());
   if (!progress.empty()) {

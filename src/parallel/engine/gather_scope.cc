@@ -125,6 +125,7 @@ Gathered EngineBase::gathered(const std::vector<std::string>& names) {
   TRIREME_CHECK(e.phase.is(detail::Phase::kBetweenSteps, detail::Phase::kGathered),
                 "gathered()",
                 e.in_the_middle());
+  e.check_on_host("gathered()");
   std::vector<std::size_t> wanted;
   for (const std::string& name : names) {
     wanted.push_back(e.unchanged->parameter_named(name));

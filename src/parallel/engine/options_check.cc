@@ -1,8 +1,12 @@
 #include "parallel/engine/options_check.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "device/driver.h"
+#include "parallel/model/operator_watch.h"
 #include "trireme/shard/stage.h"
+#include "trireme/tensor/span.h"
 
 namespace trireme::detail {
 
@@ -25,6 +29,44 @@ void check_options(const EngineOptions& options) {
   TRIREME_CHECK(options.ema_decay >= 0 && options.ema_decay < 1,
                 "EngineOptions::ema_decay must be in [0, 1), found ",
                 options.ema_decay);
+}
+
+void check_gpu_options(const ModelPlan& plan,
+                       const EngineOptions& options,
+                       const Communicator& ranks) {
+  if (plan.device.is_host()) {
+    return;
+  }
+  const auto refuse = [&](bool asked, const char* what) {
+    TRIREME_CHECK(!asked,
+                  "{}: engines on a GPU ({}) do not have this yet: leave it out, or move the model "
+                  "to the CPU",
+                  {what, device_name(plan.device)});
+  };
+  refuse(!ranks.one_machine(), "several machines");
+  refuse(options.placement == Placement::kMapped, "EngineOptions::placement kMapped");
+  refuse(options.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group");
+  refuse(options.ema_decay > 0, "EngineOptions::ema_decay");
+  refuse(static_cast<bool>(options.gradient_hook), "EngineOptions::gradient_hook");
+  for (const Parameter& parameter : plan.parameters) {
+    refuse(parameter.sparse, concat("sparse gradients of ", parameter.name).c_str());
+    refuse(watched_of(parameter.tensor) != nullptr,
+           concat("memory that another engine or build_sharded has made, of ", parameter.name)
+               .c_str());
+  }
+  device::open(plan.device);
+}
+
+void check_stream(const ModelPlan& plan) {
+  if (plan.device.is_host()) {
+    return;
+  }
+  const at::Device device = torch_device_of(plan.device);
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  TRIREME_CHECK(streams.getStream(device) == streams.getDefaultStream(device),
+                "backward() was called with another stream of {} than the default one current: "
+                "engines work on the default stream; leave the scope of the stream first",
+                {device.str()});
 }
 
 std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& optimizer) {

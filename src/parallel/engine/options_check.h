@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/model/model_plan.h"
 #include "trireme/core/concat.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/options.h"
@@ -21,5 +22,13 @@ template <class Values, class Text = std::identity>
 std::string listed_or_none(const Values& values, const Text& text = {}) {
   return values.empty() ? "none" : listed(values, text);
 }
+
+// What an engine on a GPU does not have yet. Throws ConfigError.
+void check_gpu_options(const ModelPlan& plan,
+                       const EngineOptions& options,
+                       const Communicator& ranks);
+// Throws ConfigError where LibTorch's work on the plan's device, if it is a GPU, would not be in
+// the order of this thread's default stream.
+void check_stream(const ModelPlan& plan);
 
 }  // namespace trireme::detail

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
+#include "parallel/engine/run_norms.h"
 #include "parallel/memory/runs.h"
 #include "trireme/core/pulse.h"
 #include "trireme/optim/moving_average.h"
@@ -18,18 +19,6 @@ namespace {
 // Elements that a thread takes at a time.
 constexpr std::int64_t kBlock = 1 << 18;
 
-template <class T>
-bool any_nan(const ConstSpan& run) {
-  const auto* values = reinterpret_cast<const T*>(run.bytes());
-  return std::any_of(values, values + run.numel(), [](T value) { return std::isnan(value); });
-}
-
-double largest_in(const ConstSpan& run, const Scaling& scaling = {}) {
-  double largest = 0;
-  device::host().largest(run, scaling, &largest);
-  return largest;
-}
-
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
@@ -38,7 +27,9 @@ ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
     : context_(context),
       rules_(optimizer, context.plan.parameters, context.ledger),
       memory_(context, rules_, parameters),
-      pool_(context.options.threads > 0 ? context.options.threads : at::get_num_threads()) {}
+      pool_(!context.plan.device.is_host() ? 1  // a GPU's stream belongs to one thread
+            : context.options.threads > 0  ? context.options.threads
+                                           : at::get_num_threads()) {}
 
 std::vector<ShardedOptimizer::Block> ShardedOptimizer::blocks(std::size_t unit,
                                                               const std::vector<bool>& used) const {
@@ -84,14 +75,9 @@ ShardedOptimizer::Norm ShardedOptimizer::norm(const Gradients& gradients,
       }
     }
   }
-  double largest = 0;
-  bool nan = false;
-  for (const ConstSpan& part : parts) {
-    const double here = largest_in(part, scaling);
-    largest = std::max(largest, here);
-    nan = nan || (!std::isfinite(here) &&
-                  (part.dtype() == Dtype::kFloat64 ? any_nan<double>(part) : any_nan<float>(part)));
-  }
+  RunNorms norms(context_.plan.device, scaling);
+  const double largest = norms.largest(parts);
+  const bool nan = !std::isfinite(largest) && RunNorms::any_nan(parts);
   std::vector<double> message = {largest, nan ? 1.0 : 0.0, bound, -bound};
   compared.all_reduce(message, ReduceOp::kMax).wait();
   Norm result{.norm = message[0], .least_bound = -message[3], .most_bound = message[2]};
@@ -99,11 +85,7 @@ ShardedOptimizer::Norm ShardedOptimizer::norm(const Gradients& gradients,
     result.norm = message[1] > 0 ? std::numeric_limits<double>::quiet_NaN() : message[0];
     return result;
   }
-  const SquareQuanta quanta = SquareQuanta::of(message[0], count);
-  SquareSum sum;
-  for (const ConstSpan& part : parts) {
-    device::host().squares(part, quanta, scaling, &sum);
-  }
+  const SquareSum sum = norms.squares(parts, SquareQuanta::of(message[0], count));
   std::vector<double> both = {sum.coarse, sum.fine};
   context_.owners.all_reduce(both).wait();
   result.norm = SquareSum{both[0], both[1]}.norm();

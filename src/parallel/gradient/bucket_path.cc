@@ -1,6 +1,7 @@
 #include "parallel/gradient/bucket_path.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ops/empty_strided.h>
 
@@ -27,8 +28,10 @@ at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor
     return gradient;
   }
   const at::Tensor dense = gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
-  at::Tensor ordered = at::empty_strided(
-      parameter.sizes, parameter.strides, at::TensorOptions().dtype(type).device(at::kCPU));
+  at::Tensor ordered =
+      at::empty_strided(parameter.sizes,
+                        parameter.strides,
+                        at::TensorOptions().dtype(type).device(parameter.tensor.device()));
   ordered.copy_(dense);
   return ordered;
 }
@@ -55,6 +58,10 @@ BucketPath::BucketPath(const PartContext& context, GradientSums& sums, bool laun
       filling_(buckets_.size()),
       present_(context.plan.parameters.size(), 0),
       local_(context.plan.parameters.size(), 0) {
+  if (!context.plan.device.is_host()) {
+    flags_ = device::Buffer::visible_to(context.plan.device,
+                                        context.plan.parameters.size() * sizeof(device::NotFinite));
+  }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const Piece& piece : buckets_[b].pieces) {
       buckets_of_[context.plan.parameter_of(buckets_[b].unit, piece)].push_back(b);
@@ -114,7 +121,11 @@ bool BucketPath::write(std::size_t parameter, std::size_t b, const ConstSpan& gr
   const bool local = context_.adds_locally();
   const bool first = !local_[parameter];
   Filling& filling = open(b);
-  device::NotFinite not_finite = 0;
+  device::Stream& stream = stream_for(gradient);
+  device::NotFinite here = 0;
+  device::NotFinite* const not_finite =
+      gradient.device().is_host() ? &here
+                                  : reinterpret_cast<device::NotFinite*>(flags_.data()) + parameter;
   for (const Piece& piece : buckets_[b].pieces) {
     if (piece.parameter != index) {
       continue;
@@ -123,16 +134,32 @@ bool BucketPath::write(std::size_t parameter, std::size_t b, const ConstSpan& gr
     const Span to = part_of(filling.memory, {offset, offset + piece.numel});
     const ConstSpan from = part_of(gradient, {piece.begin, piece.begin + piece.numel});
     if ((local && !first) || memory_.dtype(unit) != unit.dtype) {
-      device::host().add(to, from, first || !local);
+      stream.add(to, from, first || !local);
       // The micro-batch's own gradient, as elsewhere: the sum may overflow for any world size.
-      device::host().check_finite(from, &not_finite);
+      stream.check_finite(from, not_finite);
     } else {
-      device::host().copy(to, from, &not_finite);
+      stream.copy(to, from, not_finite);
     }
     // One that nobody expected does not stand in for one that is still to come.
     filling.missing -= round_.expected[parameter] ? piece.numel : 0;
   }
-  return not_finite == 0;
+  // A gradient on a GPU may go before it has been read: its memory is LibTorch's, which gives it
+  // away in the order of the same stream.
+  return here == 0;
+}
+
+std::vector<std::size_t> BucketPath::found_not_finite() {
+  std::vector<std::size_t> found;
+  if (!context_.plan.device.is_host()) {
+    finish_work(context_.plan.device);
+    auto* flags = reinterpret_cast<device::NotFinite*>(flags_.data());
+    for (std::size_t p = 0; p < context_.plan.parameters.size(); ++p) {
+      if (std::exchange(flags[p], 0) != 0) {
+        found.push_back(p);
+      }
+    }
+  }
+  return found;
 }
 
 BucketPath::Filling& BucketPath::open(std::size_t b) {

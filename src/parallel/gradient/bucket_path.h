@@ -24,6 +24,7 @@ class BucketPath : public GradientPath {
   void set_rounds(std::int64_t rounds) override { memory_.set_rounds(rounds, buckets_); }
   void begin_round(const Round& round) override;
   bool add(std::size_t parameter, const at::Tensor& gradient) override;
+  std::vector<std::size_t> found_not_finite() override;
   void end_round(bool given_up) override;
   void finish() override;
   void end_step(StepOutcome outcome) override;
@@ -96,6 +97,7 @@ class BucketPath : public GradientPath {
   std::vector<char> local_;    // by parameter: the local gradients hold something
   std::deque<Pending> pending_;
   bool told_of_growth_ = false;
+  device::Buffer flags_;  // by parameter, where a GPU says that a gradient is not finite
 };
 
 }  // namespace trireme::detail

@@ -94,8 +94,8 @@ void DensePath::finished(std::size_t b, const Span& memory) {
   // What nobody has contributed to is not looked at (Agreement::used).
   const Range own = own_part(b);
   const std::int64_t begin = bucket(b).range.begin;
-  device::host().copy(sums_.at(bucket(b).unit, own),
-                      part_of(memory, {own.begin - begin, own.end - begin}));
+  stream_for(memory).copy(sums_.at(bucket(b).unit, own),
+                          part_of(memory, {own.begin - begin, own.end - begin}));
 }
 
 void DensePath::finish() {

@@ -43,6 +43,9 @@ class GradientPath {
   virtual void begin_round(const Round& round) = 0;
   // The gradient of a micro-batch; at most one in a round for each parameter. True if it is finite.
   virtual bool add(std::size_t parameter, const at::Tensor& gradient) = 0;
+  // After the last of a round: the parameters whose gradient a GPU has found to be not finite since
+  // `add`, which does not wait for it.
+  virtual std::vector<std::size_t> found_not_finite() { return {}; }
   // What has not come will not come, and where the step is given up, what has come does not count;
   // the ranks still do all that they do together.
   virtual void end_round(bool given_up) = 0;

@@ -88,6 +88,11 @@ void GradientRounds::add(std::size_t parameter, const at::Tensor& gradient) {
 }
 
 void GradientRounds::end_round(const RoundEnd& end) {
+  for (const auto& path : paths_) {
+    for (const std::size_t parameter : path->found_not_finite()) {
+      present_[parameter] = GradientState::kNotFinite;
+    }
+  }
   const bool tells = !context_.one_communication() || round_.last_of_this_rank;
   if (tells) {
     for (const auto& path : paths_) {

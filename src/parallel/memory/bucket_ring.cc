@@ -2,16 +2,21 @@
 
 #include <numeric>
 
+#include "trireme/core/error.h"
+
 namespace trireme::detail {
 
 BucketRing::BucketRing(Communicator& ranks,
                        std::size_t slot_bytes,
                        std::size_t count,
-                       MemoryLedger& ledger)
+                       MemoryLedger& ledger,
+                       Device device)
     : ledger_(&ledger),
+      device_(device),
       slot_bytes_(slot_bytes),
       charge_(ledger.charge(MemoryCategory::kBuckets, slot_bytes * count)) {
-  const auto shared = std::make_shared<const SharedBuffer>(ranks.allocate(slot_bytes * count));
+  const auto shared =
+      std::make_shared<const SharedBuffer>(ranks.allocate(slot_bytes * count, device));
   for (std::size_t slot = 0; slot < count; ++slot) {
     slots_.push_back({shared->data() + slot * slot_bytes, shared});
     free_.push_back(static_cast<int>(slot));
@@ -25,6 +30,7 @@ int BucketRing::take() {
 }
 
 int BucketRing::grow() {
+  TRIREME_ASSERT(device_.is_host(), "a ring on a GPU has a slot for every bucket");
   const auto memory = std::make_shared<const device::Buffer>(slot_bytes_);
   growth_.push_back(ledger_->charge(MemoryCategory::kBuckets, slot_bytes_));
   slots_.push_back({memory->data(), memory});
@@ -33,7 +39,7 @@ int BucketRing::grow() {
 
 Span BucketRing::run(int slot, std::int64_t numel, Dtype dtype) const {
   const Slot& at = slots_[static_cast<std::size_t>(slot)];
-  return {at.data, numel, dtype, at.owner};
+  return {at.data, numel, dtype, at.owner, device_};
 }
 
 void BucketRing::shrink() {

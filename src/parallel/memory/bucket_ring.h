@@ -15,7 +15,11 @@ namespace trireme::detail {
 class BucketRing {
  public:
   BucketRing() = default;
-  BucketRing(Communicator& ranks, std::size_t slot_bytes, std::size_t count, MemoryLedger& ledger);
+  BucketRing(Communicator& ranks,
+             std::size_t slot_bytes,
+             std::size_t count,
+             MemoryLedger& ledger,
+             Device device = {});
 
   bool has_free() const { return !free_.empty(); }
   int take();  // a free slot; there must be one
@@ -30,6 +34,7 @@ class BucketRing {
 
  private:
   MemoryLedger* ledger_ = nullptr;
+  Device device_;
   std::size_t slot_bytes_ = 0;
   MemoryLedger::Charge charge_;
   std::vector<MemoryLedger::Charge> growth_;

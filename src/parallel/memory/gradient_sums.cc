@@ -10,7 +10,8 @@ namespace trireme::detail {
 namespace {
 
 Span shared_run(const SharedBuffer& shared, std::int64_t numel, Dtype dtype) {
-  return {shared.data(), numel, dtype, std::make_shared<const SharedBuffer>(shared)};
+  return {
+      shared.data(), numel, dtype, std::make_shared<const SharedBuffer>(shared), shared.device()};
 }
 
 }  // namespace
@@ -27,8 +28,9 @@ GradientSums::GradientSums(const PartContext& context)
     for (std::size_t u = 0; u < plan.units.size() && !shared; ++u) {
       const Range range = plan.ownership.summed(u);
       if (plan.units[u].trainable) {
-        const auto own = std::make_shared<device::Buffer>(bytes_of(range.size(), plan.units[u]));
-        units_[u].run = {own->data(), range.size(), plan.units[u].sum_dtype(), own};
+        const auto own =
+            std::make_shared<device::Buffer>(bytes_of(range.size(), plan.units[u]), plan.device);
+        units_[u].run = {own->data(), range.size(), plan.units[u].sum_dtype(), own, plan.device};
         units_[u].first = range.begin;
       }
     }
@@ -41,14 +43,14 @@ GradientSums::GradientSums(const PartContext& context)
     Sums& sums = units_[u];
     const std::int64_t numel = unit.layout.total_numel();
     if (shared) {
-      sums.shared = context.ranks.allocate(bytes_of(numel, unit));
+      sums.shared = context.ranks.allocate(bytes_of(numel, unit), plan.device);
       sums.run = shared_run(sums.shared, numel, unit.sum_dtype());
     }
     sums.charges.push_back(
         context.ledger.charge(MemoryCategory::kGradients, sums.run.size_bytes()));
     if (!whole && context.one_communication()) {
-      sums.local =
-          shared_run(context.ranks.allocate(bytes_of(numel, unit)), numel, unit.sum_dtype());
+      sums.local = shared_run(
+          context.ranks.allocate(bytes_of(numel, unit), plan.device), numel, unit.sum_dtype());
       sums.charges.push_back(
           context.ledger.charge(MemoryCategory::kBuckets, sums.local.size_bytes()));
     }
@@ -72,7 +74,8 @@ ConstSpan GradientSums::of_owner(std::size_t unit, const Piece& piece) const {
   }
   const Sums& sums = units_[unit];
   const std::byte* theirs = sums.shared.peer(ownership.owner_of(unit, piece.offset));
-  return part_of(ConstSpan(theirs, sums.run.numel(), sums.run.dtype()), range);
+  return part_of(ConstSpan(theirs, sums.run.numel(), sums.run.dtype(), {}, sums.run.device()),
+                 range);
 }
 
 void GradientSums::publish() {
@@ -80,6 +83,7 @@ void GradientSums::publish() {
     case SumsReach::kOwners:
       break;
     case SumsReach::kPeers:
+      finish_work(context_.plan.device);
       context_.ranks.barrier().wait();  // the others' sums are read next
       break;
     case SumsReach::kEverywhere:
@@ -108,6 +112,7 @@ void GradientSums::gather_whole() {
 void GradientSums::release() {
   whole_ = false;
   if (context_.plan.ownership.reach() == SumsReach::kPeers) {
+    finish_work(context_.plan.device);  // the update reads them
     released_ = context_.ranks.barrier();
   }
 }

@@ -17,7 +17,7 @@ void GroupTotals::make() {
     if (context_.plan.units[u].trainable && units_[u].memory.size_bytes() == 0) {
       const std::size_t bytes = sums_.mine(u).size_bytes();
       if (bytes > 0) {
-        units_[u] = {device::Buffer(bytes),
+        units_[u] = {device::Buffer(bytes, context_.plan.device),
                      context_.ledger.charge(MemoryCategory::kGradients, bytes)};
       }
     }
@@ -26,7 +26,7 @@ void GroupTotals::make() {
 
 Span GroupTotals::run(std::size_t unit) const {
   const Span like = sums_.mine(unit);
-  return {units_[unit].memory.data(), like.numel(), like.dtype()};
+  return {units_[unit].memory.data(), like.numel(), like.dtype(), {}, like.device()};
 }
 
 void GroupTotals::add(const std::vector<char>& in_sums) {
@@ -39,8 +39,8 @@ void GroupTotals::add(const std::vector<char>& in_sums) {
       const std::size_t parameter = context_.plan.parameter_of(u, piece);
       const Range range{piece.offset - mine.begin, piece.offset - mine.begin + piece.numel};
       if (in_sums[parameter]) {
-        device::host().add(
-            part_of(run(u), range), part_of(sums_.mine(u), range), !in_totals_[parameter]);
+        const Span to = part_of(run(u), range);
+        stream_for(to).add(to, part_of(sums_.mine(u), range), !in_totals_[parameter]);
       }
     }
   }
@@ -53,7 +53,7 @@ void GroupTotals::add(const std::vector<char>& in_sums) {
 void GroupTotals::move_to_sums() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (units_[u].memory.size_bytes() > 0) {
-      device::host().copy(sums_.mine(u), run(u));
+      stream_for(run(u)).copy(sums_.mine(u), run(u));
     }
   }
 }

@@ -37,8 +37,11 @@ class LiveUnits::Handle final : public Watched {
   UnitNames names_;
 };
 
-LiveUnits::LiveUnits(std::size_t limit, bool prefetch, std::unique_ptr<UnitSource> source)
-    : limit_(limit), source_(std::move(source)) {
+LiveUnits::LiveUnits(std::size_t limit,
+                     bool prefetch,
+                     std::unique_ptr<UnitSource> source,
+                     Device device)
+    : limit_(limit), device_(device), source_(std::move(source)) {
   if (prefetch) {
     thread_ = std::thread([this] { run_thread(); });
   }
@@ -70,7 +73,7 @@ void LiveUnits::add(std::size_t bytes, UnitNames names) {
   Unit unit;
   unit.bytes = bytes;
   unit.watched = std::make_shared<Handle>(weak_from_this(), units_.size(), std::move(names));
-  unit.storage = UnitStorage(nullptr, 0, unit.watched);
+  unit.storage = UnitStorage(nullptr, 0, unit.watched, device_);
   if (bytes > 0) {
     refuse_access(*unit.storage.storage().unsafeGetStorageImpl(), *unit.watched);
   }
@@ -275,7 +278,10 @@ std::shared_ptr<LiveUnits> make_live_units(
       log(LogLevel::kInfo, "no prefetch of parameters: each rank has only one processor");
     }
   }
-  auto live = std::make_shared<LiveUnits>(limit, prefetch, make_source(bytes, limit));
+  // On a GPU, copies are issued and not waited for: nothing is gained by another thread.
+  prefetch = prefetch && context.plan.device.is_host();
+  auto live =
+      std::make_shared<LiveUnits>(limit, prefetch, make_source(bytes, limit), context.plan.device);
   for (const Unit& unit : context.plan.units) {
     live->add(unit.bytes(), UnitNames(unit, context.plan.parameters));
   }

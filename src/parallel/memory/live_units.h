@@ -23,7 +23,10 @@ namespace trireme::detail {
 // sequence of uses of the last step; it decides what is released and what is fetched ahead.
 class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
  public:
-  LiveUnits(std::size_t limit, bool prefetch, std::unique_ptr<UnitSource> source);
+  LiveUnits(std::size_t limit,
+            bool prefetch,
+            std::unique_ptr<UnitSource> source,
+            Device device = {});
   ~LiveUnits();
 
   // The next unit. Its storage has no memory until it is used.
@@ -66,6 +69,7 @@ class LiveUnits : public std::enable_shared_from_this<LiveUnits> {
   void run_thread();
 
   const std::size_t limit_;
+  const Device device_;
   const std::unique_ptr<UnitSource> source_;
 
   std::mutex mutex_;

@@ -22,7 +22,7 @@ OptimizerMemory::OptimizerMemory(const PartContext& context,
     const auto take = [&](MemoryCategory category, std::int64_t numel) {
       const std::size_t bytes = static_cast<std::size_t>(numel) * dtype_bytes(unit.sum_dtype());
       units_[u].charges.push_back(context_.ledger.charge(category, bytes));
-      return device::Buffer(bytes);
+      return device::Buffer(bytes, context_.plan.device);
     };
     units_[u].layout = rules.layout(unit, updated);
     for (const std::int64_t numel : units_[u].layout.numel) {
@@ -40,7 +40,9 @@ OptimizerMemory::OptimizerMemory(const PartContext& context,
 Span OptimizerMemory::run(std::size_t unit, const device::Buffer& memory) const {
   return {memory.data(),
           context_.plan.ownership.updated(unit).size(),
-          context_.plan.units[unit].sum_dtype()};
+          context_.plan.units[unit].sum_dtype(),
+          {},
+          context_.plan.device};
 }
 
 Span OptimizerMemory::weights(std::size_t unit) const {
@@ -74,6 +76,7 @@ ParameterSlice OptimizerMemory::slice(std::size_t unit,
                                       const Piece& piece,
                                       const ConstSpan& gradient) const {
   ParameterSlice slice;
+  slice.device = context_.plan.device;
   slice.dtype = gradient.dtype();
   slice.master = piece_of(weights(unit), unit, piece).bytes();
   slice.gradient = gradient.bytes();
@@ -110,7 +113,11 @@ std::vector<OptimizerMemory::Kept> OptimizerMemory::kept(std::size_t parameter) 
                       : part.empty() ? nullptr
                                      : state(u, index, k, part.begin);
     all.push_back({"optimizer." + states[k].name,
-                   {data, divided ? part.size() : states[k].numel(), unit.sum_dtype()},
+                   {data,
+                    divided ? part.size() : states[k].numel(),
+                    unit.sum_dtype(),
+                    {},
+                    divided ? context_.plan.device : Device{}},
                    states[k].sizes});
   }
   if (context_.options.ema_decay > 0) {
@@ -140,24 +147,30 @@ void OptimizerMemory::take_masters(std::size_t u) {
       flatten(unit, context_.plan.parameters, whole);  // the layout holds for any dtype
     }
   });
-  if (divided) {
-    owners.scatter({whole.bytes(), root ? numel : 0, dtype}, weights(u), 0, ownership.counts(u))
-        .wait();
-  } else {
+  const Span own = weights(u);
+  if (!divided) {
     owners.broadcast(whole, 0).wait();
-    device::host().copy(weights(u), whole);
+    stream_for(own).copy(own, whole);
+  } else if (own.device().is_host()) {
+    owners.scatter({whole.bytes(), root ? numel : 0, dtype}, own, 0, ownership.counts(u)).wait();
+  } else {
+    const device::Buffer part(own.size_bytes());
+    const Span here(part.data(), own.numel(), dtype);
+    owners.scatter({whole.bytes(), root ? numel : 0, dtype}, here, 0, ownership.counts(u)).wait();
+    stream_for(own).copy(own, here);
   }
+  finish_work(own.device());
 }
 
 void OptimizerMemory::take_averages(std::size_t u) {
   if (context_.plan.units[u].trainable && context_.options.ema_decay > 0) {
-    device::host().copy(averages(u), weights(u));
+    stream_for(weights(u)).copy(averages(u), weights(u));
   }
 }
 
 void OptimizerMemory::round_masters(std::size_t u) {
   if (has_masters(u)) {
-    device::host().copy(parameters_.owned(u), weights(u));
+    stream_for(weights(u)).copy(parameters_.owned(u), weights(u));
   }
 }
 

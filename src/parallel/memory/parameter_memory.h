@@ -51,6 +51,8 @@ std::unique_ptr<ParameterMemory> make_replicated_memory(const PartContext& conte
 // Stage 3 on one machine.
 std::unique_ptr<ParameterMemory> make_mapped_memory(const PartContext& context);
 std::unique_ptr<ParameterMemory> make_copied_memory(const PartContext& context);
+// Stage 3 on GPUs.
+std::unique_ptr<ParameterMemory> make_divided_memory(const PartContext& context);
 // Stage 3 on several.
 std::unique_ptr<ParameterMemory> make_scattered_memory(const PartContext& context);
 

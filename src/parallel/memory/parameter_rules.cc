@@ -58,6 +58,16 @@ ParameterRules::ParameterRules(const Optimizer& optimizer,
   }
 }
 
+void ParameterRules::check_device(Device device) const {
+  for (std::size_t p = 0; p < rules_.size(); ++p) {
+    TRIREME_CHECK(
+        rules_[p]->works_on(device),
+        "the optimizer {} cannot update parameter {} on {}: use sgd, adam, adamw, adagrad, "
+        "rmsprop or lion there, or move the model to the CPU",
+        {rules_[p]->name(), whole_[p].info.name, device_name(device)});
+  }
+}
+
 double ParameterRules::rate(std::size_t parameter, double base) const {
   const double own = rules_[parameter]->learning_rate();
   const double common = optimizer_->learning_rate();

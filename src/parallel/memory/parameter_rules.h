@@ -25,6 +25,9 @@ class ParameterRules {
                  const std::vector<Parameter>& parameters,
                  MemoryLedger& ledger);
 
+  // Throws ConfigError where one of the rules cannot work there.
+  void check_device(Device device) const;
+
   const Optimizer& optimizer() const { return *optimizer_; }
   const Optimizer& rule(std::size_t parameter) const { return *rules_[parameter]; }
   // Which parameters have which rule, for ranks to compare.

@@ -54,7 +54,8 @@ class PrivateSource final : public UnitSource {
     while (!spare_.empty() && held() > units_.limit) {
       spare_.erase(spare_.begin());
     }
-    Block block{device::Buffer(bytes), units_.ledger->charge(MemoryCategory::kGather, bytes)};
+    Block block{device::Buffer(bytes, units_.device),
+                units_.ledger->charge(MemoryCategory::kGather, bytes)};
     in_use_ += bytes;
     return block;
   }

@@ -16,7 +16,8 @@ void flatten(const Unit& unit, const std::vector<Parameter>& parameters, const S
       const std::int64_t offset = unit.layout.offset(index);
       const Span to = part_of(flat, {offset, offset + parameter.numel});
       // copy_ also casts, where the engine's precision is not the model's.
-      view_of(parameter, to.bytes(), scalar_type_of(flat.dtype())).copy_(parameter.tensor);
+      view_of(parameter, to.bytes(), scalar_type_of(flat.dtype()), {}, flat.device())
+          .copy_(parameter.tensor);
     }
   }
 }
@@ -24,6 +25,9 @@ void flatten(const Unit& unit, const std::vector<Parameter>& parameters, const S
 std::unique_ptr<ParameterMemory> make_parameter_memory(const PartContext& context) {
   std::unique_ptr<ParameterMemory> memory;
   const ParameterHome home = context.plan.ownership.home();
+  if (!context.plan.device.is_host() && home != ParameterHome::kReplicated) {
+    return make_divided_memory(context);
+  }
   if (home == ParameterHome::kScattered) {
     return make_scattered_memory(context);  // in which the ranks agree anyway
   }
@@ -56,12 +60,15 @@ class ReplicatedMemory final : public ParameterMemory {
     const Unit& unit = context_.plan.units[unit_index];
     const std::int64_t numel = unit.layout.total_numel();
     UnitMemory& memory = units_[unit_index];
-    if (divided_) {
-      const SharedBuffer shared = context_.owners.allocate(unit.bytes());
-      memory.run = {shared.data(), numel, unit.dtype, std::make_shared<const SharedBuffer>(shared)};
+    const Device device = context_.plan.device;
+    const bool shared = divided_ || !device.is_host();  // on a GPU, also to be broadcast
+    if (shared) {
+      const SharedBuffer buffer = context_.owners.allocate(unit.bytes(), device);
+      memory.run = {
+          buffer.data(), numel, unit.dtype, std::make_shared<const SharedBuffer>(buffer), device};
     }
     on_all_ranks(context_.owners, [&] {
-      if (!divided_) {
+      if (!shared) {
         const auto own = std::make_shared<device::Buffer>(unit.bytes());
         memory.run = {own->data(), numel, unit.dtype, own};
       }
@@ -75,7 +82,8 @@ class ReplicatedMemory final : public ParameterMemory {
         memory.run.bytes(),
         unit.bytes(),
         std::make_shared<AlwaysPresent>(
-            UnitNames(unit, context_.plan.parameters), memory.run.owner(), context_.engine));
+            UnitNames(unit, context_.plan.parameters), memory.run.owner(), context_.engine),
+        device);
     for (const std::size_t parameter : unit.parameters) {
       attach(parameter);
     }
@@ -105,11 +113,13 @@ class ReplicatedMemory final : public ParameterMemory {
   }
 
   void read(std::size_t unit, Range range, const Span& to) override {
-    device::host().copy(to, part_of(units_[unit].run, range));
+    stream_for(to, units_[unit].run).copy(to, part_of(units_[unit].run, range));
+    finish_work(context_.plan.device);
   }
 
   void write(std::size_t unit, Range range, const ConstSpan& from) override {
-    device::host().copy(part_of(units_[unit].run, range), from);
+    stream_for(from, units_[unit].run).copy(part_of(units_[unit].run, range), from);
+    finish_work(context_.plan.device);
   }
 
   void attach(std::size_t parameter) override {

@@ -14,6 +14,11 @@ namespace trireme::detail {
 Span run_of(const at::Tensor& tensor);
 ConstSpan const_run_of(const at::Tensor& tensor);
 
+// The stream for work on both, one of which may be the host's.
+device::Stream& stream_for(const ConstSpan& one, const ConstSpan& other = {});
+// What was issued on the device's default stream is done: nothing to wait for on the host.
+void finish_work(Device device);
+
 // Elements `range` of a run, kept alive by the same owner. A run of no elements may have no memory,
 // in which there are no addresses either.
 inline Span part_of(const Span& run, Range range) {

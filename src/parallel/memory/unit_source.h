@@ -31,6 +31,7 @@ struct FetchedUnits {
   std::size_t limit;               // about so many bytes are kept
   FetchUnit fetch;
   std::shared_ptr<MemoryLedger> ledger;
+  Device device{};
 };
 
 // In memory of this rank, which goes from unit to unit.

@@ -14,12 +14,13 @@ namespace trireme::detail {
 class UnitStorage {
  public:
   UnitStorage() = default;
-  UnitStorage(void* data, std::size_t bytes, std::shared_ptr<Watched> watched)
-      : storage_(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                       bytes,
-                                                       watched_pointer(data, std::move(watched)),
-                                                       /*allocator=*/nullptr,
-                                                       /*resizable=*/false)) {}
+  UnitStorage(void* data, std::size_t bytes, std::shared_ptr<Watched> watched, Device device = {})
+      : storage_(c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(),
+            bytes,
+            watched_pointer(data, std::move(watched), torch_device_of(device)),
+            /*allocator=*/nullptr,
+            /*resizable=*/false)) {}
 
   const c10::Storage& storage() const { return storage_; }
 

@@ -21,7 +21,7 @@ void broadcast_tensor(const at::Tensor& tensor, Communicator& ranks, int root) {
     return;
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor values = tensor.contiguous();
+  const at::Tensor values = tensor.cpu().contiguous();  // through the host, wherever it is
   ranks
       .broadcast({values.data_ptr(), static_cast<std::int64_t>(values.nbytes()), Dtype::kUint8},
                  root)

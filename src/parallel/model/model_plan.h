@@ -14,6 +14,7 @@ struct ModelPlan {
   std::vector<Unit> units;
   std::vector<Place> places;  // by parameter
   Ownership ownership;
+  Device device{};  // where all of it is
 
   const Unit& unit_of(std::size_t parameter) const { return units[places[parameter].unit]; }
   // A parameter's elements in its unit.

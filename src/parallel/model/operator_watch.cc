@@ -153,8 +153,8 @@ ObserverScope::~ObserverScope() {
   current_observer = before_;
 }
 
-c10::DataPtr watched_pointer(void* data, std::shared_ptr<Watched> watched) {
-  return {data, new Context{std::move(watched)}, &delete_context, c10::Device(c10::kCPU)};
+c10::DataPtr watched_pointer(void* data, std::shared_ptr<Watched> watched, c10::Device device) {
+  return {data, new Context{std::move(watched)}, &delete_context, device};
 }
 
 at::Tensor watched_tensor(const c10::Storage& storage,
@@ -162,10 +162,9 @@ at::Tensor watched_tensor(const c10::Storage& storage,
                           at::IntArrayRef sizes,
                           at::IntArrayRef strides,
                           std::int64_t offset) {
-  at::Tensor tensor =
-      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
-                                               c10::DispatchKeySet(c10::DispatchKey::CPU).add(kKey),
-                                               c10::scalarTypeToTypeMeta(type));
+  const auto key = storage.device().is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(key).add(kKey), c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return tensor;
 }
@@ -190,7 +189,7 @@ void show_memory(c10::StorageImpl& storage,
                  void* data,
                  std::size_t bytes,
                  const std::shared_ptr<Watched>& watched) {
-  c10::DataPtr memory = watched_pointer(data, watched);
+  c10::DataPtr memory = watched_pointer(data, watched, storage.device());
   const std::unique_lock lock(storage_mutex);
   allow_access(storage);
   memory = storage.set_data_ptr(std::move(memory));

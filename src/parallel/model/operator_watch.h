@@ -38,7 +38,9 @@ class Watched {
 };
 
 // For a storage: memory at `data` (null while it is not present) that belongs to `watched`.
-c10::DataPtr watched_pointer(void* data, std::shared_ptr<Watched> watched);
+c10::DataPtr watched_pointer(void* data,
+                             std::shared_ptr<Watched> watched,
+                             c10::Device device = c10::Device(c10::kCPU));
 
 // Gives a storage other memory (none: null and 0), while threads may ask what is behind it.
 void show_memory(c10::StorageImpl& storage,

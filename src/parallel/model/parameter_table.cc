@@ -34,17 +34,21 @@ std::string describe(const std::string& name, const at::Tensor& buffer) {
                           : concat("buffer ", name, ", undefined");
 }
 
-void check_device(const torch::nn::Module& model) {
+bool is_usable(at::Device device, Gpus gpus) {
+  return device.is_cpu() || (gpus == Gpus::kYes && device.is_cuda());
+}
+
+void check_device(const torch::nn::Module& model, at::Device device) {
   for (const auto& item : model.named_buffers()) {
     const at::Tensor& buffer = item.value();
     TRIREME_CHECK(!buffer.defined() || !buffer.is_meta(),
                   "buffer {} has no values (it is on the device meta): give it some before the "
                   "engine is built",
                   {item.key()});
-    TRIREME_CHECK(!buffer.defined() || buffer.device().is_cpu(),
-                  "buffer {} is on {}: this build trains on the CPU, move the model with "
-                  "model->to(torch::kCPU)",
-                  {item.key(), buffer.device().str()});
+    TRIREME_CHECK(!buffer.defined() || buffer.device().is_cpu() || buffer.device() == device,
+                  "buffer {} is on {}, but the parameters are on {}: move the model with "
+                  "model->to()",
+                  {item.key(), buffer.device().str(), device.str()});
   }
 }
 
@@ -106,13 +110,16 @@ bool is_an_engines(const at::Tensor& tensor) {
 at::Tensor view_of(const Parameter& parameter,
                    void* flat,
                    at::ScalarType type,
-                   std::shared_ptr<const void> owner) {
+                   std::shared_ptr<const void> owner,
+                   Device device) {
+  const at::Device where = torch_device_of(device);
   return at::from_blob(
       flat,
       parameter.sizes,
       parameter.strides,
       [owner = std::move(owner)](void*) {},
-      at::TensorOptions().dtype(type));
+      at::TensorOptions().dtype(type).device(where),
+      where);
 }
 
 void check_own_memory(torch::nn::Module& model) {
@@ -130,7 +137,19 @@ void check_own_memory(torch::nn::Module& model) {
   }
 }
 
-std::vector<Parameter> list_parameters(torch::nn::Module& model) {
+Device common_device_of(const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) {
+    TRIREME_CHECK(parameter.tensor.device() == parameters.front().tensor.device(),
+                  "parameter {} is on {} and parameter {} on {}: move the model to one device",
+                  {parameters.front().name,
+                   parameters.front().tensor.device().str(),
+                   parameter.name,
+                   parameter.tensor.device().str()});
+  }
+  return device_of(parameters.front().tensor.device());
+}
+
+std::vector<Parameter> list_parameters(torch::nn::Module& model, Gpus gpus) {
   std::vector<Parameter> parameters;
   std::unordered_map<const void*, std::string> by_tensor;
   for (const auto& item : model.named_parameters(/*recurse=*/true)) {
@@ -141,10 +160,10 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     if (!by_tensor.emplace(tensor.unsafeGetTensorImpl(), item.key()).second) {
       continue;  // tied: the same tensor under another name
     }
-    TRIREME_CHECK(tensor.device().is_cpu(),
-                  "parameter {} is on {}: this build trains on the CPU, move the model with "
+    TRIREME_CHECK(is_usable(tensor.device(), gpus),
+                  "parameter {} is on {}: this is for models on the CPU{}, move the model with "
                   "model->to(torch::kCPU)",
-                  {item.key(), tensor.device().str()});
+                  {item.key(), tensor.device().str(), gpus == Gpus::kYes ? " or a GPU" : ""});
     TRIREME_CHECK(tensor.layout() == at::kStrided,
                   "parameter {} is not dense: a sparse parameter cannot be divided among ranks",
                   {item.key()});
@@ -185,10 +204,10 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model) {
     parameters.push_back(std::move(parameter));
   }
   check_own_memory(model);
-  check_device(model);
   TRIREME_CHECK(!parameters.empty(),
                 "the module {} has no parameters: there is nothing to train",
                 {model.name()});
+  check_device(model, parameters.front().tensor.device());
   const auto mark_sparse = [&](const at::Tensor& weight) {
     for (Parameter& parameter : parameters) {
       if (parameter.tensor.unsafeGetTensorImpl() == weight.unsafeGetTensorImpl()) {
@@ -217,8 +236,8 @@ void check_same_model(const torch::nn::Module& model,
   if (ranks.size() > 1) {
     on_all_ranks(ranks, [&] { check_dense(model); });
   }
-  std::vector<std::string> lines;
-  lines.reserve(parameters.size());
+  std::vector<std::string> lines = {parameters.front().tensor.is_cuda() ? "parameters on a GPU"
+                                                                        : "parameters on the CPU"};
   for (const Parameter& parameter : parameters) {
     lines.push_back(describe(parameter));
   }

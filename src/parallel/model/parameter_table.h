@@ -28,15 +28,20 @@ struct Parameter {
 at::Tensor view_of(const Parameter& parameter,
                    void* flat,
                    at::ScalarType type,
-                   std::shared_ptr<const void> owner = {});
+                   std::shared_ptr<const void> owner = {},
+                   Device device = {});
 
 // Throws ConfigError where parameters overlap, or where another tensor is on their memory: engines
 // move parameters.
 void check_own_memory(torch::nn::Module& model);
 
 // The model's parameters in the order of registration, tied ones once. Refuses by name what cannot
-// be trained in flat memory, and buffers that cannot be copied from rank to rank.
-std::vector<Parameter> list_parameters(torch::nn::Module& model);
+// be trained in flat memory, and buffers that cannot be copied from rank to rank. A model is on the
+// CPU, or where `gpus` says so, on a GPU.
+enum class Gpus { kNo, kYes };
+std::vector<Parameter> list_parameters(torch::nn::Module& model, Gpus gpus = Gpus::kNo);
+// Where all of them are.
+Device common_device_of(const std::vector<Parameter>& parameters);
 
 // Throws ConfigError on every rank when the ranks' models differ, naming the first difference.
 void check_same_model(const torch::nn::Module& model,
