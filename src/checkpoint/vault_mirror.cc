@@ -100,6 +100,7 @@ std::vector<VaultLayout> VaultMirror::exchange(const VaultLayout& mine) {
   MirrorHead head{VaultSegment::kNone, mine.index.size(), mine.notes, mine.state};
   std::vector<MirrorHead> heads(from_.size());
   std::vector<std::pair<int, MirrorBytes>> in;
+  in.reserve(from_.size());
   for (std::size_t i = 0; i < from_.size(); ++i) {
     in.emplace_back(from_[i], bytes_of_value(heads[i]));
   }
@@ -158,6 +159,7 @@ void VaultMirror::exchange_version(const VaultSegment& own, std::int64_t step) {
   MirrorHead head{step, 0, notes.size(), state.size()};
   std::vector<MirrorHead> heads(from_.size());
   std::vector<std::pair<int, MirrorBytes>> in;
+  in.reserve(from_.size());
   for (std::size_t i = 0; i < from_.size(); ++i) {
     in.emplace_back(from_[i], bytes_of_value(heads[i]));
   }
