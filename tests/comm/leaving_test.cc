@@ -184,26 +184,69 @@ TEST(Leaving, WhoKeepsMemoryHasStillLeft) {
   });
 }
 
-// A rank that unwinds out of the middle of something, and goes on without its world.
+// A rank that unwinds out of the middle of something, and goes on without its world: before the
+// other has called it, and after, when both are already sending.
 TEST(Leaving, InTheMiddleOfSomethingIsLeavingToo) {
-  const std::string job = testing::unique_job();
-  testing::fork_ranks(2, [&](int rank) {
-    InitOptions options = testing::options_for(job, rank, 2);
-    options.timeout = std::chrono::seconds(4);
-    auto world = init(options);
-    std::vector<float> data(1 << 20, 1.0F);
-    if (rank == 0) {
-      world->all_reduce(data).forget();
-      world.reset();
-      rest(6000);
-      return;
-    }
-    rest(500);
-    const auto error = error_of([&] { world->all_reduce(data).wait(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->reason(), Reason::kPeerLeft) << error->what();
-    EXPECT_EQ(error->peer(), 0) << error->what();
-  });
+  for (const bool comes_first : {true, false}) {
+    const std::string job = testing::unique_job();
+    testing::fork_ranks(2, [&](int rank) {
+      InitOptions options = testing::options_for(job, rank, 2);
+      options.timeout = std::chrono::seconds(4);
+      auto world = init(options);
+      std::vector<float> data(1 << 20, 1.0F);
+      if ((rank == 0) != comes_first) {
+        rest(500);
+      }
+      if (rank == 0) {
+        world->all_reduce(data).forget();
+        world.reset();
+        rest(6000);
+        return;
+      }
+      const auto error = error_of([&] { world->all_reduce(data).wait(); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->reason(), Reason::kPeerLeft) << error->what();
+      EXPECT_EQ(error->peer(), 0) << error->what();
+    });
+  }
+}
+
+// Ranks 0 and 1 are the first whose patience ends, and those that they wait for do nothing but
+// wait.
+TEST(Leaving, WhoHoldsUpTheOthersIsNamedNotWhoWaitsToo) {
+  fork_world(
+      4,
+      [](World& world) {
+        const int rank = world.rank();
+        std::vector<float> data(10, 1.0F);
+        if (rank == 3) {
+          rest(4000);
+          return;
+        }
+        const int from = rank == 1 ? 0 : rank == 0 ? 2 : 3;
+        rest(rank == 2 ? 500 : 0);
+        const auto error = error_of([&] { world.recv(data, from).wait(); });
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->reason(), Reason::kTimeout) << error->what();
+        EXPECT_EQ(error->peer(), 3) << error->what();
+        EXPECT_NE(std::string(error->what()).find("s for rank 3 (pid "), std::string::npos)
+            << error->what();
+      },
+      [](InitOptions& options) { options.timeout = Milliseconds(2000); });
+}
+
+// In a circle nobody can do more than wait: each names the one that it waits for.
+TEST(Leaving, InACircleEveryoneIsLate) {
+  fork_world(
+      2,
+      [](World& world) {
+        std::vector<float> data(10, 1.0F);
+        const auto error = error_of([&] { world.recv(data, 1 - world.rank()).wait(); });
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->reason(), Reason::kTimeout) << error->what();
+        EXPECT_GE(error->peer(), 0) << error->what();
+      },
+      [](InitOptions& options) { options.timeout = Milliseconds(1000); });
 }
 
 TEST(Leaving, TimeBetweenPollsIsNotTheOthersFault) {
@@ -217,7 +260,7 @@ TEST(Leaving, TimeBetweenPollsIsNotTheOthersFault) {
         Work work = world.all_reduce(data);
         if (world.rank() == 0) {
           EXPECT_FALSE(work.done());
-          rest(2500);  // computes, or is stopped
+          rest(500);  // computes, or is stopped
           EXPECT_NO_THROW(work.done());
           rest(1500);
         }

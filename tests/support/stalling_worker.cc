@@ -1,7 +1,7 @@
 // A program for tests to start as ranks: stalling_worker MODE FILE trains a small model and keeps
 // its state. In step 5 one rank, the one with the highest number, does what MODE says: "calm"
-// nothing, "loop" computes for ever, the first time (FILE remembers), "silent" sleeps for six
-// seconds, "long" for three, in which it says that it is alive, "talk" prints 4 MB. Rank 0 prints a
+// nothing, "loop" computes for ever, the first time (FILE remembers), "silent" sleeps for
+// eight seconds, "long" for five, in which it says that it is alive, "talk" prints 4 MB. Rank 0 prints a
 // fingerprint of the weights.
 
 #include <chrono>
@@ -32,14 +32,14 @@ void delay(const std::string& mode, const std::string& file, const trireme::Engi
   } else if (mode == "silent") {
     std::printf("silent\n");
     std::fflush(stdout);
-    std::this_thread::sleep_for(std::chrono::seconds(6));
+    std::this_thread::sleep_for(std::chrono::seconds(8));
   } else if (mode == "talk") {
     const std::string line(999, 'x');
     for (int i = 0; i < 4000; ++i) {
       std::puts(line.c_str());
     }
   } else if (mode == "long") {
-    const auto end = Clock::now() + std::chrono::seconds(3);
+    const auto end = Clock::now() + std::chrono::seconds(5);
     while (Clock::now() < end) {
       engine.alive();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -141,6 +141,8 @@ class HierarchicalBackend final : public Backend {
     const bool all_here = std::ranges::all_of(missing, [&](int rank) { return is_here(rank); });
     return all_here ? kGrace : Milliseconds(0);
   }
+  void say_waits_for(int rank) override { watch_.say_waits_for(rank); }
+  std::vector<int> behind(const std::vector<int>& late) override { return watch_.behind(late); }
   std::string last_operations() const override { return watch_.last_operations(); }
   void spread(const CommError& failure) override { watch_.spread(failure); }
 

@@ -1,5 +1,6 @@
 #include "comm/net/control_messages.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -41,7 +42,7 @@ void ControlMessages::expect(int rank) {
                                   Transport::Length::kUpTo);
 }
 
-bool ControlMessages::look(const std::function<std::string()>& last) {
+bool ControlMessages::look(const std::function<Doing()>& doing) {
   bool any = false;
   for (int rank = 0; rank < channel_.size(); ++rank) {
     News& news = news_[static_cast<std::size_t>(rank)];
@@ -65,11 +66,16 @@ bool ControlMessages::look(const std::function<std::string()>& last) {
                        notice.blamed,
                        concat(text_of(notice.text), " (found by rank ", rank, ")"));
     }
+    if (notice.kind == Kind::kLast) {
+      news.waits_for = notice.blamed;
+    }
     expect(rank);
     if (notice.asks != 0) {
+      const Doing now = doing();
       auto answer = std::make_unique<Notice>();
       answer->kind = Kind::kLast;
-      copy_text(answer->last, last());
+      answer->blamed = now.waits_for;
+      copy_text(answer->last, now.last);
       Request request = channel_.send(rank,
                                       Channel::Stream::kControl,
                                       reinterpret_cast<const std::byte*>(answer.get()),
@@ -85,6 +91,39 @@ bool ControlMessages::look(const std::function<std::string()>& last) {
     }
   }
   return any;
+}
+
+std::vector<int> ControlMessages::ask_whom_they_wait_for(const std::vector<int>& ranks,
+                                                         const std::function<Doing()>& doing) {
+  const auto news_of = [&](int rank) -> News& { return news_[static_cast<std::size_t>(rank)]; };
+  for (const int rank : ranks) {
+    news_of(rank).waits_for.reset();
+  }
+  Notice question{};
+  question.kind = Kind::kAsks;
+  question.asks = 1;
+  copy_text(question.last, doing().last);
+  send_to(ranks, question, kTimeToSay);
+  const Deadline patience(kTimeToSay);
+  const auto complete = [&] {
+    return std::ranges::all_of(ranks, [&](int rank) {
+      return rank == channel_.rank() || news_of(rank).waits_for || news_of(rank).left ||
+             !can_be_told(rank);
+    });
+  };
+  while (!complete() && !failure_ && !patience.passed()) {
+    if (!channel_.transport().progress()) {
+      channel_.transport().rest(Milliseconds(5));
+    }
+    look(doing);
+  }
+  std::vector<int> answers;
+  answers.reserve(ranks.size());
+  for (const int rank : ranks) {
+    answers.push_back(rank == channel_.rank() ? doing().waits_for
+                                              : news_of(rank).waits_for.value_or(-1));
+  }
+  return answers;
 }
 
 void ControlMessages::note_closed(int rank, std::uint64_t group, std::size_t group_size) {
@@ -188,7 +227,7 @@ void ControlMessages::say_failed(const CommError& error, const std::string& last
     if (!channel_.transport().progress()) {
       channel_.transport().rest(Milliseconds(5));
     }
-    look([&] { return last; });
+    look([&] { return Doing{last, error.peer()}; });
   }
   note_failure({error.reason(),
                 error.peer(),

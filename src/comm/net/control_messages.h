@@ -22,9 +22,17 @@ class ControlMessages {
   ControlMessages& operator=(const ControlMessages&) = delete;
   ~ControlMessages();
 
-  // Takes what has come; true if anything did. `last` says what this rank did last, for those who
-  // ask.
-  bool look(const std::function<std::string()>& last);
+  // What this rank does, for those who ask.
+  struct Doing {
+    std::string last;    // operation
+    int waits_for = -1;  // rank
+  };
+
+  // Takes what has come; true if anything did.
+  bool look(const std::function<Doing()>& doing);
+  // By each of `ranks`: whom it waits for; -1 where it does not wait, or does not answer.
+  std::vector<int> ask_whom_they_wait_for(const std::vector<int>& ranks,
+                                          const std::function<Doing()>& doing);
   // For the communicators of this rank, where nobody else is told.
   void note_failure(const CommError& failure) {
     if (!failure_) {
@@ -52,11 +60,18 @@ class ControlMessages {
   void say_failed(const CommError& error, const std::string& last);
 
  private:
-  enum class Kind : std::uint32_t { kNothing = 0, kLeft = 1, kFailed = 2, kLast = 3, kClosed = 4 };
+  enum class Kind : std::uint32_t {
+    kNothing = 0,
+    kLeft = 1,
+    kFailed = 2,
+    kLast = 3,
+    kClosed = 4,
+    kAsks = 5
+  };
   struct Notice {
     Kind kind;
     std::int32_t reason;
-    std::int32_t blamed;
+    std::int32_t blamed;  // of kLast: whom it waits for
     std::uint32_t asks;   // for an answer with what the other did last
     std::uint64_t group;  // that was closed, of this many ranks
     std::uint64_t group_size;
@@ -68,6 +83,7 @@ class ControlMessages {
     Request request;
     bool left = false;
     std::optional<std::string> last;
+    std::optional<int> waits_for;  // since it was asked
   };
 
   void expect(int rank);

@@ -107,6 +107,14 @@ class NetBackend final : public Backend {
   std::optional<CommError> loss(const std::vector<int>& missing) override {
     return watch_ ? watch_->loss(missing) : std::nullopt;
   }
+  void say_waits_for(int rank) override {
+    if (watch_) {
+      watch_->say_waits_for(rank);
+    }
+  }
+  std::vector<int> behind(const std::vector<int>& late) override {
+    return watch_ ? watch_->behind(late) : late;
+  }
   std::string last_operations() const override { return watch_ ? watch_->last_operations() : ""; }
   void spread(const CommError& failure) override {
     if (watch_) {

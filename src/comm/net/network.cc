@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/net/sealed_transport.h"
+#include "comm/queue/blame.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 
@@ -16,6 +17,8 @@ constexpr auto kTimeForGoodbyes = std::chrono::milliseconds(100);
 // From a goodbye until the rank is blamed for it. It may have left because another is dead, whose
 // connection breaks at the same time; and over another interface, what it sent before may come
 // later than its goodbye.
+// How far the ranks that wait for each other are followed: each is asked over the network.
+constexpr int kMostAsked = 3;
 constexpr auto kTimeForReasons = std::chrono::milliseconds(300);
 
 // The time since this was first asked about `since`.
@@ -146,7 +149,7 @@ NetWatch::NetWatch(std::shared_ptr<Network> network,
 
 bool NetWatch::pump() {
   const bool moved = network_->transport()->progress();
-  return network_->control().look([&] { return network_->last(); }) || moved;
+  return network_->control().look([&] { return network_->doing(); }) || moved;
 }
 
 int NetWatch::rank_of(int world_rank) const {
@@ -189,6 +192,21 @@ std::optional<CommError> NetWatch::loss(const std::vector<int>& missing) {
     }
   }
   return std::nullopt;
+}
+
+std::vector<int> NetWatch::behind(const std::vector<int>& late) {
+  return follow(late, kMostAsked, [&](const std::vector<int>& ranks) {
+    std::vector<int> asked;
+    for (const int rank : ranks) {
+      asked.push_back(world_rank(rank));
+    }
+    std::vector<int> next;
+    for (const int each :
+         network_->control().ask_whom_they_wait_for(asked, [&] { return network_->doing(); })) {
+      next.push_back(each < 0 ? -1 : rank_of(each));
+    }
+    return next;
+  });
 }
 
 void NetWatch::spread(const CommError& failure) {

@@ -55,6 +55,8 @@ class Network {
     completed_ = completed;
   }
   std::string last() const;
+  void set_waits_for(int rank) { waits_for_ = rank; }
+  ControlMessages::Doing doing() const { return {last(), waits_for_}; }
 
  private:
   const std::shared_ptr<Transport> transport_;
@@ -69,6 +71,7 @@ class Network {
   bool abandoned_ = false;
   LastCall last_issued_;
   std::uint64_t completed_ = 0;
+  int waits_for_ = -1;
 };
 
 // What messages call a group, whose name no other of its world has; 0: the world.
@@ -106,6 +109,9 @@ class NetWatch {
   bool was_told() const { return network_->control().failure().has_value(); }
   CommError told() const;
   std::optional<CommError> loss(const std::vector<int>& missing);
+  void say_waits_for(int rank) { network_->set_waits_for(rank < 0 ? -1 : world_rank(rank)); }
+  // Asks them.
+  std::vector<int> behind(const std::vector<int>& late);
   void spread(const CommError& failure);
   void issued(const Call& call);
   void completed(const Call& call);

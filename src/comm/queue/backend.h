@@ -114,6 +114,11 @@ class Backend {
   // Patience beyond the deadline: a rank of this machine may itself wait for another machine, and
   // is about to say so.
   virtual Milliseconds grace(const std::vector<int>& /*missing*/) { return Milliseconds(0); }
+  // For those who wait for this rank, and would blame it: whom it waits for itself, and still does;
+  // -1: nobody.
+  virtual void say_waits_for(int /*rank*/) {}
+  // Whom those in `late` wait for in turn, as far as they say so, else they themselves.
+  virtual std::vector<int> behind(const std::vector<int>& late) { return late; }
   // What the ranks did last, as far as this one knows; for messages.
   virtual std::string last_operations() const = 0;
   // The first failure is everyone's: this one, unless another rank was first. False then, and

@@ -22,6 +22,7 @@ constexpr Milliseconds kRestBesideOthers{1};
 constexpr std::chrono::microseconds kRestBesideGpu{20};
 // Looks between two readings of the clock, and between two looks at the other communicators.
 constexpr int kLooksPerReading = 64;
+constexpr int kMostLooksForNews = 16;
 
 }  // namespace
 
@@ -50,6 +51,9 @@ class OperationQueue::Waiter {
   Waiter& operator=(const Waiter&) = delete;
   ~Waiter() {
     --queue_.waiters_;
+    if (queue_.said_to_wait_ && queue_.waiters_ == 0) {
+      queue_.say_waits_for({});
+    }
     if (queue_.options_.helper_thread && queue_.needs_helper()) {
       queue_.helper_wake_.notify_all();
     }
@@ -186,6 +190,9 @@ Work OperationQueue::issue(Operation operation) {
     }
     pending->call.number = ++issued_;
   }
+  if (!options_.part && queue_.empty() && !backend_->one_machine()) {
+    read_news();
+  }
   pending->record = recorder_.issued(
       static_cast<std::uint32_t>(pending->call.number), pending->call.operation, Clock::now());
   pending->steps = backend_->start(pending->call);
@@ -194,6 +201,14 @@ Work OperationQueue::issue(Operation operation) {
     helper_wake_.notify_all();
   }
   return Work(std::move(pending));
+}
+
+// A goodbye that is there already is read before anything is sent to who said it: its connection is
+// closed, sending finds that, and what was not read by then is gone with it.
+void OperationQueue::read_news() {
+  for (int look = 0; look < kMostLooksForNews && backend_->pump(); ++look) {
+  }
+  throw_if_told();
 }
 
 void OperationQueue::wait(Pending& pending, Milliseconds timeout) {

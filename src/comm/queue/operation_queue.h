@@ -150,6 +150,7 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   // All below are called under the lock.
   bool advance();
   bool advance_head(Queue& queue);
+  void read_news();
   void rest(Lock& lock, Goal& goal, bool others_busy);
   Queue& queue_of(const Pending& pending);
   std::vector<Pending*> heads();
@@ -157,6 +158,7 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   bool needs_helper() { return !closed_ && !failure_ && waiters_ == 0 && !heads().empty(); }
   void drop_all();
   // Looks after everything that can end a wait badly, at most every few milliseconds.
+  void say_waits_for(const std::vector<int>& missing);
   void check(Goal& goal, const Deadline& deadline, bool look_at_ancestors);
   // Throws what has ended one of those that it ends with. `looks`: also where that is not known
   // there yet.
@@ -191,6 +193,7 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   // Guarded by turns_:
   bool closed_ = false;
   int waiters_ = 0;             // threads that wait, and advance everything meanwhile
+  bool said_to_wait_ = false;   // Backend::say_waits_for
   Queue queue_;                 // collectives, in order
   std::map<int, Queue> sends_;  // by peer, each in order
   std::map<int, Queue> recvs_;

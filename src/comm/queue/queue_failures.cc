@@ -57,6 +57,15 @@ void OperationQueue::throw_if_told() {
   }
 }
 
+void OperationQueue::say_waits_for(const std::vector<int>& missing) {
+  const int rank = waiters_ == 0 || missing.empty() ? -1 : missing.front();
+  // Said again as long as it is true: one that is stopped does not.
+  if (rank >= 0 || said_to_wait_) {
+    backend_->say_waits_for(rank);
+  }
+  said_to_wait_ = rank >= 0;
+}
+
 void OperationQueue::check(Goal& goal, const Deadline& deadline, bool look_at_ancestors) {
   const auto now = Clock::now();
   if (now - last_check_ < kCheckInterval || goal.reached()) {
@@ -68,7 +77,9 @@ void OperationQueue::check(Goal& goal, const Deadline& deadline, bool look_at_an
     fail(CommError(CommError::Reason::kAborted, -1, "the launcher of this job has ended"),
          goal.stuck());
   }
-  if (const auto loss = backend_->loss(goal.missing())) {
+  auto missing = goal.missing();
+  say_waits_for(missing);
+  if (const auto loss = backend_->loss(missing)) {
     // What it sent before it went counts: look again before blaming it.
     if (advance() || goal.reached()) {
       return;
@@ -86,8 +97,13 @@ void OperationQueue::check(Goal& goal, const Deadline& deadline, bool look_at_an
   if (const auto lost = options_.lost ? options_.lost() : std::nullopt) {
     fail(CommError(CommError::Reason::kPeerDied, -1, *lost), goal.stuck());
   }
-  const auto missing = goal.missing();
+  missing = goal.missing();
   if (deadline.passed_by(backend_->grace(missing)) && !advance()) {
+    missing = backend_->behind(missing);
+    throw_if_told();
+    if (goal.reached()) {
+      return;
+    }
     const std::string names = listed(missing, [&](int peer) { return backend_->name(peer); });
     fail(CommError(CommError::Reason::kTimeout,
                    missing.empty() ? -1 : missing.front(),

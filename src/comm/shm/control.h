@@ -74,6 +74,9 @@ struct RankBlock {
   std::atomic<std::uint32_t> bell;  // a futex
   // Set when this rank has left in good order: its end is then no failure.
   std::atomic<std::uint32_t> left;
+  // The rank that this one waits for, + 1; 0: for nobody, or not for long. The upper half counts
+  // how often it has said so: that of a rank which is stopped stands still.
+  std::atomic<std::uint64_t> waits_for;
 };
 
 // The reason that ended the communicator, written once by the rank that found it.

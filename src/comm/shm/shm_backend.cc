@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <locale>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include <sched.h>
 
+#include "comm/queue/blame.h"
 #include "comm/queue/waiting.h"
 #include "comm/rendezvous/fixed_text.h"
 #include "comm/shm/collectives.h"
@@ -27,6 +29,9 @@ constexpr std::uint32_t kSleeper = 1;
 constexpr std::uint32_t kRoomSleeper = 1 << 16;
 
 constexpr Milliseconds kTimeToWrite{100};  // the reason into the control memory
+
+constexpr std::uint64_t kSaidOnce = std::uint64_t{1} << 32;  // RankBlock::waits_for
+constexpr Milliseconds kTimeToSayAgain{150};
 
 // A shared buffer's memory and its entry in the endpoint, both gone with the last handle.
 class ShmBuffer final : public SharedBuffer::Impl {
@@ -225,6 +230,33 @@ class ShmBackend final : public Backend {
     return std::nullopt;
   }
 
+  void say_waits_for(int rank) override {
+    waits_said_ += kSaidOnce;
+    endpoint_->self().waits_for.store(waits_said_ | static_cast<std::uint64_t>(rank + 1),
+                                      std::memory_order_relaxed);
+  }
+  std::vector<int> behind(const std::vector<int>& late) override {
+    const auto all_said = [&] {
+      std::vector<std::uint64_t> said;
+      for (int peer = 0; peer < size(); ++peer) {
+        said.push_back(endpoint_->control().rank(peer).waits_for.load(std::memory_order_relaxed));
+      }
+      return said;
+    };
+    const auto before = all_said();
+    std::this_thread::sleep_for(kTimeToSayAgain);
+    const auto now = all_said();
+    return follow(late, size(), [&](const std::vector<int>& ranks) {
+      std::vector<int> next;
+      next.reserve(ranks.size());
+      for (const int each : ranks) {
+        const bool says = now[index(each)] != before[index(each)] || each == rank();
+        next.push_back(says ? static_cast<int>(now[index(each)] % kSaidOnce) - 1 : -1);
+      }
+      return next;
+    });
+  }
+
   std::string last_operations() const override {
     std::string text = "; last operations:";
     for (int peer = 0; peer < size(); ++peer) {
@@ -316,6 +348,7 @@ class ShmBackend final : public Backend {
 
   // Of the allocation at hand, which one thread makes at a time:
   std::uint32_t last_buffer_;
+  std::uint64_t waits_said_ = 0;
   FileDescriptor memory_;
   std::string shortage_;  // why there is none
   DeviceMemory device_memory_;

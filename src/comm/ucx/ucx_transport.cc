@@ -30,6 +30,38 @@ constexpr std::size_t kCutAlignment = 4096;
 constexpr Milliseconds kTimeToLeave{1000};
 
 using Rails = std::vector<std::unique_ptr<UcxRail>>;
+using Parcels = std::vector<std::unique_ptr<UcxParcel>>;
+
+// Of transports that were left in the middle of something. Nothing moves there any more, but the
+// connections stay until this process makes its next ones: to close one with unread data resets it,
+// and a peer that sends before it reads would lose the goodbye that is on its way to it.
+struct Retired {
+  Parcels parcels;
+  Rails rails;  // last: they end first, and may still tell parcels
+  bool may_end;
+};
+
+class RetiredTransports {
+ public:
+  // Never destroyed: at the end of the process UCX may be gone before.
+  static RetiredTransports& all() {
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a few bytes, once
+    static auto* const all = new RetiredTransports;
+    return *all;
+  }
+  void add(Retired transport) {
+    const std::lock_guard lock(mutex_);
+    transports_.push_back(std::move(transport));
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(transports_, [](const Retired& each) { return each.may_end; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Retired> transports_;
+};
 
 std::string ucx_version() {
   unsigned major = 0;
@@ -72,36 +104,36 @@ std::vector<RailAddress> unpack(const std::string& text) {
 class UcxTransport final : public Transport {
  public:
   UcxTransport(const UcxOptions& options, const ExchangeBytes& exchange)
-      : options_(options), losses_(static_cast<std::size_t>(options.size)) {
+      : options_(options), losses_(std::make_shared<Losses>(options.size)) {
     TRIREME_CHECK(options.interfaces.size() <= kMostRails,
                   "at most {} interfaces can be used at once, found {}",
                   {kMostRails, options.interfaces.size()});
+    RetiredTransports::all().end();
     for (const std::string& interface :
          options.interfaces.empty() ? std::vector<std::string>{""} : options.interfaces) {
-      rails_.push_back(std::make_unique<UcxRail>(
-          interface,
-          options.only_tcp,
-          options.rank,
-          options.size,
-          [this](int rank, ucs_status_t status) { note_loss(rank, status); }));
+      rails_.push_back(std::make_unique<UcxRail>(interface,
+                                                 options.only_tcp,
+                                                 options.rank,
+                                                 options.size,
+                                                 [losses = losses_](int rank, ucs_status_t status) {
+                                                   auto& loss =
+                                                       (*losses)[static_cast<std::size_t>(rank)];
+                                                   if (!loss) {
+                                                     loss = ucx_status_text(status);
+                                                   }
+                                                 }));
     }
     connect(exchange(pack(rails_)));
   }
 
   ~UcxTransport() override {
-    if (!releases_memory()) {
-      // Taking a worker down moves data, and UCX has memory that is no longer ours: it is kept.
-      // That is so only where a message of several fragments was under way, which over TCP none is.
-      // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a few bytes, once
-      static auto* kept = new std::vector<std::pair<Rails, Parcels>>;
-      static std::mutex mutex;
-      const std::lock_guard lock(mutex);
-      kept->emplace_back(std::move(rails_), std::move(all_));
+    if (abandoned_ || !releases_memory()) {
+      // Taking a worker down moves data: never where UCX has memory that is no longer ours. That is
+      // so only where a message of several fragments was under way, which over TCP none is.
+      RetiredTransports::all().add({std::move(all_), std::move(rails_), releases_memory()});
       return;
     }
-    if (!abandoned_) {
-      flush();
-    }
+    flush();
     rails_.clear();  // takes a second at most for each, whatever became of the others
   }
 
@@ -199,7 +231,7 @@ class UcxTransport final : public Transport {
   void wake() override { rails_.front()->wake(); }
 
   std::optional<std::string> lost(int rank) override {
-    return losses_[static_cast<std::size_t>(rank)];
+    return (*losses_)[static_cast<std::size_t>(rank)];
   }
 
   std::unique_ptr<Transport> duplicate(const ExchangeBytes& exchange) override {
@@ -207,7 +239,7 @@ class UcxTransport final : public Transport {
   }
 
  private:
-  using Parcels = std::vector<std::unique_ptr<UcxParcel>>;
+  using Losses = std::vector<std::optional<std::string>>;  // by rank
 
   void connect(const std::vector<std::string>& everyone) {
     std::vector<std::vector<std::string>> addresses(rails_.size());
@@ -225,13 +257,6 @@ class UcxTransport final : public Transport {
     }
     for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
       rails_[rail]->connect(addresses[rail], any_for_tcp);
-    }
-  }
-
-  void note_loss(int rank, ucs_status_t status) {
-    auto& loss = losses_[static_cast<std::size_t>(rank)];
-    if (!loss) {
-      loss = ucx_status_text(status);
     }
   }
 
@@ -295,10 +320,10 @@ class UcxTransport final : public Transport {
   const pid_t owner_ = getpid();  // a child that it forks has no use for UCX
   bool abandoned_ = false;
   bool has_let_go_ = true;
-  std::vector<std::optional<std::string>> losses_;  // by rank
+  const std::shared_ptr<Losses> losses_;
   Parcels all_;
   std::vector<UcxParcel*> spare_;
-  Rails rails_;  // last: they end first, and may still tell parcels
+  Rails rails_;  // as in Retired
 };
 
 }  // namespace
