@@ -218,6 +218,7 @@ void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) 
   if (!mirror_) {
     world_->barrier().wait();  // so that a loss costs the step at hand, and none before it
   }
+  detail::mark(PulsePhase::kVault);
   if (world_->rank() == 0) {
     detail::drill_commit(world_->epoch());
   }
