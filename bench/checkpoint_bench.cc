@@ -16,6 +16,7 @@
 #include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
+#include "arguments.h"
 #include "checkpoint_ranks.h"
 #include "checkpoint_state.h"
 #include "host_text.h"
@@ -286,11 +287,7 @@ class CheckpointBench {
 };
 
 int run_conductor(const CheckpointBenchOptions& options) {
-  std::ofstream json_file;
-  if (!options.json_path.empty()) {
-    json_file.open(options.json_path);
-    TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
-  }
+  std::ofstream file = json_file(options.json_path);
   set_same_terms();
   std::signal(SIGPIPE, SIG_IGN);  // who reads no further gets no table, but leaves no files either
   CheckpointBench bench(options);
@@ -298,8 +295,8 @@ int run_conductor(const CheckpointBenchOptions& options) {
     return code;
   }
   const Json json = bench.report();
-  if (json_file.is_open()) {
-    json_file << json.dump(1) << "\n";
+  if (file.is_open()) {
+    file << json.dump(1) << "\n";
   }
   return 0;
 }
@@ -319,9 +316,7 @@ int run(int argc, char** argv) {
   CheckpointBenchOptions options;
   CheckpointRankOptions rank_options;
   std::string worker;
-  for (int i = 0; i < argc; ++i) {
-    options.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
-  }
+  options.command_line = command_line(argc, argv);
   CLI::App program(
       "Measure saving and loading training state, the pause caused by a save in the background, "
       "and training steps during it.",
@@ -355,10 +350,8 @@ int run(int argc, char** argv) {
       ->type_name("FILE");
   program.add_option("--worker", worker)->group("");
   program.add_option("--output", rank_options.output)->group("");
-  try {
-    program.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? 0 : 2;
+  if (const auto code = take_arguments(program, argc, argv)) {
+    return *code;
   }
   if (worker.empty()) {
     return run_conductor(options);
@@ -372,10 +365,5 @@ int run(int argc, char** argv) {
 }  // namespace trireme::bench
 
 int main(int argc, char** argv) {
-  try {
-    return trireme::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme: %s\n", error.what());
-    return 1;
-  }
+  return trireme::bench::exit_code_of([&] { return trireme::bench::run(argc, argv); });
 }

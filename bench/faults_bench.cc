@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "arguments.h"
 #include "host_text.h"
 #include "peers.h"
 #include "recoveries.h"
@@ -226,6 +227,7 @@ std::optional<Recovery> next_fault(Training& job,
 }  // namespace
 
 int run_faults_bench(const FaultsBenchOptions& options) {
+  std::ofstream file = json_file(options.json_path);
   const ScratchFolder folder;
   std::vector<std::string> calm = training(options, folder.file("calm"));
   calm.insert(calm.end(), {"-n", std::to_string(options.ranks)});
@@ -271,7 +273,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
       options.faults,
       code,
       same ? "equal" : "DIFFER from");
-  if (!options.json_path.empty()) {
+  if (file.is_open()) {
     std::map<std::string, Json> kinds;
     for (const Recovery& fault : faults) {
       for (const std::string& kind : {fault.kind, std::string("all")}) {
@@ -285,7 +287,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
     for (const auto& [kind, each] : kinds) {
       all.push_back(each);
     }
-    std::ofstream(options.json_path) << all.dump(2) << "\n";
+    file << all.dump(2) << "\n";
   }
   return same && static_cast<int>(faults.size()) == options.faults ? 0 : 1;
 }

@@ -16,6 +16,7 @@
 #include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
+#include "arguments.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_driver.h"
 #include "host_text.h"
@@ -158,10 +159,6 @@ nlohmann::json measure(std::int64_t mebibytes, int rounds, Table& table) {
 }
 
 int run(int argc, char** argv) {
-  std::string command_line;
-  for (int i = 0; i < argc; ++i) {
-    command_line += (i > 0 ? " " : "") + std::string(argv[i]);
-  }
   std::int64_t mebibytes = 1024;
   int rounds = 9;
   std::string json_path;
@@ -171,16 +168,10 @@ int run(int argc, char** argv) {
   program.add_option("--rounds", rounds, "Number of runs of 20 calls (default: 9)")
       ->check(CLI::Range(1, 1000));
   program.add_option("--json", json_path, "Also write the table as JSON")->type_name("FILE");
-  try {
-    program.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? 0 : 2;
+  if (const auto code = take_arguments(program, argc, argv)) {
+    return *code;
   }
-  std::ofstream file;
-  if (!json_path.empty()) {
-    file.open(json_path);
-    TRIREME_CHECK(file, "the file \"{}\" cannot be written", {json_path});
-  }
+  std::ofstream file = json_file(json_path);
   device::use_cuda(kBenchGpu);
   const device::GpuReport report = device::examine_gpus();
   Table table({"call", "ms", "TB/s", "of a copy"});
@@ -193,7 +184,7 @@ int run(int argc, char** argv) {
       report.compiler.c_str(),
       static_cast<long long>(mebibytes),
       rounds,
-      host_text(command_line).c_str(),
+      host_text(command_line(argc, argv)).c_str(),
       table.text().c_str());
   if (file.is_open()) {
     file << lines.dump(1) << "\n";
@@ -205,10 +196,5 @@ int run(int argc, char** argv) {
 }  // namespace trireme::bench
 
 int main(int argc, char** argv) {
-  try {
-    return trireme::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme: %s\n", error.what());
-    return 2;
-  }
+  return trireme::bench::exit_code_of([&] { return trireme::bench::run(argc, argv); });
 }

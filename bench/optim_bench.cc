@@ -20,6 +20,7 @@
 #include <torch/utils.h>
 #include <torch/version.h>
 
+#include "arguments.h"
 #include "host_text.h"
 #include "number_text.h"
 #include "same_terms.h"
@@ -275,10 +276,6 @@ nlohmann::json measure(const Case& entry, std::int64_t numel, int rounds, Table&
 }
 
 int run(int argc, char** argv) {
-  std::string command_line;
-  for (int i = 0; i < argc; ++i) {
-    command_line += (i > 0 ? " " : "") + std::string(argv[i]);
-  }
   std::int64_t numel = 25'000'000;
   int rounds = 9;
   std::string json_path;
@@ -292,19 +289,10 @@ int run(int argc, char** argv) {
           "--rounds", rounds, "Number of rounds in which the contenders take turns (default: 9)")
       ->check(CLI::Range(1, 1000));
   program.add_option("--json", json_path, "Also write the table as JSON")->type_name("FILE");
-  try {
-    program.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? 0 : 2;
+  if (const auto code = take_arguments(program, argc, argv)) {
+    return *code;
   }
-  std::ofstream file;
-  if (!json_path.empty()) {
-    file.open(json_path);
-    if (!file) {
-      std::fprintf(stderr, "trireme: the file \"%s\" cannot be written\n", json_path.c_str());
-      return 2;
-    }
-  }
+  std::ofstream file = json_file(json_path);
   at::set_num_threads(1);
   keep_freed_memory();
   const torch::NoGradGuard no_grad;
@@ -326,7 +314,7 @@ int run(int argc, char** argv) {
               static_cast<long long>(numel),
               detail::counted(rounds, "round").c_str(),
               kSettings,
-              host_text(command_line).c_str(),
+              host_text(command_line(argc, argv)).c_str(),
               table.text().c_str());
   if (file.is_open()) {
     file << lines.dump(1) << "\n";
@@ -338,10 +326,5 @@ int run(int argc, char** argv) {
 }  // namespace trireme::bench
 
 int main(int argc, char** argv) {
-  try {
-    return trireme::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme: %s\n", error.what());
-    return 1;
-  }
+  return trireme::bench::exit_code_of([&] { return trireme::bench::run(argc, argv); });
 }

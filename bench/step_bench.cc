@@ -1,14 +1,12 @@
 // trireme bench step: a training step of a GPT in every mode, beside PyTorch and DeepSpeed.
 
-#include <cstdio>
-
 #include <CLI/CLI.hpp>
 
+#include "arguments.h"
 #include "same_terms.h"
 #include "step_machines.h"
 #include "step_modes.h"
 #include "step_rank.h"
-#include "trireme/core/error.h"
 
 int main(int argc, char** argv) {
   using namespace trireme;
@@ -47,18 +45,14 @@ int main(int argc, char** argv) {
   app.add_option("--worker", worker)->group("");
   app.add_option("--setting", setting)->group("");
   app.add_option("--output", output)->group("");
-  for (int i = 0; i < argc; ++i) {
-    options.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  options.command_line = bench::command_line(argc, argv);
+  if (const auto code = bench::take_arguments(app, argc, argv)) {
+    return *code;
   }
   if (options.ranks == 0) {
     options.ranks = options.machines > 0 ? 1 : 2;
   }
-  try {
+  return bench::exit_code_of([&] {
     if (!worker.empty()) {
       return bench::run_step_rank(worker, setting, tuning, output);
     }
@@ -66,8 +60,5 @@ int main(int argc, char** argv) {
     return options.traffic        ? bench::run_step_traffic(options, tuning)
            : options.machines > 0 ? bench::run_step_machines(options, tuning)
                                   : bench::run_step_modes(options, tuning);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme: %s\n", error.what());
-    return dynamic_cast<const ConfigError*>(&error) != nullptr ? 2 : 1;
-  }
+  });
 }

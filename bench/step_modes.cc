@@ -7,6 +7,7 @@
 
 #include <torch/version.h>
 
+#include "arguments.h"
 #include "host_text.h"
 #include "number_text.h"
 #include "peers.h"
@@ -233,18 +234,14 @@ class StepModes {
 }  // namespace
 
 int run_step_modes(const StepOptions& options, const Tuning& tuning) {
-  std::ofstream json_file;
-  if (!options.json_path.empty()) {
-    json_file.open(options.json_path);
-    TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
-  }
+  std::ofstream file = json_file(options.json_path);
   StepModes bench(options, tuning);
   if (const int code = bench.measure(); code != 0) {
     return code;
   }
   const Json json = bench.report();
-  if (json_file.is_open()) {
-    json_file << json.dump(1) << "\n";
+  if (file.is_open()) {
+    file << json.dump(1) << "\n";
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "arguments.h"
 #include "host_text.h"
 #include "number_text.h"
 #include "peers.h"
@@ -96,6 +97,7 @@ std::string percent(double share, const char* pattern = "%.2f %%") {
 }  // namespace
 
 int run_train_bench(const TrainBenchOptions& options) {
+  std::ofstream file = json_file(options.json_path);
   TRIREME_CHECK(options.model.empty() || options.model == "mlp" || options.model == "convnet",
                 "--model: expected mlp or convnet, found \"",
                 options.model,
@@ -186,8 +188,8 @@ int run_train_bench(const TrainBenchOptions& options) {
       described.c_str(),
       host_text(options.command_line).c_str(),
       table.text().c_str());
-  if (!options.json_path.empty()) {
-    std::ofstream(options.json_path) << all.dump(2) << "\n";
+  if (file.is_open()) {
+    file << all.dump(2) << "\n";
   }
   return 0;
 }

@@ -88,7 +88,7 @@ class CheckpointWriter::Impl {
       thread_.join();
     }
     clear_away();
-    if (failure_.is_there() && !failure_.was_thrown()) {
+    if (failure_.is_there() && !failure_.was_told()) {
       log(LogLevel::kError, failure_.text());
     }
   }

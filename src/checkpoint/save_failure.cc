@@ -21,13 +21,13 @@ std::string SaveFailure::text() const {
   if (!failed_) {  // asked in every step
     return {};
   }
+  told_ = true;
   const std::lock_guard lock(mutex_);
   return text_;
 }
 
 void SaveFailure::check() const {
   if (failed_) {
-    thrown_ = true;
     throw CheckpointError(file_, offset_, text());
   }
 }

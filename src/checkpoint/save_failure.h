@@ -16,7 +16,8 @@ class SaveFailure {
   bool is_there() const { return failed_; }
   std::string text() const;  // empty: there is none
   void check() const;        // throws CheckpointError if there is one
-  bool was_thrown() const { return thrown_; }
+  // To whoever has asked for either.
+  bool was_told() const { return told_; }
 
  private:
   mutable std::mutex mutex_;
@@ -24,7 +25,7 @@ class SaveFailure {
   std::string text_;
   std::string file_;
   std::int64_t offset_ = -1;
-  mutable bool thrown_ = false;
+  mutable bool told_ = false;
 };
 
 }  // namespace trireme::detail

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -26,13 +27,34 @@ struct Address {
   socklen_t length = 0;
 };
 
+// Before the number of the launcher.
+std::string name_of_jobs() {
+  return concat("trireme/job/", getuid(), "/");
+}
+
 Address address_of(pid_t launcher) {
-  const std::string text = concat("trireme/job/", getuid(), "/", launcher);
+  const std::string text = concat(name_of_jobs(), launcher);
   Address address;
   address.name.sun_family = AF_UNIX;
   std::memcpy(address.name.sun_path + 1, text.data(), text.size());  // after a 0: abstract
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return address;
+}
+
+// "12, 34": the launchers of this user that take requests.
+std::string running_jobs() {
+  std::string jobs;
+  std::ifstream sockets("/proc/net/unix");  // abstract ones have an @ for their first byte
+  const std::string name = concat(" @", name_of_jobs());
+  for (std::string line; std::getline(sockets, line);) {
+    // A connection that is under way has the name of its listener.
+    const std::size_t at = line.find(name);
+    const std::string job = at == std::string::npos ? "" : line.substr(at + name.size());
+    if (!job.empty() && (", " + jobs + ",").find(concat(" ", job, ",")) == std::string::npos) {
+      jobs += concat(jobs.empty() ? "" : ", ", job);
+    }
+  }
+  return jobs;
 }
 
 void limit_waits(int socket, timeval limit) {
@@ -85,11 +107,16 @@ std::string ask_job(int launcher, const std::string& request) {
   const FileDescriptor job(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const detail::Address address = detail::address_of(launcher);
   const auto* name = reinterpret_cast<const sockaddr*>(&address.name);
-  TRIREME_CHECK(job.valid() && connect(job.get(), name, address.length) == 0 &&
-                    detail::is_of_this_user(job.get()),
-                "expected the process number of a launcher of yours that takes requests (an "
-                "elastic trireme train or trireme run says it when it starts), found {}: {}",
-                {launcher, detail::errno_text(errno)});
+  const bool found = job.valid() && connect(job.get(), name, address.length) == 0 &&
+                     detail::is_of_this_user(job.get());
+  const std::string why =
+      found || errno == ECONNREFUSED ? "" : detail::concat(" (", detail::errno_text(errno), ")");
+  const std::string jobs = found ? "" : detail::running_jobs();
+  TRIREME_CHECK(
+      found,
+      "expected the process number of a launcher of yours whose number of ranks may "
+      "change (--elastic MIN:MAX; it says so when it starts), found {}{}; {}",
+      {launcher, why, jobs.empty() ? "no such job is running here" : "running are: " + jobs});
   detail::limit_waits(job.get(), {detail::kSecondsForAnAnswer, 0});
   send(job.get(), request.data(), request.size(), MSG_NOSIGNAL);
   const std::string answer = detail::received(job.get());

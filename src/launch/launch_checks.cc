@@ -11,12 +11,17 @@
 #include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/log.h"
 #include "trireme/core/machine.h"
 
 namespace trireme::detail {
 namespace {
 
 constexpr const char* kDeviceFolder = "/sys/class/infiniband";
+
+std::string backend_of(const LaunchOptions& options) {
+  return options.backend.empty() ? env_string(kEnvBackend).value_or("auto") : options.backend;
+}
 
 // As UCX takes them: a network interface, or a device with a port ("mlx5_0:1").
 bool is_interface(const std::string& name) {
@@ -48,11 +53,19 @@ std::string existing_interfaces() {
 // machines have met, on this one alone.
 void check_interfaces(const LaunchOptions& options) {
   const bool said = !options.interfaces.empty();
+  if (options.nodes == 1 && !said) {
+    return;  // what a profile sets is for other jobs
+  }
   std::istringstream list(said ? options.interfaces : env_string(kEnvInterfaces).value_or(""));
   for (std::string name; std::getline(list, name, ',');) {
     TRIREME_CHECK(name.empty() || is_interface(name),
                   "{}: expected network interfaces of this machine ({}), found \"{}\"",
                   {said ? "--interfaces" : kEnvInterfaces, existing_interfaces(), name});
+  }
+  const std::string backend = backend_of(options);
+  if (options.nodes == 1 && (backend == "auto" || backend == "shm")) {
+    log(LogLevel::kWarning,
+        "--interfaces has no effect: the ranks of one machine communicate through its memory");
   }
 }
 
@@ -96,8 +109,7 @@ void check_elastic(const LaunchOptions& options) {
       "--elastic: sums of groups of {} ranks (--sum-group) depend on the number of ranks, "
       "which a loss changes: leave it out, or keep the number (--restart N alone)",
       {sum_group});
-  const std::string backend =
-      options.backend.empty() ? env_string(kEnvBackend).value_or("auto") : options.backend;
+  const std::string backend = backend_of(options);
   TRIREME_CHECK(backend == "auto" || backend == (several ? "ucx" : "shm"),
                 "--elastic: expected the backend auto or {}{}, found {}",
                 {several ? "ucx" : "shm", several ? "" : " on one machine", backend});
@@ -150,9 +162,7 @@ void check_options(const LaunchOptions& options) {
   TRIREME_CHECK(!options.sum_group || *options.sum_group >= 1,
                 "--sum-group: expected a whole number of 1 or more, found ",
                 *options.sum_group);
-  if (options.nodes > 1) {
-    check_interfaces(options);
-  }
+  check_interfaces(options);
   if (options.elastic) {
     check_elastic(options);
   }

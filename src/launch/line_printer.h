@@ -23,6 +23,7 @@ class LinePrinter {
   void add(std::string_view text);
   // The stream has ended: an unfinished line is a line.
   void finish();
+  bool has_label() const { return !prefix_.empty(); }
   const std::deque<std::string>& last_lines() const { return last_lines_; }
 
  private:

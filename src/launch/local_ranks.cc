@@ -262,7 +262,7 @@ std::vector<JobEvent> LocalRanks::reap() {
   std::vector<JobEvent> events;
   events.reserve(failed.size());
   for (const std::size_t i : failed) {
-    events.push_back(ranks_[i].failure());
+    events.push_back(ranks_[i].failure(/*alone=*/identity_.world_size == 1));
   }
   return events;
 }

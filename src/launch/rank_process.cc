@@ -31,7 +31,7 @@ bool RankProcess::was_cut_short() const {
   return ended && told_to_end && rank >= 0 && WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL;
 }
 
-JobEvent RankProcess::failure() const {
+JobEvent RankProcess::failure(bool alone) const {
   JobEvent event;
   event.kind = JobEvent::Kind::kRankFailed;
   event.number = status;
@@ -41,8 +41,13 @@ JobEvent RankProcess::failure() const {
     event.blamed = report->blamed;
     event.rendezvous_timed_out = report->rendezvous_timed_out;
   }
-  const auto& words = errors.last_lines().empty() ? output.last_lines() : errors.last_lines();
-  event.last_words.assign(words.begin(), words.end());
+  // Not where they can be read right above: the errors of a rank that is alone, and what the one
+  // that speaks for the job has said for it.
+  const bool has_errors = !errors.last_lines().empty();
+  const auto& words = has_errors ? errors.last_lines() : output.last_lines();
+  if (has_errors ? !alone : output.has_label()) {
+    event.last_words.assign(words.begin(), words.end());
+  }
   return event;
 }
 

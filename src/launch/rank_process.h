@@ -40,8 +40,9 @@ struct RankProcess {
   bool failed() const { return ended && status != 0 && !told_to_end; }
   // Killed by a signal that asks to end, before it could take it: others may wait for it.
   bool was_cut_short() const;
-  // How it failed, with its last words.
-  JobEvent failure() const;
+  // How it failed, with its last words. `alone`: there is no other rank whose lines could have come
+  // after them.
+  JobEvent failure(bool alone) const;
 
   // Throws ConfigError when the file cannot be written.
   void open_log(const std::string& path, bool append);

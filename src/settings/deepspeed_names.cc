@@ -223,6 +223,11 @@ void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes&
         "\"log\", "
         "which Trireme does not have");
   }
+  if (contains(known, "warmup_max_lr") && !params.contains("warmup_max_lr")) {
+    notes.remarks.emplace_back(
+        "the warm-up ends at the learning rate (optimizer.params.lr, or the model's own), not at "
+        "0.001, DeepSpeed's default of scheduler.params.warmup_max_lr, which sets another");
+  }
   if (warms_up && !params.contains("warmup_num_steps")) {
     settings.warm_up = 1000;  // DeepSpeed's default
     notes.set_by["warm_up"] = "scheduler.type (whose warmup_num_steps is 1000 if it is not given)";

@@ -15,6 +15,7 @@ struct LastWorld {
   std::int64_t epoch = -1;  // none
   int ranks = 0;
   std::int64_t step = 0;  // begun
+  bool ended_in_order = false;
   RankChanges changes{};
 };
 LastWorld g_last_world;
@@ -27,11 +28,15 @@ void remember_step(std::int64_t step) {
   }
 }
 
+void remember_end(const CommError& error) {
+  g_last_world.ended_in_order = error.reason() == CommError::Reason::kPeerLeft && error.peer() < 0;
+}
+
 RankChanges changes_up_to(World& world, const KeptWorld& kept) {
   if (!launcher_keeps_memory()) {
     return kept.changes;
   }
-  const LastWorld before = std::exchange(g_last_world, {world.epoch(), world.size(), 0, {}});
+  const LastWorld before = std::exchange(g_last_world, {world.epoch(), world.size(), 0, false, {}});
   RankChanges total = kept.changes;
   if (world.epoch() > 0 && before.epoch != world.epoch()) {  // the same on all ranks
     std::vector<std::int64_t> outlived = {before.epoch >= 0 ? 1 : 0};
@@ -42,11 +47,15 @@ RankChanges changes_up_to(World& world, const KeptWorld& kept) {
                                       before.changes.times,
                                       before.changes.lost,
                                       before.changes.joined,
-                                      before.changes.steps_again};
+                                      before.changes.steps_again,
+                                      before.changes.left,
+                                      before.ended_in_order ? 1 : 0};
     world.all_reduce(seen, ReduceOp::kMax).wait();
     const std::int64_t ranks = seen[0] > 0 ? seen[0] : kept.ranks > 0 ? kept.ranks : world.size();
     total.times = std::max(total.times, seen[2]) + 1;
-    total.lost = std::max(total.lost, seen[3]) + std::max<std::int64_t>(0, ranks - outlived[0]);
+    total.lost = std::max(total.lost, seen[3]);
+    total.left = std::max(total.left, seen[6]);
+    (seen[7] != 0 ? total.left : total.lost) += std::max<std::int64_t>(0, ranks - outlived[0]);
     total.joined = std::max(total.joined, seen[4]) + world.size() - outlived[0];
     // Where nobody is left to tell, the step at hand.
     total.steps_again =

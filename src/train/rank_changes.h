@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "trireme/comm/world.h"
+#include "trireme/core/error.h"
 #include "trireme/train/trainer.h"
 
 // How often the ranks of an elastic job change while it trains, and what that costs. A rank that is
@@ -12,6 +13,10 @@ namespace trireme::detail {
 
 // The step that this process has begun; 0: none.
 void remember_step(std::int64_t step);
+
+// Why this process's world ends: after the step at hand, so that ranks can leave or join, or since
+// one was lost.
+void remember_end(const CommError& error);
 
 // What is known of the world after which this one came: what is kept in memory, or in the
 // checkpoint that the run goes on from.

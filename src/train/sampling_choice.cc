@@ -105,6 +105,22 @@ std::int64_t first_micro_batch(const TrainSettings& s) {
   return parse_integer(s.micro_batch).value_or(1);  // "auto": found by trying
 }
 
+std::string single_samples(const TrainSettings& s) {
+  std::int64_t common = s.batch;
+  std::string batches = std::to_string(s.batch);
+  for (const BatchChange& change : batch_changes(s)) {
+    common = std::gcd(common, change.batch);
+    batches += concat(", ", change.batch);
+  }
+  return common > 1 || s.batch == 1
+             ? ""
+             : concat(
+                   "batch_schedule: the batches {} have no common divisor but 1, so "
+                   "micro-batches are single samples, which takes longer: choose multiples of "
+                   "16, say",
+                   {batches});
+}
+
 std::string uneven_classes(const Sampler& sampler) {
   constexpr double kNotable = 2;    // times more or fewer
   constexpr double kExpected = 10;  // fewer say nothing

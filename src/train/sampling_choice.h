@@ -27,6 +27,10 @@ void check_micro_batch(const TrainSettings& settings);
 // The micro-batch that is set; 1 where it is to be found by trying ("auto").
 std::int64_t first_micro_batch(const TrainSettings& settings);
 
+// Says why micro-batches are single samples where nobody has asked for that: the batches of the
+// schedule have no common divisor. Empty where they have one.
+std::string single_samples(const TrainSettings& settings);
+
 // Says where the shares of the data are not alike: what a class has in a share, beside what it
 // would have if classes were spread evenly. Empty where they are.
 std::string uneven_classes(const Sampler& sampler);

@@ -20,14 +20,18 @@ constexpr double kMostOfFreeMemory = 0.95;
 
 }  // namespace
 
-// Of all ranks of this machine.
+// On this machine: of the state of its ranks, and, where there are others, of that of one of these,
+// which may be the one with most ranks (docs/elastic.md, redundancy).
 double StepRunner::bytes_of_copies() const {
   if (copies_ == 0) {
     return 0;
   }
   std::vector<double> bytes = {static_cast<double>(engine_->state().view.size_bytes())};
-  world_->all_reduce(bytes).wait();  // of all machines, which are one where there are copies
-  return copies_ * bytes[0];
+  world_->all_reduce(bytes).wait();
+  std::vector<std::int64_t> most = {world_->local_size()};
+  world_->all_reduce(most, ReduceOp::kMax).wait();
+  const auto ranks = std::min<std::int64_t>(world_->size(), world_->local_size() + most[0]);
+  return copies_ * bytes[0] * static_cast<double>(ranks) / world_->size();
 }
 
 void StepRunner::limit_memory() const {

@@ -52,13 +52,12 @@ StepRunner::StepRunner(const TrainSettings& settings,
   const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());
   base_rate_ = optimizer->learning_rate();
   engine_ = std::make_unique<EngineBase>(model_.module, *optimizer, options, world_);
-  const std::string early = schedule_ends_early(settings_, steps_);
-  if (!early.empty()) {
-    say_(early);
-  }
-  const std::string uneven = uneven_classes(sampler_);
-  if (!uneven.empty()) {
-    say_(uneven);
+  for (const std::string& remark : {schedule_ends_early(settings_, steps_),
+                                    single_samples(settings_),
+                                    uneven_classes(sampler_)}) {
+    if (!remark.empty()) {
+      say_(remark);
+    }
   }
 }
 

@@ -35,8 +35,8 @@ class StepRunner {
              std::shared_ptr<World> world,
              Say say);
 
-  // For so many copies of the whole state on each machine, beside what steps take. Before begin()
-  // or go_on().
+  // For so many copies of the state that a machine keeps, beside what steps take. Before begin() or
+  // go_on().
   void leave_room(int copies) { copies_ = copies; }
 
   // Before the first step: a run that begins looks for the largest micro-batch where it is asked

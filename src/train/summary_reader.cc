@@ -56,6 +56,7 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     const Json& loss = json.at("training_loss");
     result.loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
     result.evaluation.metrics = numbers_in(json.at("metrics"));
+    result.evaluated_step = json.value("evaluated_step", result.steps);
     result.evaluation.fingerprint = fingerprint_in(json, "evaluation_fingerprint");
     result.data_fingerprint = fingerprint_in(json, "data_fingerprint");
     const Json& throughput = json.at("throughput");
@@ -71,6 +72,7 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
       const Json& changes = json.at("rank_changes");
       result.rank_changes = {changes.at("times").get<std::int64_t>(),
                              changes.at("lost").get<std::int64_t>(),
+                             changes.value("left", std::int64_t{0}),
                              changes.at("joined").get<std::int64_t>(),
                              changes.at("steps_again").get<std::int64_t>()};
     }

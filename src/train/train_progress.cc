@@ -57,6 +57,7 @@ void each_later_member(Progress& progress, const Visit& visit) {
   visit("data_fingerprint", progress.data_fingerprint);
   visit("rank_changes", progress.rank_changes.times);
   visit("ranks_lost", progress.rank_changes.lost);
+  visit("ranks_left", progress.rank_changes.left);
   visit("ranks_joined", progress.rank_changes.joined);
   visit("steps_again", progress.rank_changes.steps_again);
 }
@@ -166,6 +167,7 @@ void TrainProgress::aim(const Goal& goal, double now_seconds) {
 void TrainProgress::summarise(TrainResult& result) const {
   result.seconds = seconds;
   result.loss = loss;
+  result.evaluated_step = evaluated_step;
   result.best_step = best_step;
   result.best = best;
   result.goal_step = goal_step;

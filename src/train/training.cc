@@ -252,6 +252,7 @@ void Training::go_on(const TrainProgress& saved) {
   progress_.data_fingerprint = here.data_fingerprint;
   runner_.go_on(progress_);
   first_step_ = progress_.step;
+  first_seconds_ = progress_.seconds;
   plateau_.restore(progress_.plateau);
   runner_.engine().set_learning_rate(runner_.base_rate() * plateau_.factor());
   result_.evaluation.metrics = progress_.evaluation;
@@ -281,10 +282,15 @@ void Training::keep_in_memory() {
     observer_->keeps();
   }
   const EngineState state = runner_.engine().state();
-  vault_->save(
-      runner_.next_step(),
-      state.view,
-      {{kEngineNote, runner_.engine().progress()}, {kProgressNote, progress_now().to_json()}});
+  try {
+    vault_->save(
+        runner_.next_step(),
+        state.view,
+        {{kEngineNote, runner_.engine().progress()}, {kProgressNote, progress_now().to_json()}});
+  } catch (const CommError& error) {
+    remember_end(error);
+    throw;
+  }
   progress_.save_seconds += std::chrono::duration<double>(Time::now() - begin).count();
 }
 

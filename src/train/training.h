@@ -99,6 +99,7 @@ class Training {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   double processor_begin_;
   std::int64_t first_step_ = 0;  // that was taken before this part of the run
+  double first_seconds_ = 0;     // that the steps before it had taken
   double last_record_seconds_ = 0;
   TrainProgress progress_;  // what is in `runner_` and `plateau_`, only when it is saved
   TrainResult result_;

@@ -101,15 +101,21 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (const RankChanges& changes = result.rank_changes; changes.times > 0) {
     add_line(table,
              "ranks changed",
-             concat("{}: {} lost, {} joined; {} computed again",
+             concat("{}: {} lost, {} left, {} joined; {} computed again",
                     {counted(changes.times, "time"),
                      changes.lost,
+                     changes.left,
                      changes.joined,
                      counted(changes.steps_again, "step")}));
   }
   add_line(table, "training loss", measure_text(result.loss));
   for (const auto& [name, value] : result.evaluation.metrics) {
     add_line(table, "evaluation " + name, metric_text(name, value));
+  }
+  if (!result.evaluation.metrics.empty() && result.evaluated_step != result.steps) {
+    add_line(table,
+             "evaluated",
+             concat("after step {}, and not after the last one", {result.evaluated_step}));
   }
   if (!result.best.empty() && result.best_step != result.steps) {
     add_line(table,
@@ -168,6 +174,9 @@ std::string summary_json(const TrainSettings& settings,
   json["seconds"] = result.seconds;
   json["training_loss"] = result.loss;
   json["metrics"] = result.evaluation.metrics;
+  if (!result.evaluation.metrics.empty()) {
+    json["evaluated_step"] = result.evaluated_step;
+  }
   if (!result.evaluation.samples.empty()) {
     json["evaluation_fingerprint"] = digits_of(result.evaluation.fingerprint);
   }
@@ -227,6 +236,7 @@ std::string summary_json(const TrainSettings& settings,
   if (const RankChanges& changes = result.rank_changes; changes.times > 0) {
     json["rank_changes"] = {{"times", changes.times},
                             {"lost", changes.lost},
+                            {"left", changes.left},
                             {"joined", changes.joined},
                             {"steps_again", changes.steps_again}};
   }
@@ -300,6 +310,7 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
     total.sum_group = fold.sum_group;
     total.rank_changes.times += fold.rank_changes.times;
     total.rank_changes.lost += fold.rank_changes.lost;
+    total.rank_changes.left += fold.rank_changes.left;
     total.rank_changes.joined += fold.rank_changes.joined;
     total.rank_changes.steps_again += fold.rank_changes.steps_again;
     for (const auto& [name, value] : found) {

@@ -75,7 +75,9 @@ void Training::report(const StepRunner::Outcome& outcome) {
   report.record_seconds = last_record_seconds_;
   report.rank_bytes = outcome.rank_bytes;
   report.skipped = outcome.skipped;
-  report.seconds_left = progress_.seconds / static_cast<double>(report.step) *
+  // As fast as the steps since this run was resumed: before that it may have had other ranks.
+  report.seconds_left = (progress_.seconds - first_seconds_) /
+                        static_cast<double>(report.step - first_step_) *
                         static_cast<double>(report.steps - report.step);
   observer_->step(report);
   last_record_seconds_ = std::chrono::duration<double>(Time::now() - begin).count();

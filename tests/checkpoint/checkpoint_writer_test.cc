@@ -289,6 +289,26 @@ TEST(CheckpointWriter, AFailureIsThrownOnEveryRank) {
   EXPECT_TRUE(checkpoints.unfinished().empty());
 }
 
+// Whoever has asked for it says it; else the log does, at the end.
+TEST(CheckpointWriter, AFailureIsSaidOnce) {
+  const auto tensors = small_state();
+  for (const bool asks : {false, true}) {
+    const TemporaryFolder folder;
+    ::testing::internal::CaptureStderr();
+    testing::spawn_world(1, [&](World& world) {
+      const SplitState state(tensors, even_split, 1, world.rank());
+      CheckpointOptions options;
+      options.before_publish = [] { throw CheckpointError("some", 0, "a made failure"); };
+      CheckpointWriter writer(folder.path(), borrowed(world), options);
+      writer.save(1, state.view(), {});
+      while (asks && writer.failure().empty()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    EXPECT_EQ(has(::testing::internal::GetCapturedStderr(), "a made failure"), !asks);
+  }
+}
+
 // Rank 1 is killed while the others wait for it to finish its part.
 TEST(CheckpointWriter, ARankThatIsKilledWhileSavingEndsTheWait) {
   const TemporaryFolder folder;

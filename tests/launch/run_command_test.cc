@@ -205,6 +205,23 @@ TEST(RunCommand, NamesTheFirstRankThatFailsWithItsLastWords) {
                {"rank 1 of 3", "exit code 7", "last words of rank 1", "the disk is on fire"});
 }
 
+// They are the lines right above.
+TEST(RunCommand, DoesNotRepeatTheLastWordsOfARankThatIsAlone) {
+  const Finished result = run_script(1, "echo 'the disk is on fire' >&2; exit 7");
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"the disk is on fire", "rank 0 of 1", "exit code 7"});
+  EXPECT_EQ(result.err.find("last words"), std::string::npos) << result.err;
+}
+
+TEST(RunCommand, SaysWhatInterfacesAreForOnOneMachine) {
+  const Finished none = run({"-n", "2", "--interfaces", "foo9", "--", "true"});
+  EXPECT_EQ(none.code, 2);
+  expect_parts(none.err, {"--interfaces", "lo", "found \"foo9\""});
+  const Finished unused = run({"-n", "2", "--interfaces", "lo", "--", "true"});
+  EXPECT_EQ(unused.code, 0);
+  expect_parts(unused.err, {"--interfaces has no effect", "one machine"});
+}
+
 TEST(RunCommand, NamesTheSignalThatKilledARank) {
   const Finished result =
       run_script(2, "if [ $TRIREME_RANK = 0 ]; then kill -SEGV $$; fi; sleep 100");

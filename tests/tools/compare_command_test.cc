@@ -612,8 +612,8 @@ TEST_F(CompareCommand, SaysWhereSpeedIsOfDifferentNumbersOfRanks) {
   EXPECT_TRUE(json_.contains("speed")) << json_;
   EXPECT_FALSE(json_.contains("scaling")) << json_;
   EXPECT_TRUE(has(done.out,
-                  "the ranks of B changed 3 times while it trained (2 lost, 1 joined): its speed "
-                  "is the mean over different numbers of ranks"))
+                  "the ranks of B changed 3 times while it trained (2 lost, 0 left, 1 joined): its "
+                  "speed is the mean over different numbers of ranks"))
       << done.out;
   EXPECT_TRUE(has(done.out, "Not compared: scaling with the ranks (different ranks in the course"))
       << done.out;

@@ -463,6 +463,7 @@ TEST_F(PredictCommand, FindsOutFirstWhetherItCanWrite) {
   // The data is not there, either.
   const std::string options = "--data " + path("none.csv") + " --output ";
   expect_refusal("run", options + path("none/out.csv"), {"--output", "none/out.csv"});
+  EXPECT_EQ(predict("run", options + path("none/out.csv")).code, 2);
   expect_refusal("run", options + data_.path(), {"--output", data_.path(), "directory"});
 }
 

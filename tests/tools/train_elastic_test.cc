@@ -82,9 +82,13 @@ TEST_F(TrainElastic, GoesOnWithTheRanksThatAreLeft) {
     EXPECT_EQ(changes.at("lost"), 2);
     EXPECT_EQ(changes.at("joined"), 0);
     EXPECT_LE(changes.at("steps_again"), 2) << "the step at hand, at each loss";
-    expect_parts(done.out, {"ranks changed", "2 times: 2 lost, 0 joined; "});
-    expect_parts(read_file(path(run) + "/train.log"), {"2 times: 2 lost, 0 joined; "});
+    expect_parts(done.out, {"ranks changed", "2 times: 2 lost, 0 left, 0 joined; "});
+    expect_parts(read_file(path(run) + "/train.log"), {"2 times: 2 lost, 0 left, 0 joined; "});
     EXPECT_EQ(event_files(run), 1U);
+    // What the first world has said of the data and the model is not said again.
+    expect_parts(done.out, {" parameters, 3 ranks", "now 2 ranks", "now 1 rank"});
+    EXPECT_EQ(done.out.find(" parameters, "), done.out.rfind(" parameters, ")) << done.out;
+    EXPECT_EQ(done.out.find(" to evaluate"), done.out.rfind(" to evaluate")) << done.out;
   }
 }
 
@@ -119,7 +123,7 @@ TEST_F(TrainElastic, OutlivesTheLossOfAllRanks) {
   expect_parts(done.out, {"resuming after step", "with the state in memory"});
   expect_same_result("calm", "lossy");
   EXPECT_EQ(summary("lossy").at("rank_changes"),
-            Json({{"times", 1}, {"lost", 2}, {"joined", 2}, {"steps_again", 1}}));
+            Json({{"times", 1}, {"lost", 2}, {"left", 0}, {"joined", 2}, {"steps_again", 1}}));
 }
 
 // The checkpoint that a run was resumed from may be gone by the time of a loss.
@@ -170,6 +174,9 @@ TEST_F(TrainElastic, TakesRanksInAndLetsThemGo) {
   ASSERT_TRUE(program.wait_for_output("3 ranks, ZeRO-2"));
   EXPECT_EQ(program.children().size(), 3U);
   expect_parts(scale("4").err, {"1 to 3 ranks", "4"});
+  const Finished nobody = run_program({testing::trireme_binary(), "scale", "1", "2"});
+  EXPECT_EQ(nobody.code, 2);
+  expect_parts(nobody.err, {"process number of a launcher", "found 1;", "running are:", job});
   ASSERT_TRUE(program.wait_for_output("saved by 1 rank"));
   const Finished fewer = scale("2");
   EXPECT_EQ(fewer.code, 0) << fewer.err;
@@ -178,7 +185,7 @@ TEST_F(TrainElastic, TakesRanksInAndLetsThemGo) {
   EXPECT_EQ(done.code, 0) << done.out << done.err;
   EXPECT_EQ(summary("lossy").at("ranks"), 2);
   EXPECT_EQ(summary("lossy").at("rank_changes"),
-            Json({{"times", 2}, {"lost", 1}, {"joined", 2}, {"steps_again", 0}}));
+            Json({{"times", 2}, {"lost", 0}, {"left", 1}, {"joined", 2}, {"steps_again", 0}}));
   expect_same_result("calm", "lossy");
   const Finished gone = scale("2");
   EXPECT_EQ(gone.code, 2);

@@ -68,6 +68,23 @@ TEST_F(TrainLaunchers, MpirunsOutputIsPlainLines) {
   expect_parts(finished.out, {"step 2/6", "step 4/6", "step 6/6"});
 }
 
+// Of two launchers of our own the first has the say.
+TEST_F(TrainLaunchers, AMachineWhoseCommandDiffersIsToldSo) {
+  const auto machine = [&](int number) {
+    return settings() + "-n 1 --nnodes 2 --node-rank " + std::to_string(number) +
+           " --rendezvous 127.0.0.1:" + std::to_string(20000 + getpid() % 12000);
+  };
+  const Words secret = {"TRIREME_TOKEN=a secret of the tests"};
+  testing::Program first(command("run", machine(0)), secret);
+  const Finished second = run_program(command("run", machine(1) + " --lr 0.5"), secret);
+  const Finished done = first.wait();
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(done.code, 0) << done.err;
+  expect_parts(second.err, {"settings other than the job's", "--lr is 0.001, not 0.5"});
+  EXPECT_EQ(second.err.find("--batch"), std::string::npos) << second.err;
+  EXPECT_EQ(done.err.find("other than"), std::string::npos) << done.err;
+}
+
 TEST_F(TrainLaunchers, TorchrunsRanksAreOneJob) {
   const auto python = env_string("TRIREME_TORCH_PYTHON");
   ASSERT_TRUE(python && !python->empty()) << "TRIREME_TORCH_PYTHON names no Python with torch";

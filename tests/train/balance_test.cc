@@ -10,6 +10,7 @@
 #include "support/ranks.h"
 #include "train/micro_batch_search.h"
 #include "train/rank_balance.h"
+#include "train/sampling_choice.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
 #include "trireme/shard/dealing.h"
@@ -216,6 +217,18 @@ TEST(MicroBatchSearch, FindsWhatFitsEverywhere) {
     EXPECT_EQ(found(8, 8, world.rank() == 2 ? 0 : 8), 0);
     EXPECT_EQ(tried, Counts64{1});
   });
+}
+
+// Batches of 32 and 33 can only be dealt one sample at a time.
+TEST(SingleSamples, AreExplained) {
+  TrainSettings settings;
+  settings.batch = 32;
+  settings.batch_schedule = {"5:48"};
+  EXPECT_EQ(detail::single_samples(settings), "");
+  settings.batch_schedule = {"5:33"};
+  EXPECT_NE(detail::single_samples(settings).find("32, 33"), std::string::npos);
+  settings.batch_schedule = {};
+  EXPECT_EQ(detail::single_samples(settings), "");
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   result.machines = 2;
   result.sum_group = 3;
   result.data_fingerprint = 0xba9876543210;
-  result.rank_changes = {3, 4, 2, 5};
+  result.rank_changes = {3, 4, 1, 2, 5};
   const std::string text = summary_json({}, result);
   const auto read = result_in_summary(text);
   ASSERT_TRUE(read) << text;
@@ -105,8 +105,20 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   EXPECT_EQ(read->data_fingerprint, 0xba9876543210u);
   EXPECT_EQ(read->rank_changes.times, 3);
   EXPECT_EQ(read->rank_changes.lost, 4);
+  EXPECT_EQ(read->rank_changes.left, 1);
   EXPECT_EQ(read->rank_changes.joined, 2);
   EXPECT_EQ(read->rank_changes.steps_again, 5);
+}
+
+// Ctrl-C in an evaluation: what is shown is of the one before, and says so.
+TEST(Summary, SaysAfterWhichStepItWasEvaluated) {
+  TrainResult result = fold_with({{"loss", 3}});
+  result.steps = 40;
+  result.evaluated_step = 20;
+  expect_part(summary_table({}, result), "after step 20, and not after the last one");
+  expect_part(summary_json({}, result), "\"evaluated_step\": 20");
+  result.evaluated_step = 40;
+  EXPECT_EQ(summary_table({}, result).find("after step"), std::string::npos);
 }
 
 // Such a fold is trained again.

@@ -82,12 +82,13 @@ void add_faults(CLI::App& bench, Action& action) {
   auto options = std::make_shared<bench::FaultsBenchOptions>();
   CLI::App* faults = bench.add_subcommand(
       "faults", "Kill, stop and add ranks of an elastic training, and compare its weights");
-  add_count(*faults, "-n,--ranks", options->ranks, "The most ranks it has (default: 4)");
-  add_count(*faults, "--faults", options->faults, "How many there are (default: 50)");
+  add_count(*faults, "-n,--ranks", options->ranks, "Most ranks that the job has (default: 4)");
+  add_count(*faults, "--faults", options->faults, "Number of faults (default: 50)");
   faults->add_option("--zero", options->zero, "Stage (default: 3)")
       ->check(CLI::Range(0, 3))
       ->type_name("STAGE");
-  faults->add_option("--seed", options->seed, "Of what happens when (default: 1)")->type_name("N");
+  faults->add_option("--seed", options->seed, "Seed that decides what happens when (default: 1)")
+      ->type_name("N");
   faults->add_option("--json", options->json_path, "Also write the table as JSON")
       ->type_name("FILE");
   faults->footer(

@@ -151,6 +151,7 @@ OrderedJson run_json(const Run& run, const std::optional<RunSpeed>& speed) {
   if (run.rank_changes.times > 0) {
     json["rank_changes"] = {{"times", run.rank_changes.times},
                             {"lost", run.rank_changes.lost},
+                            {"left", run.rank_changes.left},
                             {"joined", run.rank_changes.joined}};
   }
   if (speed) {

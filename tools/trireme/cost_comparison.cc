@@ -43,9 +43,13 @@ void note_changed_ranks(Comparison& comparison) {
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
     if (const Run::RankChanges& changes = run->rank_changes; changes.times > 0) {
       comparison.speed_notes.push_back(detail::concat(
-          "the ranks of {} changed {} while it trained ({} lost, {} joined): its speed is the mean "
-          "over different numbers of ranks",
-          {name, detail::counted(changes.times, "time"), changes.lost, changes.joined}));
+          "the ranks of {} changed {} while it trained ({} lost, {} left, {} joined): its speed is "
+          "the mean over different numbers of ranks",
+          {name,
+           detail::counted(changes.times, "time"),
+           changes.lost,
+           changes.left,
+           changes.joined}));
     }
   }
 }

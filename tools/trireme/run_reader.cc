@@ -210,7 +210,7 @@ Run read_run(const std::string& folder) {
     const Json::json_pointer at(detail::concat("/rank_changes/", name));
     return static_cast<std::int64_t>(optional_number(summary, at).value_or(0));
   };
-  run.rank_changes = {changed("times"), changed("lost"), changed("joined")};
+  run.rank_changes = {changed("times"), changed("lost"), changed("left"), changed("joined")};
   return run;
 }
 

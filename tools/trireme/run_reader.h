@@ -51,10 +51,11 @@ struct Run {
   std::string machine;  // "2 x Intel(R) Xeon(R)"; empty where it is not known, as of older runs
   std::optional<double> rank_bytes;
   std::optional<double> communication_share;
-  // Of an elastic run: how often its ranks changed, and how many were lost and joined.
+  // Of an elastic run: how often its ranks changed, and how many were lost, left and joined.
   struct RankChanges {
     std::int64_t times = 0;
     std::int64_t lost = 0;
+    std::int64_t left = 0;
     std::int64_t joined = 0;
   };
   RankChanges rank_changes{};

@@ -29,9 +29,9 @@ void add_scale_command(CLI::App& program, Action& action) {
             }
             options->launcher = static_cast<int>(*number);
           },
-          "The process number that the job said when it began")
+          "The process number that the job printed when it started")
       ->required();
-  add_count(*scale, "N", options->ranks, "How many ranks it shall have")->required();
+  add_count(*scale, "N", options->ranks, "How many ranks it is to have")->required();
   scale->callback([&action, options] {
     action = [options] {
       const std::string answer =

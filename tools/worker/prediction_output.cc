@@ -198,7 +198,7 @@ void Output::open_in_place() {
 
 void Output::refuse() const {
   const int error = errno;
-  throw Error(concat(
+  throw ConfigError(concat(
       "--output: expected a file that can be written, found \"{}\", which could not be opened: {}",
       {path_, detail::errno_text(error)}));
 }

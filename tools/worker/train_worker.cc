@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include <malloc.h>
 
@@ -199,6 +200,8 @@ class Job {
   }
 
   bool is_after_a_loss() const { return launcher_keeps_memory() && world_->epoch() > 0; }
+  // And nothing has to be said again but what has changed.
+  bool goes_on() const { return is_after_a_loss() && (step_ || (vault_ && vault_->newest())); }
 
   // The checkpoint to go on with where the launcher keeps nothing newer and none was named: the
   // newest, or the first fold that has not ended. Nothing: there is none.
@@ -227,10 +230,45 @@ class Job {
       }
       throw;
     }
+    warn_of_other_settings();
     if (leads() && step_ && settings_.folds > 0 && fs::is_directory(fold_folder(0))) {
       const std::string path = run_ + "/config.json";
       check_same_folds(
           text_of(fs::exists(path) ? path : fold_folder(0) + "/config.json"), settings_, run_);
+    }
+  }
+
+  // Once, by the first rank of each machine: its command has no say.
+  void warn_of_other_settings() const {
+    static bool looked = false;
+    const auto path = env_string(kEnvTrainSettings);
+    if (std::exchange(looked, true) || leads() || world_->local_rank() != 0 || !path) {
+      return;
+    }
+    TrainSettings own;
+    try {
+      apply_json(own, text_of(*path), "the settings of this machine");
+      own.ranks = settings_.ranks;
+      own = resolve(own);
+    } catch (const ConfigError&) {
+      return;  // it may have been for other ranks
+    }
+    std::string others;
+    for (const Setting& setting : settings_table()) {
+      // The folder may go by another name here, and each launcher has a timeout of its own.
+      if (setting.name != "run" && setting.name != "timeout" &&
+          setting.to_json(own) != setting.to_json(settings_)) {
+        others += concat("{}{} is {}, not {}",
+                         {others.empty() ? "" : "; ",
+                          setting.flag(),
+                          value_text(setting.name, settings_),
+                          value_text(setting.name, own)});
+      }
+    }
+    if (!others.empty()) {
+      log(LogLevel::kWarning,
+          concat("the command of this machine has settings other than the job's, which apply: ",
+                 others));
     }
   }
 
@@ -240,7 +278,7 @@ class Job {
     DataSource source = source_of(settings_);
     source.csv.check = shared_check(run_, step_.has_value(), *world_);
     OpenedData opened = open_data(source);
-    if (leads()) {
+    if (leads() && !goes_on()) {
       print(opened.description);
     }
     return opened;
@@ -249,20 +287,23 @@ class Job {
   void print(const std::string& text) const { std::cout << text << "\n" << std::flush; }
 
   void describe(const Trainable& model) const {
+    const std::string ranks = concat("{}, {}{} each",
+                                     {counted(settings_.ranks, "rank"),
+                                      model.in_parts        ? "ZeRO-3, built in parts, "
+                                      : settings_.zero > 0  ? concat("ZeRO-", settings_.zero, ", ")
+                                      : settings_.ranks > 1 ? "DDP, "
+                                                            : "",
+                                      counted(at::get_num_threads(), "thread")});
+    if (goes_on()) {
+      print("now " + ranks);
+      return;
+    }
     std::int64_t numel = 0;
     for (const auto& parameter : model.module->parameters()) {
       numel += parameter.numel();
     }
-    print(concat("{} with {} parameters, {}, {}{} each; run folder {}",
-                 {settings_.model,
-                  count_text(static_cast<double>(numel)),
-                  counted(settings_.ranks, "rank"),
-                  model.in_parts        ? "ZeRO-3, built in parts, "
-                  : settings_.zero > 0  ? concat("ZeRO-", settings_.zero, ", ")
-                  : settings_.ranks > 1 ? "DDP, "
-                                        : "",
-                  counted(at::get_num_threads(), "thread"),
-                  run_}));
+    print(concat("{} with {} parameters, {}; run folder {}",
+                 {settings_.model, count_text(static_cast<double>(numel)), ranks, run_}));
   }
 
   int train_once() {

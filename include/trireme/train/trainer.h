@@ -76,7 +76,8 @@ class TrainObserver {
 // Of an elastic job, over the whole run.
 struct RankChanges {
   std::int64_t times = 0;        // that the ranks met anew
-  std::int64_t lost = 0;         // ranks, or let go (trireme scale)
+  std::int64_t lost = 0;         // ranks
+  std::int64_t left = 0;         // ranks, in good order (trireme scale, a machine asked to end)
   std::int64_t joined = 0;       // ranks, also in place of lost ones
   std::int64_t steps_again = 0;  // computed a second time
 };
@@ -85,9 +86,10 @@ struct TrainResult {
   enum class Status { kFinished, kStoppedEarly, kInterrupted };
   Status status = Status::kFinished;
   std::int64_t steps = 0;
-  double seconds = 0;     // of the steps
-  double loss = 0;        // of the last step
-  Evaluation evaluation;  // of the last weights; empty without evaluation data
+  double seconds = 0;               // of the steps
+  double loss = 0;                  // of the last step
+  Evaluation evaluation;            // the last one that was finished; empty without evaluation data
+  std::int64_t evaluated_step = 0;  // after which it was made
   std::int64_t best_step = 0;
   std::map<std::string, double> best;  // metrics of the best evaluation
   std::int64_t goal_step = 0;          // in which settings.goal was first reached; 0: never

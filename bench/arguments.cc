@@ -1,0 +1,55 @@
+#include "arguments.h"
+
+#include <cerrno>
+#include <cstdio>
+
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "trireme/core/error.h"
+#include "usage_error.h"
+
+namespace trireme::bench {
+
+std::string command_line(int argc, char** argv) {
+  std::string line;
+  for (int i = 0; i < argc; ++i) {
+    line += (i > 0 ? " " : "") + std::string(argv[i]);
+  }
+  return line;
+}
+
+std::optional<int> take_arguments(CLI::App& program, int argc, char** argv) {
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      return program.exit(error);  // --help
+    }
+    std::fprintf(stderr, "trireme: %s\n", tools::usage_error_text(program, error).c_str());
+    return 2;
+  }
+  return std::nullopt;
+}
+
+std::ofstream json_file(const std::string& path) {
+  std::ofstream file;
+  if (!path.empty()) {
+    file.open(path);
+    TRIREME_CHECK(file,
+                  "--json: expected a file that can be written, found \"{}\": {}",
+                  {path, detail::errno_text(errno)});
+  }
+  return file;
+}
+
+int exit_code_of(const std::function<int()>& benchmark) {
+  try {
+    return benchmark();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return dynamic_cast<const ConfigError*>(&error) != nullptr ? 2 : 1;
+  }
+}
+
+}  // namespace trireme::bench
