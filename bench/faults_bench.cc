@@ -3,20 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <thread>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "arguments.h"
+#include "fault_training.h"
+#include "faults_peers.h"
 #include "host_text.h"
 #include "peers.h"
 #include "recoveries.h"
@@ -36,19 +34,9 @@ using Clock = std::chrono::steady_clock;
 // Steps between two faults: at least the first, less than both together.
 constexpr std::uint64_t kLeastPause = 4;
 constexpr std::uint64_t kMorePause = 10;
-constexpr auto kLongestWait = std::chrono::seconds(120);
-
-std::string program() {
-  return fs::read_symlink("/proc/self/exe").parent_path() / "trireme";
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::vector<std::string> training(const FaultsBenchOptions& options, const std::string& run) {
-  std::vector<std::string> words = {program(), "train", "--model", "gpt", "--data", "licenses"};
+  std::vector<std::string> words = {own_program(), "train", "--model", "gpt", "--data", "licenses"};
   const std::uint64_t steps =
       20 + static_cast<std::uint64_t>(options.faults) * (kLeastPause + kMorePause + 6);
   const std::vector<std::string> more = {"--steps",
@@ -68,89 +56,8 @@ std::vector<std::string> training(const FaultsBenchOptions& options, const std::
   return words;
 }
 
-// A training that runs beside this program, and says nothing.
-class Training {
- public:
-  Training(const std::vector<std::string>& words, std::string run) : run_(std::move(run)) {
-    std::vector<char*> arguments;
-    arguments.reserve(words.size() + 1);
-    for (const std::string& word : words) {
-      arguments.push_back(const_cast<char*>(word.c_str()));
-    }
-    arguments.push_back(nullptr);
-    pid_ = fork();
-    if (pid_ == 0) {
-      const int null = open("/dev/null", O_RDWR);
-      dup2(null, STDOUT_FILENO);
-      dup2(null, STDERR_FILENO);
-      execv(arguments[0], arguments.data());
-      _exit(127);
-    }
-  }
-  Training(const Training&) = delete;
-  Training& operator=(const Training&) = delete;
-  ~Training() {
-    if (pid_ > 0 && !code_) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-  }
-
-  pid_t pid() const { return pid_; }
-  bool runs() {
-    int status = 0;
-    if (!code_ && waitpid(pid_, &status, WNOHANG) == pid_) {
-      code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    }
-    return !code_;
-  }
-  int wait() {
-    while (runs()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return *code_;
-  }
-
-  std::vector<pid_t> ranks() const {
-    std::vector<pid_t> found;
-    std::ifstream file(detail::concat("/proc/{}/task/{}/children", {pid_, pid_}));
-    for (pid_t pid = 0; file >> pid;) {
-      found.push_back(pid);
-    }
-    return found;
-  }
-  // The last step whose metrics are complete.
-  std::int64_t step() const {
-    std::ifstream file(run_ + "/metrics.jsonl", std::ios::binary | std::ios::ate);
-    constexpr std::streamoff kTail = 2000;
-    const std::streamoff size = file.tellg();
-    file.seekg(std::max<std::streamoff>(0, size - kTail));
-    std::string text((std::istreambuf_iterator<char>(file)), {});
-    const std::size_t end = text.rfind('\n');
-    const std::size_t begin = end == std::string::npos ? end : text.rfind("{\"step\":", end);
-    return begin == std::string::npos ? 0 : std::strtoll(text.c_str() + begin + 8, nullptr, 10);
-  }
-  // How often it has resumed, and after which step the last time.
-  std::pair<int, std::int64_t> resumed() const {
-    const std::string text = text_of(run_ + "/train.log");
-    const std::string words = "resuming after step ";
-    int count = 0;
-    std::int64_t step = 0;
-    for (std::size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) {
-      ++count;
-      step = std::strtoll(text.c_str() + at + words.size(), nullptr, 10);
-    }
-    return {count, step};
-  }
-
- private:
-  std::string run_;
-  pid_t pid_ = -1;
-  std::optional<int> code_;
-};
-
 // Does something to the training; what.
-std::string inflict(Training& job, const FaultsBenchOptions& options, RandomStream& random) {
+std::string inflict(FaultTraining& job, const FaultsBenchOptions& options, RandomStream& random) {
   const std::vector<pid_t> ranks = job.ranks();
   if (ranks.empty()) {
     return "";
@@ -176,7 +83,7 @@ std::string inflict(Training& job, const FaultsBenchOptions& options, RandomStre
     const int refused = run_command(
         {"/bin/sh",
          "-c",
-         detail::concat("{} scale {} {} >/dev/null 2>&1", {program(), job.pid(), wanted})});
+         detail::concat("{} scale {} {} >/dev/null 2>&1", {own_program(), job.pid(), wanted})});
     if (refused == 0) {
       return grows ? "grow" : "shrink";
     }
@@ -185,25 +92,12 @@ std::string inflict(Training& job, const FaultsBenchOptions& options, RandomStre
   return "kill";
 }
 
-// Waits until `condition` holds; false where the job ends, or takes too long.
-template <class Condition>
-bool wait_until(Training& job, const Condition& condition) {
-  const auto begin = Clock::now();
-  while (!condition()) {
-    if (!job.runs() || Clock::now() - begin > kLongestWait) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
-std::optional<Recovery> next_fault(Training& job,
+std::optional<Recovery> next_fault(FaultTraining& job,
                                    const FaultsBenchOptions& options,
                                    RandomStream& random) {
   const auto target =
       job.step() + static_cast<std::int64_t>(kLeastPause + random.below(kMorePause));
-  if (!wait_until(job, [&] { return job.step() >= target; })) {
+  if (!job.wait_until([&] { return job.step() >= target; })) {
     return std::nullopt;
   }
   std::this_thread::sleep_for(std::chrono::microseconds(random.below(20'000)));
@@ -212,7 +106,7 @@ std::optional<Recovery> next_fault(Training& job,
   const auto begin = Clock::now();
   Recovery fault{.kind = inflict(job, options, random)};
   std::pair<int, std::int64_t> after;
-  const bool resumed = wait_until(job, [&] {
+  const bool resumed = job.wait_until([&] {
     after = job.resumed();
     return after.first > before && job.step() > after.second;
   });
@@ -227,6 +121,9 @@ std::optional<Recovery> next_fault(Training& job,
 }  // namespace
 
 int run_faults_bench(const FaultsBenchOptions& options) {
+  if (options.peers) {
+    return run_faults_peers(options);
+  }
   std::ofstream file = json_file(options.json_path);
   const ScratchFolder folder;
   std::vector<std::string> calm = training(options, folder.file("calm"));
@@ -242,9 +139,9 @@ int run_faults_bench(const FaultsBenchOptions& options) {
   std::vector<Recovery> faults;
   int code = 0;
   {
-    Training job(words, folder.file("faults"));
+    FaultTraining job(words, folder.file("faults"));
     RandomStream random(options.seed);
-    wait_until(job, [&] { return job.step() > 0; });
+    job.wait_until([&] { return job.step() > 0; });
     while (static_cast<int>(faults.size()) < options.faults) {
       const auto fault = next_fault(job, options, random);
       if (!fault) {
@@ -255,10 +152,10 @@ int run_faults_bench(const FaultsBenchOptions& options) {
     code = job.wait();
   }
   // Alone: both would wait for the same processors.
-  const int calm_code = Training(calm, folder.file("calm")).wait();
+  const int calm_code = FaultTraining(calm, folder.file("calm")).wait();
   TRIREME_CHECK(calm_code == 0, "the training without faults ended with ", calm_code);
-  const std::string weights = text_of(folder.file("calm") + "/model.safetensors");
-  const bool same = code == 0 && weights == text_of(folder.file("faults") + "/model.safetensors");
+  const std::string weights = file_text(folder.file("calm") + "/model.safetensors");
+  const bool same = code == 0 && weights == file_text(folder.file("faults") + "/model.safetensors");
 
   std::printf(
       "\nTrireme %s, faults in an elastic training of at most %s, ZeRO-%d, medians\n%s%s%s of %d "

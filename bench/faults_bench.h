@@ -11,6 +11,8 @@ struct FaultsBenchOptions {
   int faults = 50;
   int zero = 3;
   std::uint64_t seed = 1;
+  bool peers = false;
+  int setting = 0;                    // of bench/peers/step_common.py, with `peers`
   std::vector<std::string> settings;  // more of them, for trireme train
   std::string json_path;
   std::string command_line;

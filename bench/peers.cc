@@ -126,6 +126,33 @@ Peer checkpoint_peer(const std::string& name,
   return peer;
 }
 
+Peer elastic_peer(int ranks, int restarts, int setting, int every, const std::string& folder) {
+  constexpr const char* kMostSteps = "1000000";
+  const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
+  Peer peer{"torchrun",
+            "",
+            {python,
+             "-m",
+             "torch.distributed.run",
+             "--nproc-per-node",
+             std::to_string(ranks),
+             "--max-restarts",
+             std::to_string(restarts),
+             "--rdzv-backend",
+             "c10d",
+             "--rdzv-endpoint",
+             "127.0.0.1:0",
+             std::string(TRIREME_PEERS_SOURCE) + "/torch_elastic.py",
+             folder,
+             kMostSteps,
+             std::to_string(every),
+             std::to_string(setting)}};
+  if (!exists(python)) {
+    peer.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
+  }
+  return peer;
+}
+
 int run_command(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   arguments.reserve(command.size() + 1);

@@ -60,6 +60,10 @@ Peer checkpoint_peer(const std::string& name,
                      const std::string& folder,
                      const std::string& output);
 
+// PyTorch DDP under torchrun, which starts it again so often; it saves every so many steps, and
+// writes to `folder` what it does.
+Peer elastic_peer(int ranks, int restarts, int setting, int every, const std::string& folder);
+
 // Runs a command with this process's output; returns its exit code, or 128 + the number of the
 // signal that ended it. One that has not ended after half an hour is killed.
 int run_command(const std::vector<std::string>& command);

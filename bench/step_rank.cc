@@ -13,7 +13,6 @@
 #include <torch/utils.h>
 
 #include "number_text.h"
-#include "step_settings.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/error.h"
 
@@ -94,6 +93,9 @@ void Tuning::add_to(CLI::App& app) {
   app.add_option("--unit-bytes", options.unit_bytes, "EngineOptions::unit_bytes");
   app.add_option("--bucket-bytes", options.bucket_bytes, "EngineOptions::bucket_bytes");
   app.add_option("--bucket-count", options.bucket_count, "EngineOptions::bucket_count");
+  app.add_option("--compress", compress)->group("");
+  app.add_option("--warm-up-steps", warm_up)->group("");
+  app.add_option("--timed-steps", timed)->group("");
 }
 
 std::vector<std::string> Tuning::arguments() const {
@@ -102,7 +104,13 @@ std::vector<std::string> Tuning::arguments() const {
           "--bucket-bytes",
           std::to_string(options.bucket_bytes),
           "--bucket-count",
-          std::to_string(options.bucket_count)};
+          std::to_string(options.bucket_count),
+          "--compress",
+          compress,
+          "--warm-up-steps",
+          std::to_string(warm_up),
+          "--timed-steps",
+          std::to_string(timed)};
 }
 
 std::vector<std::string> step_rank_command(const std::string& mode,
@@ -139,23 +147,24 @@ int run_step_rank(const std::string& mode_name,
   EngineOptions options = tuning.options;
   options.zero = mode->zero;
   options.placement = mode->placement;
+  options.compress = tuning.compress == "none" ? nullptr : make_compressor(tuning.compress);
   Engine engine(model, AdamW({.lr = 3e-4}), options, world);
   auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(world->rank()));
   std::vector<double> times;
   Traffic before;
-  for (int i = 0; i < kWarmUpSteps + kTimedSteps; ++i) {
+  for (int i = 0; i < tuning.warm_up + tuning.timed; ++i) {
     const auto text = torch::randint(0,
                                      setting.model.vocabulary,
                                      {setting.batch, setting.model.sequence + 1},
                                      generator,
                                      torch::kLong);
-    if (i == kWarmUpSteps) {
+    if (i == tuning.warm_up) {
       before = traffic_of(*world);
     }
     const auto start = Clock::now();
     engine.backward(model->loss(text));
     engine.step();
-    if (i >= kWarmUpSteps) {
+    if (i >= tuning.warm_up) {
       times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
     }
   }
@@ -171,15 +180,17 @@ int run_step_rank(const std::string& mode_name,
       model_bytes = std::max(model_bytes, use.model_bytes());
       held_bytes = std::max(held_bytes, use.total());
     }
-    std::ofstream(output) << Json{{"ms", times},
-                                  {"memory_bytes", model_bytes},
-                                  {"held_bytes", held_bytes},
-                                  {"formula_bytes", report.predicted_bytes},
-                                  {"pss_bytes", sums[0] / world->size()},
-                                  {"network_bytes", sums[1] / kTimedSteps},
-                                  {"interface_bytes", sums[2] / kTimedSteps},
-                                  {"system", world->description()},
-                                  {"settings", settings_text(options)}};
+    std::ofstream(output) << Json{
+        {"ms", times},
+        {"memory_bytes", model_bytes},
+        {"held_bytes", held_bytes},
+        {"formula_bytes", report.predicted_bytes},
+        {"pss_bytes", sums[0] / world->size()},
+        {"network_bytes", sums[1] / tuning.timed},
+        {"interface_bytes", sums[2] / tuning.timed},
+        {"encode_ms", 1e3 * engine.compression().seconds / (tuning.warm_up + tuning.timed)},
+        {"system", world->description()},
+        {"settings", settings_text(options)}};
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 
 #include <CLI/App.hpp>
 
+#include "step_settings.h"
 #include "trireme/parallel/engine.h"
 
 // What the ranks do that `trireme bench step` starts.
@@ -23,6 +24,9 @@ const std::vector<Mode>& modes();
 // What may be varied to see what it does.
 struct Tuning {
   EngineOptions options;
+  std::string compress = "none";
+  int warm_up = kWarmUpSteps;
+  int timed = kTimedSteps;
 
   void add_to(CLI::App& app);
   std::vector<std::string> arguments() const;

@@ -221,6 +221,12 @@ int launch_on(const TestBed& bed, const LaunchOptions& job) {
       std::transform(name.begin(), name.end(), name.begin(), toupper);
       variables.push_back(detail::concat("TRIREME_", name, "=", value));
     }
+    if (job.encrypt) {
+      variables.emplace_back("TRIREME_ENCRYPT=on");
+    }
+    if (job.checksums) {
+      variables.emplace_back("TRIREME_CHECKSUMS=on");
+    }
     return run_together({bed.under_mpirun(job.ranks, interfaces, variables, job.command)});
   }
   // For the other namespaces of this host, which could not get here anyway.
@@ -245,6 +251,12 @@ int launch_on(const TestBed& bed, const LaunchOptions& job) {
                                       interfaces};
     for (const auto& [name, value] : choices) {
       words.insert(words.end(), {"--" + name, value});
+    }
+    for (const auto& [name, wanted] :
+         {std::pair{"--encrypt", job.encrypt}, std::pair{"--checksums", job.checksums}}) {
+      if (wanted) {
+        words.emplace_back(name);
+      }
     }
     words.emplace_back("--");
     words.insert(words.end(), job.command.begin(), job.command.end());

@@ -1,6 +1,6 @@
 # trireme_transport_modules(): what carries data between machines, each a module that is loaded when
 # it is asked for (src/comm/transport/transport_module.h): UCX, and an MPI for each that this machine has.
-# Where one is not there, the backend says so when it is asked for.
+# Where one is not there, the backend says so when it is asked for. Likewise HTTP, for --store (src/launch/http_client.h).
 
 set(TRIREME_MODULE_DIR "${PROJECT_BINARY_DIR}/bin")
 set(TRIREME_MODULES "" CACHE INTERNAL "")
@@ -48,6 +48,15 @@ function(trireme_transport_modules)
     target_link_libraries(trireme_ucx PRIVATE "${TRIREME_UCP_LIBRARY}" "${TRIREME_UCS_LIBRARY}")
   else()
     message(WARNING "UCX was not found: Trireme will work on one machine, or through MPI; run scripts/setup, or install libucx-dev")
+  endif()
+  find_path(TRIREME_CURL_INCLUDE curl/curl.h)
+  find_library(TRIREME_CURL_LIBRARY curl)
+  if(TRIREME_CURL_INCLUDE AND TRIREME_CURL_LIBRARY)
+    trireme_transport_module(http src/launch/curl_client.cc)
+    target_include_directories(trireme_http SYSTEM PRIVATE "${TRIREME_CURL_INCLUDE}")
+    target_link_libraries(trireme_http PRIVATE "${TRIREME_CURL_LIBRARY}")
+  else()
+    message(WARNING "libcurl was not found: --store etcd:// will be refused; run scripts/setup, or install libcurl4-openssl-dev")
   endif()
   # The wrappers of this machine know nothing of another kind.
   if(CMAKE_CROSSCOMPILING)

@@ -15,8 +15,7 @@ warnings.filterwarnings("ignore")
 
 # As bench/step_settings.h: vocabulary, sequence, width, layers, heads, batch.
 SETTINGS = [(512, 64, 512, 8, 8, 1), (512, 128, 256, 4, 8, 4)]
-WARM_UP = 5
-TIMED = 12
+WARM_UP, TIMED = (int(n) for n in os.environ.get("TRIREME_PEER_STEPS", "5 12").split())
 
 
 class Block(nn.Module):

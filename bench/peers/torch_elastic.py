@@ -1,21 +1,19 @@
 """The peer of `trireme bench faults --peers`: PyTorch DDP that torchrun starts again after a loss.
 
-    torchrun --nproc-per-node N --max-restarts F torch_elastic.py FOLDER STEPS EVERY
+    torchrun --nproc-per-node N --max-restarts F torch_elastic.py FOLDER STEPS EVERY SETTING
 
 Saves a checkpoint in FOLDER every EVERY steps and resumes from the newest; rank 0 adds a line to
-FOLDER/steps for each step that it has completed: its number, the number that it resumed from.
+FOLDER/steps for each step that it has completed: its number, the number that it resumed from, its
+process. SETTING is one of step_common.py.
 """
 
 import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
 
 from step_common import SETTINGS, build, loss_of
-
-SETTING = 0
 
 
 def save(path, state):
@@ -24,10 +22,10 @@ def save(path, state):
 
 
 def main():
-    folder, steps, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    folder, steps, every, setting = sys.argv[1], *map(int, sys.argv[2:5])
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    model = torch.nn.parallel.DistributedDataParallel(build(SETTING), gradient_as_bucket_view=True)
+    model = torch.nn.parallel.DistributedDataParallel(build(setting), gradient_as_bucket_view=True)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     path = os.path.join(folder, "checkpoint.pt")
@@ -37,7 +35,7 @@ def main():
         model.module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
-    vocabulary, sequence, _, _, _, batch = SETTINGS[SETTING]
+    vocabulary, sequence, _, _, _, batch = SETTINGS[setting]
     with open(os.path.join(folder, "steps"), "a") as log:
         for step in range(first, steps):
             generator = torch.Generator().manual_seed(1000 * step + rank)
@@ -55,7 +53,7 @@ def main():
                             "step": step + 1,
                         },
                     )
-                print(step + 1, first, time.time(), file=log, flush=True)
+                print(step + 1, first, os.getpid(), file=log, flush=True)
 
 
 main()

@@ -30,6 +30,18 @@ def data_parallel(model):
     return model, adamw(model.parameters()), f"DistributedDataParallel({words(DDP)}), fused AdamW"
 
 
+def with_hook(model, name):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    model, optimizer, settings = data_parallel(model)
+    if name == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        return model, optimizer, f"{settings}, fp16_compress_hook"
+    options = {"matrix_approximation_rank": 4, "start_powerSGD_iter": 2}
+    model.register_comm_hook(powerSGD_hook.PowerSGDState(None, **options), powerSGD_hook.powerSGD_hook)
+    return model, optimizer, f"{settings}, powerSGD_hook({words(options)})"
+
+
 def zero_redundancy(model):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -80,6 +92,8 @@ def worker(local_rank, local_ranks, mode, first, world, setting, output, meeting
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     if mode == "torch-ddp":
         model, optimizer, settings = data_parallel(model)
+    elif mode.startswith("torch-ddp-"):
+        model, optimizer, settings = with_hook(model, mode.removeprefix("torch-ddp-"))
     elif mode == "torch-zero":
         model, optimizer, settings = zero_redundancy(model)
     elif mode.startswith("torch-fsdp2"):

@@ -2,10 +2,11 @@
 
 // Everything a program needs. Programs that care about build time include the parts.
 
-#include "trireme/comm/communicator.h"  // collectives, messages, shared buffers
-#include "trireme/comm/elastic.h"       // jobs that outlive the loss of ranks
-#include "trireme/comm/world.h"         // init() and World
-#include "trireme/core/error.h"         // what is thrown
+#include "trireme/comm/communicator.h"    // collectives, messages, shared buffers
+#include "trireme/comm/elastic.h"         // jobs that outlive the loss of ranks
+#include "trireme/comm/world.h"           // init() and World
+#include "trireme/compress/compressor.h"  // how gradients travel
+#include "trireme/core/error.h"           // what is thrown
 #include "trireme/core/random.h"
 #include "trireme/core/version.h"
 #include "trireme/data/loader.h"

@@ -2,8 +2,10 @@
 
 #include <cerrno>
 #include <chrono>
+#include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include <fcntl.h>
 #include <signal.h>
@@ -57,7 +59,41 @@ std::int64_t nanoseconds_now() {
       .count();
 }
 
-// True for the one who raises it.
+struct Suffered {
+  DrillKind kind{};
+  PulsePhase phase{};
+  std::int64_t step = 0;
+  int rank = 0;
+  int ranks = 0;
+  int peer = -1;
+  std::int64_t epoch = 0;
+};
+
+std::uint32_t record_fault(const Suffered& fault) {
+  const std::uint32_t number = drill_page->recorded.fetch_add(1) + 1;
+  DrillPage::Record& record = drill_page->records[number % DrillPage::kRecords];
+  record.kind = fault.kind;
+  record.phase = fault.phase;
+  record.step = fault.step;
+  record.rank = fault.rank;
+  record.ranks = fault.ranks;
+  record.pid = getpid();
+  record.peer = fault.peer;
+  record.epoch = fault.epoch;
+  record.nanoseconds = nanoseconds_now();
+  record.number.store(number, std::memory_order_release);
+  return number;
+}
+
+std::atomic<bool> disk_is_away{false};
+
+// Meant for the next message to another machine: by the thread that trains, for the one that sends.
+std::mutex link_mutex;
+std::optional<Suffered> link_fault;  // guarded by link_mutex
+bool has_links = false;              // guarded by link_mutex
+
+}  // namespace
+
 bool raise_to(std::atomic<std::int64_t>& last, std::int64_t value) {
   std::int64_t before = last.load();
   while (before < value) {
@@ -67,25 +103,6 @@ bool raise_to(std::atomic<std::int64_t>& last, std::int64_t value) {
   }
   return false;
 }
-
-std::uint32_t record_fault(
-    DrillKind kind, PulsePhase phase, std::int64_t step, int rank, int ranks) {
-  const std::uint32_t number = drill_page->recorded.fetch_add(1) + 1;
-  DrillPage::Record& record = drill_page->records[number % DrillPage::kRecords];
-  record.kind = kind;
-  record.phase = phase;
-  record.step = step;
-  record.rank = rank;
-  record.ranks = ranks;
-  record.pid = getpid();
-  record.nanoseconds = nanoseconds_now();
-  record.number.store(number, std::memory_order_release);
-  return number;
-}
-
-std::atomic<bool> disk_is_away{false};
-
-}  // namespace
 
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization): its launcher has set it, or nobody has
 const bool kDrillIsOn = open_drill();
@@ -115,7 +132,17 @@ void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks) {
     return;
   }
   const DrillKind kind = drill_plan().faults[hit->fault].kind;
-  const std::uint32_t number = record_fault(kind, phase, step, rank, ranks);
+  const Suffered fault{kind, phase, step, rank, ranks};
+  if (is_of_links(kind)) {
+    const std::lock_guard lock(link_mutex);
+    if (has_links) {
+      link_fault = fault;
+    } else {
+      record_fault(fault);
+    }
+    return;
+  }
+  const std::uint32_t number = record_fault(fault);
   if (kind == DrillKind::kKill) {
     kill(getpid(), SIGKILL);
   } else if (kind == DrillKind::kStop) {
@@ -131,13 +158,54 @@ void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks) {
 
 void suffer_in_save(std::int64_t step, int rank, int ranks) {
   if (drill_plan().in_save(step, ranks) == rank && raise_to(drill_page->last_save, step)) {
-    record_fault(DrillKind::kDiskFull, PulsePhase::kCheckpoint, step, rank, ranks);
+    record_fault({DrillKind::kDiskFull, PulsePhase::kCheckpoint, step, rank, ranks});
     disk_is_away = true;
   }
 }
 
 bool takes_disk_away() {
   return disk_is_away.exchange(false);
+}
+
+void begin_links(bool any) {
+  const std::lock_guard lock(link_mutex);
+  has_links = any;
+  link_fault.reset();
+}
+
+std::optional<LinkFault> take_link_fault(int peer) {
+  const std::lock_guard lock(link_mutex);
+  if (!link_fault) {
+    return std::nullopt;
+  }
+  Suffered fault = *std::exchange(link_fault, std::nullopt);
+  fault.peer = peer;
+  record_fault(fault);
+  for (const DrillFault& planned : drill_plan().faults) {
+    if (planned.kind == fault.kind) {
+      return LinkFault{fault.kind, planned.seconds};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> take_flip(const DrillPlan::Sent& message,
+                                       std::uint64_t bits,
+                                       int ranks) {
+  const auto bit = drill_plan().flips(message, bits);
+  // The first one ends the world.
+  if (!bit || !raise_to(drill_page->last_epoch, message.epoch)) {
+    return std::nullopt;
+  }
+  const std::int64_t step = pulse().step.load() - 1;  // at hand, or just kept
+  record_fault({DrillKind::kCorrupt,
+                PulsePhase::kCollective,
+                step,
+                message.from,
+                ranks,
+                message.to,
+                message.epoch});
+  return bit;
 }
 
 void note_commit(std::int64_t epoch) {

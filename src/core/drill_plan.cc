@@ -16,6 +16,8 @@ using detail::printable;
 
 constexpr double kDefaultStop = 2;
 constexpr double kLongestStop = 86400;
+constexpr double kDefaultDelay = 0.05;
+constexpr double kDefaultFlips = 1e-6;
 
 struct DrillName {
   const char* name;
@@ -25,10 +27,13 @@ constexpr std::array kDrillNames = {DrillName{"kill", DrillKind::kKill},
                                     DrillName{"stop", DrillKind::kStop},
                                     DrillName{"disk-full", DrillKind::kDiskFull},
                                     DrillName{"leave", DrillKind::kLeave},
-                                    DrillName{"join", DrillKind::kJoin}};
+                                    DrillName{"join", DrillKind::kJoin},
+                                    DrillName{"delay", DrillKind::kDelay},
+                                    DrillName{"drop", DrillKind::kDrop},
+                                    DrillName{"corrupt", DrillKind::kCorrupt}};
 
 // Draws of one step that have nothing to do with each other.
-enum Draw : std::uint64_t { kWhether, kWhom, kWhen, kSaves };
+enum Draw : std::uint64_t { kWhether, kWhom, kWhen, kSaves, kFlips };
 
 std::vector<std::string> split_at(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -59,28 +64,34 @@ DrillKind kind_named(const std::string& name, const std::string& where) {
     }
     names.emplace_back(each.name);
   }
-  for (const char* link : {"delay", "drop", "corrupt"}) {
-    TRIREME_CHECK(name != link,
-                  "--drill: {} is a fault of connections between machines, and the ranks of an "
-                  "elastic job are on one: leave it out, found {}",
-                  {link, where});
-  }
   const std::string nearest = nearest_word(name, names);
   throw ConfigError(concat(
-      "--drill: expected kill, stop, disk-full, leave or join, found \"{}\" {}{}",
+      "--drill: expected kill, stop, disk-full, leave, join, delay, drop or corrupt, found \"{}\" "
+      "{}{}",
       {printable(name), where, nearest.empty() ? "" : concat("; did you mean ", nearest, "?")}));
 }
 
+// "p=0.01" or "1%"; of corrupt, a number alone. Not set: it is not one.
+std::optional<double> parse_probability(const DrillFault& fault, const std::string& word) {
+  const bool is_named = word.starts_with("p=");
+  const std::string number = is_named ? word.substr(2) : word;
+  if (number.ends_with('%')) {
+    return parse_positive(number.substr(0, number.size() - 1)).value_or(0) / 100;
+  }
+  return is_named || fault.kind == DrillKind::kCorrupt
+             ? std::optional(parse_positive(number).value_or(0))
+             : std::nullopt;
+}
+
 void apply_word(DrillFault& fault, const std::string& word, const std::string& where) {
-  if (word.starts_with("p=")) {
-    const auto p = parse_positive(word.substr(2));
-    TRIREME_CHECK(p && *p <= 1,
+  if (const auto p = parse_probability(fault, word)) {
+    TRIREME_CHECK(*p > 0 && *p <= 1,
                   "--drill: expected p=P, a probability above 0 and at most 1, found \"{}\" {}",
                   {printable(word), where});
     fault.probability = *p;
     return;
   }
-  TRIREME_CHECK(fault.kind == DrillKind::kStop,
+  TRIREME_CHECK(fault.kind == DrillKind::kStop || fault.kind == DrillKind::kDelay,
                 "--drill: expected p=P, the one thing that {} takes, found \"{}\" {}",
                 {drill_name(fault.kind), printable(word), where});
   const auto seconds = parse_duration(word);
@@ -88,6 +99,16 @@ void apply_word(DrillFault& fault, const std::string& word, const std::string& w
                 "--drill: expected p=P or a time such as 2s or 500ms, found \"{}\" {}",
                 {printable(word), where});
   fault.seconds = *seconds;
+}
+
+DrillFault default_of(DrillKind kind) {
+  DrillFault fault;
+  fault.kind = kind;
+  fault.seconds = kind == DrillKind::kStop    ? kDefaultStop
+                  : kind == DrillKind::kDelay ? kDefaultDelay
+                                              : 0;
+  fault.probability = kind == DrillKind::kCorrupt ? kDefaultFlips : fault.probability;
+  return fault;
 }
 
 }  // namespace
@@ -101,6 +122,10 @@ std::string drill_name(DrillKind kind) {
   return "unknown";
 }
 
+bool is_of_links(DrillKind kind) {
+  return kind == DrillKind::kDelay || kind == DrillKind::kDrop || kind == DrillKind::kCorrupt;
+}
+
 DrillPlan DrillPlan::parse(const std::string& text, std::uint64_t seed) {
   DrillPlan plan;
   plan.seed = seed;
@@ -108,9 +133,7 @@ DrillPlan DrillPlan::parse(const std::string& text, std::uint64_t seed) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string where = concat("in part ", i + 1, " of \"", printable(text), "\"");
     const std::size_t colon = parts[i].find(':');
-    DrillFault fault;
-    fault.kind = kind_named(parts[i].substr(0, colon), where);
-    fault.seconds = fault.kind == DrillKind::kStop ? kDefaultStop : 0;
+    DrillFault fault = default_of(kind_named(parts[i].substr(0, colon), where));
     TRIREME_CHECK(!plan.has(fault.kind),
                   "--drill: expected each kind of fault once, found {} again {}",
                   {drill_name(fault.kind), where});
@@ -133,13 +156,13 @@ bool DrillPlan::has(DrillKind kind) const {
 std::optional<DrillPlan::Hit> DrillPlan::in_step(std::int64_t step, int ranks) const {
   for (std::size_t i = 0; i < faults.size(); ++i) {
     const auto kind = static_cast<std::uint64_t>(faults[i].kind);
-    if (faults[i].kind == DrillKind::kDiskFull ||
+    if (faults[i].kind == DrillKind::kDiskFull || faults[i].kind == DrillKind::kCorrupt ||
         RandomStream(mix(seed, step, kind, kWhether)).uniform() >= faults[i].probability) {
       continue;
     }
     constexpr PulsePhase kParts[] = {
         PulsePhase::kBackward, PulsePhase::kUpdate, PulsePhase::kVault};
-    const bool any_rank = faults[i].kind == DrillKind::kKill || faults[i].kind == DrillKind::kStop;
+    const bool any_rank = faults[i].kind != DrillKind::kLeave && faults[i].kind != DrillKind::kJoin;
     const auto whom =
         RandomStream(mix(seed, step, kind, kWhom)).below(static_cast<std::uint64_t>(ranks));
     return Hit{i,
@@ -154,6 +177,26 @@ std::optional<int> DrillPlan::in_save(std::int64_t step, int ranks) const {
     RandomStream random(mix(seed, step, kSaves));
     if (fault.kind == DrillKind::kDiskFull && random.uniform() < fault.probability) {
       return static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> DrillPlan::flips(const Sent& message, std::uint64_t bits) const {
+  for (const DrillFault& fault : faults) {
+    if (fault.kind != DrillKind::kCorrupt || bits == 0) {
+      continue;
+    }
+    RandomStream random(mix(seed,
+                            kFlips,
+                            message.epoch,
+                            message.line,
+                            message.from,
+                            message.to,
+                            message.tag,
+                            message.number));
+    if (random.uniform() < fault.probability) {
+      return random.below(bits);
     }
   }
   return std::nullopt;

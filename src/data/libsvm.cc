@@ -46,9 +46,11 @@ class LibsvmDataset final : public Dataset {
                 const LibsvmOptions& options,
                 const Preprocessing* training,
                 NewDataOptions::Targets targets)
-      : file_(detail::plain_file(path)), regression_(options.regression) {
+      : file_(detail::plain_file(path)),
+        regression_(options.regression),
+        known_features_(options.features) {
     shape_.kind = SampleKind::kSparse;
-    shape_.features = options.features;
+    shape_.features = known_features_;
     if (training != nullptr && !regression_) {
       names_ = std::make_shared<const detail::ClassNames>(training->classes);
     }
@@ -232,10 +234,11 @@ class LibsvmDataset final : public Dataset {
                     shown(text),
                     text == "0" ? ": libsvm counts from 1, add 1 to all indices" : ""));
     }
-    if (shape_.features > 0 && index > shape_.features) {
+    // Where the number is that of this file itself, only indices that do not ascend exceed it.
+    if (known_features_ > 0 && index > known_features_) {
       refuse(text.data(),
              concat("expected an index of at most {} (the number of features), found {}",
-                    {shape_.features, index}));
+                    {known_features_, index}));
     }
     return index;
   }
@@ -271,6 +274,7 @@ class LibsvmDataset final : public Dataset {
   SampleShape shape_{};
   std::vector<std::int64_t> offsets_;  // of lines
   bool regression_;
+  std::int64_t known_features_;  // 0: as many as this file has
   bool labelled_ = true;
   std::vector<std::int32_t> labels_;  // of classes
   std::vector<float> targets_;        // of numbers to predict

@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <signal.h>
 
 #include "trireme/core/error.h"
 #include "trireme/core/file_write.h"
@@ -16,12 +15,6 @@ namespace trireme::detail {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::int64_t drill_clock() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 double drill_seconds(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
@@ -39,19 +32,27 @@ const char* part_of_step(PulsePhase phase) {
       return "before the update";
     case PulsePhase::kVault:
       return "before the state is kept";
+    case PulsePhase::kCollective:
+      return "in a message";
     default:
       return "in a save";
   }
 }
 
+// A process ends, or a world does: what counts is the first step of the next one. Of a fault that
+// the ranks may also sit out, the next step.
+bool can_be_sat_out(DrillKind kind) {
+  return kind == DrillKind::kKill || kind == DrillKind::kStop || kind == DrillKind::kDelay;
+}
+
 }  // namespace
 
 DrillBook::DrillBook(const DrillOptions& options,
+                     bool several_machines,
                      std::function<std::string(int)> scale,
                      std::function<void(const std::string&)> say)
     : options_(options),
-      plan_(DrillPlan::parse(options.plan, options.seed)),
-      memory_(plan_),
+      several_machines_(several_machines),
       scale_(std::move(scale)),
       say_(std::move(say)),
       began_(drill_clock()) {
@@ -59,149 +60,125 @@ DrillBook::DrillBook(const DrillOptions& options,
   TRIREME_CHECK(can_write_,
                 "--drill: expected a folder for {}, found that it cannot be written: {}",
                 {options_.file, errno_text(errno)});
-  say_(concat("drill with seed {}: what happens is recorded in {}", {plan_.seed, options_.file}));
+  say_(
+      concat("drill with seed {}: what happens is recorded in {}", {options_.seed, options_.file}));
 }
 
-void DrillBook::turn(const std::vector<RankProcess>& ranks, const std::vector<JobEvent>& failures) {
-  // Steps first: those before a fault are none that it was recovered from.
-  hear_of_commits();
-  hear_of_faults();
-  let_go_on(ranks);
-  take_notice(ranks, failures);
+void DrillBook::turn() {
   if (std::exchange(changed_, false)) {
     write();
   }
 }
 
-void DrillBook::hear_of_faults() {
-  const DrillPage& page = memory_.page();
-  for (;; ++heard_) {
-    const std::uint32_t number = heard_ + 1;
-    const DrillPage::Record& record = page.records[number % DrillPage::kRecords];
-    if (record.number.load(std::memory_order_acquire) != number) {
+std::string DrillBook::launcher_of(int machine) const {
+  return several_machines_ ? concat("launcher of machine ", machine) : "launcher";
+}
+
+void DrillBook::take(const DrillNews& news) {
+  switch (news.kind) {
+    case DrillNews::Kind::kFault:
+      begin(news);
       return;
+    case DrillNews::Kind::kKept:
+      take_step(news);
+      return;
+    case DrillNews::Kind::kEnded:
+    case DrillNews::Kind::kBlames:
+      break;
+  }
+  for (Fault& fault : faults_) {
+    if (!fault.is_open) {
+      continue;
     }
-    Fault fault;
-    fault.kind = record.kind;
-    fault.phase = record.phase;
-    fault.step = record.step + (record.kind == DrillKind::kDiskFull ? 0 : 1);
-    fault.reached = fault.step;
-    fault.rank = record.rank;
-    fault.ranks = record.ranks;
-    fault.pid = record.pid;
-    fault.nanoseconds = record.nanoseconds;
-    fault.epoch = epoch_;
-    begin(std::move(fault));
-    memory_.page().heard.store(number);
+    if (news.kind == DrillNews::Kind::kEnded && news.pid == fault.what.pid &&
+        news.machine == fault.what.machine) {
+      fault.reached = std::max(fault.reached, news.step);
+      notice(fault,
+             news.nanoseconds,
+             launcher_of(news.machine),
+             concat("rank ", news.rank, " ", news.text));
+    } else if (news.kind == DrillNews::Kind::kBlames &&
+               (news.peer == fault.what.rank || (news.peer == fault.what.peer && news.peer >= 0))) {
+      notice(fault, news.nanoseconds, concat("rank ", news.rank), concat("lost rank ", news.peer));
+    }
   }
 }
 
-void DrillBook::begin(Fault fault) {
+void DrillBook::begin(const DrillNews& news) {
   changed_ = true;
-  if (changes_membership(fault.kind)) {
-    const std::string answer = scale_(fault.kind == DrillKind::kJoin ? 1 : -1);
+  Fault fault;
+  fault.what = news;
+  fault.step = news.step + (news.fault == DrillKind::kDiskFull ? 0 : 1);
+  fault.reached = fault.step;
+  fault.epoch = epoch_;
+  if (changes_membership(news.fault)) {
+    const std::string answer = scale_(news.fault == DrillKind::kJoin ? 1 : -1);
     fault.is_open = !answer.starts_with("no: ");
     fault.outcome = fault.is_open ? "" : concat("not possible: ", answer.substr(4));
     if (fault.is_open) {
-      notice(fault, "launcher", answer);
+      notice(fault, drill_clock(), launcher_of(0), answer);
     }
-  } else if (fault.kind == DrillKind::kStop) {
-    for (const DrillFault& planned : plan_.faults) {
-      if (planned.kind == DrillKind::kStop) {
-        fault.go_on = fault.nanoseconds + static_cast<std::int64_t>(planned.seconds * 1e9);
-      }
-    }
+  } else if (is_of_links(news.fault) && news.peer < 0) {
+    fault.is_open = false;
+    fault.outcome = "not possible: all ranks are on one machine";
   }
   const std::string whom =
-      changes_membership(fault.kind) ? "" : concat(" of rank ", fault.rank, " of ", fault.ranks);
-  say_(concat("drill: {}{} in step {}{}{}",
-              {drill_name(fault.kind),
+      changes_membership(news.fault) ? "" : concat(" of rank ", news.rank, " of ", news.ranks);
+  say_(concat("drill: {}{}{} in step {}{}{}",
+              {drill_name(news.fault),
                whom,
+               news.peer >= 0 ? concat(" to rank ", news.peer) : "",
                fault.step,
                fault.outcome.empty() ? "" : ", ",
                fault.outcome}));
   faults_.push_back(std::move(fault));
 }
 
-void DrillBook::let_go_on(const std::vector<RankProcess>& ranks) {
-  const std::int64_t now = drill_clock();
-  for (Fault& fault : faults_) {
-    if (!fault.go_on || now < *fault.go_on) {
-      continue;
-    }
-    fault.go_on.reset();
-    for (const RankProcess& rank : ranks) {
-      if (!rank.ended && rank.child.pid == fault.pid) {
-        rank.send_signal(SIGCONT);
-      }
-    }
-  }
-}
-
-void DrillBook::take_notice(const std::vector<RankProcess>& ranks,
-                            const std::vector<JobEvent>& failures) {
-  for (Fault& fault : faults_) {
-    if (!fault.is_open) {
-      continue;
-    }
-    for (const JobEvent& failure : failures) {
-      if (failure.pid == fault.pid) {
-        fault.go_on.reset();
-        notice(fault, "launcher", concat("rank ", failure.rank, " ", how_it_ended(failure.number)));
-      }
-    }
-    for (const RankProcess& rank : ranks) {
-      if (rank.child.pid == fault.pid) {
-        fault.reached = std::max(fault.reached, rank.pulse.page().step.load());
-      } else if (rank.report && rank.report->blamed == fault.rank) {
-        notice(fault, concat("rank ", rank.rank), concat("lost rank ", fault.rank));
-      }
-    }
-  }
-}
-
-void DrillBook::notice(Fault& fault, const std::string& who, const std::string& how) {
+void DrillBook::notice(Fault& fault,
+                       std::int64_t when,
+                       const std::string& who,
+                       const std::string& how) {
   const bool is_known = std::any_of(fault.noticed.begin(),
                                     fault.noticed.end(),
                                     [&](const Notice& each) { return each.who == who; });
   if (!is_known) {
-    fault.noticed.push_back({who, drill_seconds(drill_clock() - fault.nanoseconds), how});
+    // By the clocks of two machines it may have been seen before it happened.
+    const auto after = std::max<std::int64_t>(0, when - fault.what.nanoseconds);
+    fault.noticed.push_back({who, drill_seconds(after), how});
     changed_ = true;
   }
 }
 
-void DrillBook::hear_of_commits() {
-  const DrillPage& page = memory_.page();
-  const std::uint64_t until = page.committed.load(std::memory_order_acquire);
-  for (; commits_ < until; ++commits_) {
-    const DrillPage::Commit& commit = page.commits[commits_ % DrillPage::kCommits];
-    epoch_ = commit.epoch;
-    for (Fault& fault : faults_) {
-      const bool is_after = commit.nanoseconds > fault.nanoseconds;
-      // Ranks come and leave after the step at hand, which is kept by those that were there, and a
-      // save fails beside the steps: what counts is the first step of the next world.
-      const bool counts = fault.kind == DrillKind::kKill || fault.kind == DrillKind::kStop ||
-                          commit.epoch > fault.epoch;
-      if (fault.is_open && is_after && counts) {
-        close(fault, commit);
-      }
+void DrillBook::take_step(const DrillNews& kept) {
+  for (Fault& fault : faults_) {
+    // Ranks come and leave after the step at hand, which is kept by those that were there, and
+    // saves and messages fail beside the steps.
+    const bool sits = can_be_sat_out(fault.what.fault);
+    if (fault.is_open && sits && fault.noticed.empty() && kept.step < fault.step) {
+      fault.epoch = kept.epoch;  // a step before it, which rank 0 tells of only now
+      continue;
+    }
+    const bool counts = sits || kept.epoch > fault.epoch;
+    if (fault.is_open && kept.nanoseconds > fault.what.nanoseconds && counts) {
+      close(fault, kept);
     }
   }
+  epoch_ = kept.epoch;
+  kept_ = kept.step;
 }
 
-void DrillBook::close(Fault& fault, const DrillPage::Commit& commit) {
+void DrillBook::close(Fault& fault, const DrillNews& kept) {
   fault.is_open = false;
-  fault.recovered = drill_seconds(commit.nanoseconds - fault.nanoseconds);
-  const bool lost = !changes_membership(fault.kind) && commit.epoch > fault.epoch;
+  fault.recovered = drill_seconds(kept.nanoseconds - fault.what.nanoseconds);
+  const bool lost = !changes_membership(fault.what.fault) && kept.epoch > fault.epoch;
   // The one at hand, which it began, and those before it that nobody had kept.
-  fault.again = lost ? std::max<std::int64_t>(0, fault.reached - commit.steps + 1) : 0;
+  fault.reached = std::max(fault.reached, kept_ + 1);
+  fault.again = lost ? std::max<std::int64_t>(0, fault.reached - kept.step + 1) : 0;
   fault.outcome = "recovered";
   changed_ = true;
 }
 
 void DrillBook::finish(int code) {
-  hear_of_commits();
-  hear_of_faults();
   code_ = code;
   for (Fault& fault : faults_) {
     if (fault.is_open) {
@@ -217,7 +194,7 @@ void DrillBook::write() const {
   Json all = {{"format", 1},
               {"trireme", TRIREME_VERSION},
               {"drill", options_.plan},
-              {"seed", plan_.seed},
+              {"seed", options_.seed},
               {"seconds", drill_seconds(drill_clock() - began_)},
               {"exit_code", code_ ? Json(*code_) : Json()},
               {"faults", Json::array()}};
@@ -227,12 +204,14 @@ void DrillBook::write() const {
       noticed.push_back({{"who", each.who}, {"after_seconds", each.seconds}, {"how", each.how}});
     }
     all["faults"].push_back(
-        {{"kind", drill_name(fault.kind)},
-         {"rank", changes_membership(fault.kind) ? Json() : Json(fault.rank)},
-         {"ranks", fault.ranks},
+        {{"kind", drill_name(fault.what.fault)},
+         {"rank", changes_membership(fault.what.fault) ? Json() : Json(fault.what.rank)},
+         {"ranks", fault.what.ranks},
+         {"peer", fault.what.peer >= 0 ? Json(fault.what.peer) : Json()},
+         {"machine", fault.what.machine},
          {"step", fault.step},
-         {"when", part_of_step(fault.phase)},
-         {"at_seconds", drill_seconds(fault.nanoseconds - began_)},
+         {"when", part_of_step(fault.what.phase)},
+         {"at_seconds", drill_seconds(fault.what.nanoseconds - began_)},
          {"noticed", std::move(noticed)},
          {"next_step_seconds", fault.recovered ? Json(*fault.recovered) : Json()},
          {"steps_again", fault.again},

@@ -1,7 +1,10 @@
 #include "launch/elastic_job.h"
 
+#include <algorithm>
 #include <limits>
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launch/job_setup.h"
@@ -11,6 +14,19 @@
 #include "trireme/core/printable.h"
 
 namespace trireme::detail {
+namespace {
+
+// Epochs count up through all leaders of a job, and the next one does not know how many the last
+// had. More than this nobody has.
+constexpr std::int64_t kEpochsOfALeader = 1'000'000;
+
+// As the ranks of a training do after a signal, all together and in good order.
+bool ended_when_asked(const JobEvent& failure) {
+  const int code = WIFEXITED(failure.number) ? WEXITSTATUS(failure.number) : 0;
+  return code == 128 + SIGHUP || code == 128 + SIGINT || code == 128 + SIGTERM;
+}
+
+}  // namespace
 
 ElasticJob::ElasticJob(const LaunchOptions& options,
                        LocalRanks& ranks,
@@ -21,14 +37,19 @@ ElasticJob::ElasticJob(const LaunchOptions& options,
       ranks_(elastic_, ranks, say),
       say_(std::move(say)) {}
 
-void ElasticJob::begin(Fleet* fleet, std::unique_ptr<Reception> reception, Milliseconds wait) {
+void ElasticJob::begin(Fleet* fleet,
+                       std::unique_ptr<Reception> reception,
+                       Milliseconds wait,
+                       const Leadership* leadership) {
   fleet_ = fleet;
   told_ = {.epoch = -1};
+  epochs_.reset();
+  socket_.reset();
   if (fleet_ != nullptr) {
-    fleet_->lease(milliseconds_of(elastic_.heartbeat_seconds));
+    fleet_->lease(milliseconds_of(elastic_.heartbeat_seconds), leadership);
   }
   reception_ = std::move(reception);
-  if (launch_.node_rank == 0) {
+  if (fleet_ == nullptr || fleet_->roster().machine == fleet_->roster().leader) {
     decide_here(wait);
   }
 }
@@ -38,7 +59,8 @@ void ElasticJob::decide_here(Milliseconds wait) {
   if (elastic_.most == 0) {
     elastic_.least = elastic_.most = ranks;
   }
-  TRIREME_CHECK(ranks >= elastic_.least && ranks <= elastic_.most,
+  const bool has_begun = fleet_ != nullptr && fleet_->roster().has_begun;
+  TRIREME_CHECK(has_begun || (ranks >= elastic_.least && ranks <= elastic_.most),
                 "--elastic: expected {} to {} ranks, found {} on all machines together (-n)",
                 {elastic_.least, elastic_.most, ranks});
   epochs_.emplace(elastic_,
@@ -55,39 +77,57 @@ void ElasticJob::decide_here(Milliseconds wait) {
                                     [this](const EpochOrder& order) {
                                       if (fleet_ != nullptr) {
                                         fleet_->set_ranks(order.ranks);
+                                        if (drill_ != nullptr) {
+                                          drill_->tell_all(*fleet_);
+                                        }
                                         fleet_->broadcast(LauncherWord::kBeginEpoch,
                                                           pack_order(order));
                                       }
-                                      ranks_.begin_epoch(order, 0);
+                                      ranks_.begin_epoch(order, launch_.node_rank);
                                     }});
   if (fleet_ == nullptr) {
     epochs_->add({.name = "", .capacity = elastic_.most, .listener = ""}, ranks);
     return;
   }
   const Roster& roster = fleet_->roster();
-  for (std::size_t machine = 0; machine < roster.ranks.size(); ++machine) {
-    epochs_->add({.name = roster.name_of(static_cast<int>(machine)),
-                  .capacity = roster.ranks[machine],
-                  .listener = roster.listeners[machine]},
-                 roster.ranks[machine]);
+  for (std::size_t i = 0; i < roster.ranks.size(); ++i) {
+    const auto machine = static_cast<int>(i);
+    const bool is_this = machine == roster.machine;
+    const bool is_here = is_this || fleet_->is_connected(machine);
+    epochs_->add({.name = roster.name_of(machine),
+                  .capacity = is_this ? launch_.ranks : roster.ranks[i],
+                  .listener = roster.listeners[i],
+                  .present = is_here,
+                  .is_new = is_here && roster.joins},
+                 roster.joins ? 0 : roster.ranks[i]);
+  }
+  if (roster.joins) {
+    epochs_->take_over((roster.generation - 1) * kEpochsOfALeader,
+                       milliseconds_of(elastic_.heartbeat_seconds));
   }
 }
 
 bool ElasticJob::take_failures(const std::vector<JobEvent>& failures) {
   const MachineLoss loss{ranks_.status(), ranks_.explained(failures)};
   if (epochs_) {
-    epochs_->take(0, loss.status);
-    return epochs_->take(0, loss.failures);
+    epochs_->take(launch_.node_rank, loss.status);
+    return outlives(launch_.node_rank, loss.failures);
   }
   told_ = loss.status;
-  fleet_->send(0, LauncherWord::kLoss, pack_loss(loss));
+  fleet_->send(fleet_->roster().leader, LauncherWord::kLoss, pack_loss(loss));
   return true;
+}
+
+bool ElasticJob::outlives(int machine, const std::vector<JobEvent>& failures) {
+  const bool has_ended =
+      launch_.rank0_speaks && std::any_of(failures.begin(), failures.end(), ended_when_asked);
+  return !has_ended && epochs_->take(machine, failures);
 }
 
 void ElasticJob::tell_status() {
   if (const MachineStatus now = ranks_.status(); now != told_) {
     told_ = now;
-    fleet_->send(0, LauncherWord::kStatus, pack_status(now));
+    fleet_->send(fleet_->roster().leader, LauncherWord::kStatus, pack_status(now));
   }
 }
 
@@ -118,7 +158,7 @@ std::string ElasticJob::answer(const std::string& request) {
   if (!ranks || *ranks < 0 || *ranks > std::numeric_limits<int>::max()) {
     return concat("no: expected \"scale N\", found \"", printable(request), "\"");
   }
-  return is_ending_ ? "no: the job is ending" : scale(static_cast<int>(*ranks));
+  return scale(static_cast<int>(*ranks));
 }
 
 void ElasticJob::add_to(std::vector<pollfd>& entries) const {
@@ -131,22 +171,25 @@ void ElasticJob::add_to(std::vector<pollfd>& entries) const {
 std::vector<JobEvent> ElasticJob::turn() {
   std::vector<JobEvent> ends;
   ranks_.turn();
+  if (fleet_ != nullptr && fleet_->lease_is_over()) {
+    return ends;  // nothing is decided any more, nor obeyed
+  }
   if (!epochs_) {
     for (const Fleet::Mail& mail : fleet_->take_mail()) {
-      obey(mail.message);
+      obey(mail);
     }
     tell_status();
     return ends;
   }
-  epochs_->take(0, ranks_.status());
+  epochs_->take(launch_.node_rank, ranks_.status());
   if (fleet_ != nullptr) {
     hear_machines(ends);
   }
+  if (fleet_ != nullptr && !fleet_->leads_for_a_lease()) {
+    return ends;
+  }
   if (const std::string why = epochs_->turn(); !why.empty()) {
-    JobEvent event;
-    event.kind = JobEvent::Kind::kGaveUp;
-    event.text = why;
-    ends.push_back(event);
+    ends.push_back(event_of(JobEvent::Kind::kGaveUp, launch_.node_rank, why));
   }
   if (fleet_ != nullptr) {
     fleet_->set_complete(epochs_->is_complete());
@@ -166,7 +209,9 @@ void ElasticJob::hear_machines(std::vector<JobEvent>& ends) {
 
 void ElasticJob::take_mail(const Fleet::Mail& mail, std::vector<JobEvent>& ends) {
   const std::string& body = mail.message.body;
-  if (mail.message.kind == LauncherWord::kStatus) {
+  if (mail.message.kind == LauncherWord::kDrill && drill_ != nullptr) {
+    drill_->take(mail, *fleet_);
+  } else if (mail.message.kind == LauncherWord::kStatus) {
     if (MachineStatus status; unpack_status(body, &status)) {
       epochs_->take(mail.machine, status);
     }
@@ -174,7 +219,7 @@ void ElasticJob::take_mail(const Fleet::Mail& mail, std::vector<JobEvent>& ends)
     MachineLoss loss;
     if (unpack_loss(body, &loss)) {
       epochs_->take(mail.machine, loss.status);
-      if (!epochs_->take(mail.machine, loss.failures)) {
+      if (!outlives(mail.machine, loss.failures)) {
         for (JobEvent& failure : loss.failures) {
           failure.machine = mail.machine;
           ends.push_back(failure);
@@ -186,9 +231,12 @@ void ElasticJob::take_mail(const Fleet::Mail& mail, std::vector<JobEvent>& ends)
   }
 }
 
-// What machine 0 has decided.
-void ElasticJob::obey(const LauncherMessage& message) {
-  if (message.kind == LauncherWord::kEndEpoch) {
+// What the leader has decided.
+void ElasticJob::obey(const Fleet::Mail& mail) {
+  const LauncherMessage& message = mail.message;
+  if (message.kind == LauncherWord::kDrill && drill_ != nullptr) {
+    drill_->take(mail, *fleet_);
+  } else if (message.kind == LauncherWord::kEndEpoch) {
     if (EpochEnd end; unpack_end(message.body, &end) && end.epoch == ranks_.status().epoch) {
       if (end.lost) {
         say_(end.why);
@@ -225,7 +273,7 @@ void ElasticJob::let_in() {
 }
 
 std::string ElasticJob::scale(int ranks) {
-  return epochs_->scale(ranks);
+  return is_ending_ ? "no: the job is ending" : epochs_->scale(ranks);
 }
 
 void ElasticJob::end_in_good_order() {
@@ -236,7 +284,7 @@ void ElasticJob::end_in_good_order() {
 
 void ElasticJob::leave() {
   leaves_ = true;
-  fleet_->send(0, LauncherWord::kLeave, "");
+  fleet_->send(fleet_->roster().leader, LauncherWord::kLeave, "");
 }
 
 }  // namespace trireme::detail

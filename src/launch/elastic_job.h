@@ -9,6 +9,7 @@
 #include "launch/elastic_ranks.h"
 #include "launch/epochs.h"
 #include "launch/fleet.h"
+#include "launch/job_drill.h"
 #include "launch/job_event.h"
 #include "launch/job_socket.h"
 #include "launch/local_ranks.h"
@@ -17,7 +18,7 @@
 namespace trireme::detail {
 
 // An elastic job as the launcher of one machine sees it: its ranks, the decisions about their
-// epochs, which machine 0 makes, and the words between the two.
+// epochs, which the leader makes (machine 0, or whom a store names), and the words between the two.
 class ElasticJob {
  public:
   // All outlive it.
@@ -25,11 +26,13 @@ class ElasticJob {
              LocalRanks& ranks,
              std::function<void(const std::string&)> say);
 
-  // When the machines have met, and before ranks are started; null where there is only this one.
-  // `reception`: of machine 0. `wait`: for machines to come back. Throws ConfigError where the
-  // ranks are not as many as
-  // --elastic says.
-  void begin(Fleet* fleet, std::unique_ptr<Reception> reception, Milliseconds wait);
+  // When the machines have met, and before ranks are started, or have met again; null where there
+  // is only this one. `reception`: of the leader. `wait`: for machines to come back. `leadership`:
+  // of a job with a store. Throws ConfigError where the ranks are not as many as --elastic says.
+  void begin(Fleet* fleet,
+             std::unique_ptr<Reception> reception,
+             Milliseconds wait,
+             const Leadership* leadership);
 
   // Of this machine's ranks. False: they end the job.
   bool take_failures(const std::vector<JobEvent>& failures);
@@ -37,14 +40,17 @@ class ElasticJob {
   // Hears ranks and other launchers, and does what is to be done. What ends the job.
   std::vector<JobEvent> turn();
 
-  // Machine 0: where `trireme scale` asks, and answering it.
+  // The leader: where `trireme scale` asks, and answering it.
   void open_socket();
   void serve(bool is_ending);
-  // As Epochs has them; only machine 0 scales.
+  // As Epochs has them; only the leader scales.
   std::string scale(int ranks);
   void end_in_good_order();
   bool is_forming() const { return epochs_ && epochs_->is_forming(); }
-  // This machine was asked to end, and is not machine 0: it leaves after the step at hand.
+  bool decides() const { return epochs_.has_value(); }
+  // Hears what other launchers say of it, and is told of epochs; outlives this job.
+  void set_drill(JobDrill* drill) { drill_ = drill; }
+  // This machine was asked to end, and does not lead: it leaves after the step at hand.
   void leave();
   bool leaves() const { return leaves_; }
 
@@ -53,9 +59,11 @@ class ElasticJob {
   void decide_here(Milliseconds wait);
   void hear_machines(std::vector<JobEvent>& ends);
   void take_mail(const Fleet::Mail& mail, std::vector<JobEvent>& ends);
-  void obey(const LauncherMessage& message);
+  void obey(const Fleet::Mail& mail);
   void let_in();
   void tell_status();
+  // Whether the job does; where it decides.
+  bool outlives(int machine, const std::vector<JobEvent>& failures);
 
   const LaunchOptions& launch_;
   ElasticOptions elastic_;
@@ -63,11 +71,12 @@ class ElasticJob {
   ElasticRanks ranks_;
   std::function<void(const std::string&)> say_;
   Fleet* fleet_ = nullptr;
+  JobDrill* drill_ = nullptr;
   std::unique_ptr<Reception> reception_;
-  std::optional<Epochs> epochs_;     // on machine 0
-  std::optional<JobSocket> socket_;  // on machine 0, where the number of ranks may change
+  std::optional<Epochs> epochs_;     // of the leader
+  std::optional<JobSocket> socket_;  // of the leader, where the number of ranks may change
   bool is_ending_ = false;
-  MachineStatus told_;  // the last status, to machine 0
+  MachineStatus told_;  // the last status, to the leader
   bool leaves_ = false;
 };
 

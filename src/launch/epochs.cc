@@ -39,6 +39,15 @@ void Epochs::add(Machine machine, int ranks) {
   machines_.push_back(std::move(machine));
 }
 
+void Epochs::take_over(std::int64_t epoch, Milliseconds patience) {
+  epoch_ = epoch - 1;
+  forming_ = lost_ = true;
+  gathering_.emplace(patience);
+  for (Machine& machine : machines_) {
+    machine.status.epoch = epoch_;
+  }
+}
+
 std::string Epochs::name_of(int machine) const {
   const std::string& name = machines_[index(machine)].name;
   return name.empty() ? "" : name + ": ";
@@ -152,8 +161,7 @@ bool Epochs::outlives(const Failed& failed, bool follows) {
   } else if (killed && left >= (ends_ ? 1 : options_.least) && left > 0) {
     hands_.say(concat("{}: going on with {}", {what, counted(left, "rank")}));
   } else {
-    hands_.say(killed ? concat("{} left, where --elastic wants {}: the job ends",
-                               {counted(left, "rank"), options_.least})
+    hands_.say(killed ? concat(too_few(left), ": the job ends")
                       : "no restart is left for a rank that ends by itself: the job ends");
     return false;
   }
@@ -226,9 +234,12 @@ std::string Epochs::turn() {
       members() < options_.most) {
     end_epoch(false, "ranks come");
   }
-  if (!forming_ || !is_ready()) {
+  const bool all_here = std::all_of(
+      machines_.begin(), machines_.end(), [](const Machine& machine) { return machine.present; });
+  if (!forming_ || !is_ready() || (gathering_ && !gathering_->passed() && !all_here)) {
     return {};
   }
+  gathering_.reset();
   for (const Failed& failed : std::exchange(held_, {})) {
     if (!outlives(failed, losses_ > 0)) {
       return concat("rank {} {}, and nobody else is lost",
@@ -316,8 +327,14 @@ std::string Epochs::why_too_few() const {
   if (nobody || next >= options_.least || ends_ || complete) {
     return {};
   }
-  return concat("{} left, where --elastic wants {}: the others have ended",
-                {counted(next, "rank"), options_.least});
+  return concat(too_few(next), ": the others have ended");
+}
+
+std::string Epochs::too_few(int left) const {
+  const bool fixed = options_.least == options_.most;
+  const char* who = fixed ? "the job needs " : "--elastic wants ";
+  const char* more = fixed && restarts_left_ == 0 ? ", and no restart is left (--restart)" : "";
+  return concat(counted(left, "rank"), " left, where ", who, options_.least, more);
 }
 
 void Epochs::begin() {

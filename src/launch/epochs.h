@@ -12,9 +12,10 @@
 
 namespace trireme::detail {
 
-// The epochs of an elastic job, decided by the launcher of machine 0. A loss ends one; the next
+// The epochs of an elastic job, decided by the launcher that leads. A loss ends one; the next
 // begins when every rank that is left, on every machine, has asked for it, so that nobody who is
-// not a member of it still runs. Of a machine that does not answer, see Note [leases] in fleet.cc.
+// not a member of it still runs. Of a machine that does not answer, see Note [leases] in
+// fleet_lease.cc.
 class Epochs {
  public:
   // By whom its decisions are carried out, on all machines.
@@ -39,6 +40,9 @@ class Epochs {
     MachineStatus status{};
   };
   void add(Machine machine, int ranks);
+  // No rank runs yet, or any more: the first epoch, of this number, is still to begin, when all
+  // machines are here, or after `patience` with those that are.
+  void take_over(std::int64_t epoch, Milliseconds patience);
 
   // --- what has happened
 
@@ -82,6 +86,7 @@ class Epochs {
   // Whether to wait for a machine that may come back; `why` the job ends otherwise.
   bool waits_for_machines(const std::string& why);
   std::string why_too_few() const;
+  std::string too_few(int left) const;  // in words
   void begin();
   std::string name_of(int machine) const;  // "machine 1 (host): "
 
@@ -94,14 +99,15 @@ class Epochs {
   std::int64_t kept_ = 0;  // news of memory, of all machines
   int world_size_ = 0;
   int restarts_left_;
-  int losses_ = 0;                   // in this epoch
-  int vain_epochs_ = 0;              // in a row, that ended without a loss and kept nothing
-  std::optional<int> wanted_;        // ranks, from the next epoch on
-  bool ends_ = false;                // it was asked to
-  bool forming_ = false;             // this epoch has ended, or is to end
-  bool lost_ = false;                // and whoever waits in it was told
-  bool finished_ = false;            // a rank of this epoch has come to its end: the job has
-  std::optional<Deadline> waiting_;  // for machines to come back
+  int losses_ = 0;                     // in this epoch
+  int vain_epochs_ = 0;                // in a row, that ended without a loss and kept nothing
+  std::optional<int> wanted_;          // ranks, from the next epoch on
+  bool ends_ = false;                  // it was asked to
+  bool forming_ = false;               // this epoch has ended, or is to end
+  bool lost_ = false;                  // and whoever waits in it was told
+  bool finished_ = false;              // a rank of this epoch has come to its end: the job has
+  std::optional<Deadline> waiting_;    // for machines to come back
+  std::optional<Deadline> gathering_;  // before the first epoch of one that has taken over
 };
 
 }  // namespace trireme::detail

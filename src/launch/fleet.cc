@@ -10,7 +10,6 @@
 namespace trireme::detail {
 namespace {
 
-constexpr Milliseconds kHeartbeat{1000};
 // A machine is silent after the job's timeout, but never so soon that a busy one seems to be, nor
 // so late that nobody would look.
 constexpr Milliseconds kSoonestSilence{3000};
@@ -18,8 +17,6 @@ constexpr Milliseconds kLatestSilence{15000};
 // The ranks of the others find a silent machine by their own deadline; they get this much longer.
 constexpr Milliseconds kAfterDeadline{5000};
 constexpr Milliseconds kFarewell{1000};
-// Beside an eighth of it, for clocks that run a little faster or slower.
-constexpr Milliseconds kBeyondLease{500};
 constexpr std::size_t kLongestWord = 2000;  // of the last lines of a rank, when they travel
 
 // What a machine does not say of itself.
@@ -34,52 +31,17 @@ Fleet::Fleet(Roster roster, Milliseconds timeout, Milliseconds patience)
       silence_limit_(std::clamp(timeout, kSoonestSilence, kLatestSilence)),
       lost_limit_(std::max(timeout, silence_limit_) + kAfterDeadline),
       patience_(patience),
-      peers_(roster_.ranks.size()) {}
+      peers_(roster_.ranks.size()) {
+  for (std::size_t machine = 0; is_host() && machine < peers_.size(); ++machine) {
+    peers_[machine].gone = machine != index(roster_.machine) && !roster_.links[machine]->open();
+  }
+}
 
 void Fleet::add_to(std::vector<pollfd>& entries) const {
   for (const auto& link : roster_.links) {
     if (link->open()) {
       entries.push_back({link->fd(), link->events(), 0});
     }
-  }
-}
-
-// Note [leases]
-// Before an elastic job goes on without a machine, that machine's ranks must have ended, and nobody
-// can tell whether they have where the network is cut. So a machine runs its ranks on a lease: its
-// heartbeats carry the time by its own clock, machine 0's carry back the newest that it has got,
-// and when that is older than the lease, the machine kills its ranks. Machine 0 waits for as long,
-// and a little longer, since it last got one: whatever it sent back since then was older. Nothing
-// is assumed but that clocks of different machines run about as fast.
-void Fleet::lease(Milliseconds limit) {
-  lease_ = limit;
-  renewed_ = Clock::now();
-  silence_limit_ = limit;
-  lost_limit_ = limit + limit / 8 + kBeyondLease;
-}
-
-bool Fleet::is_quiet(int machine) const {
-  return seconds_since(machine) * 1000 > static_cast<double>(lease_->count()) / 2;
-}
-
-bool Fleet::lease_is_over() const {
-  return lease_ && !is_host() && !finished_ && Clock::now() - renewed_ > *lease_;
-}
-
-Milliseconds Fleet::beat_period() const {
-  return lease_ ? std::min(kHeartbeat, *lease_ / 8) : kHeartbeat;
-}
-
-void Fleet::beat() {
-  if (Clock::now() - last_heartbeat_ < beat_period()) {
-    return;
-  }
-  last_heartbeat_ = Clock::now();
-  for (std::size_t machine = 0; machine < peers_.size(); ++machine) {
-    const auto now = std::chrono::duration_cast<Milliseconds>(Clock::now().time_since_epoch());
-    say(*roster_.links[machine],
-        LauncherWord::kHeartbeat,
-        Packer().number(is_host() ? peers_[machine].stamp : now.count()).take());
   }
 }
 
@@ -106,16 +68,17 @@ void Fleet::read_from(int machine) {
   if (link.open() || finished_) {
     return;
   }
-  JobEvent event;
-  event.kind = JobEvent::Kind::kGone;
-  event.machine = machine;
-  event.text = link.why_closed();
-  depart(machine, event);
+  depart(machine, event_of(JobEvent::Kind::kGone, machine, link.why_closed()));
 }
 
 void Fleet::depart(int machine, JobEvent event) {
   if (lease_is_over()) {
-    return;  // machine 0 has hung up on this one, which was stopped or cut off meanwhile
+    return;  // the leader has hung up on this one, which was stopped or cut off meanwhile
+  }
+  if (leadership_ != nullptr && !is_host() && !is_ending()) {
+    leaderless_ = true;
+    remarks_.push_back(concat(roster_.name_of(machine), " ", what_happened(event)));
+    return;
   }
   if (!lease_ || !is_host()) {
     record(event);
@@ -139,7 +102,7 @@ void Fleet::take(int machine, const LauncherMessage& message) {
         event.machine = machine;
       } else if (event.machine == roster_.machine && !is_seen_from_outside(event) &&
                  !unseen_.empty()) {
-        unseen_.erase(unseen_.begin());  // machine 0 sends ours back in its place in the order
+        unseen_.erase(unseen_.begin());  // the leader sends ours back in its place in the order
       }
       record(event);
       return;
@@ -159,10 +122,15 @@ void Fleet::take(int machine, const LauncherMessage& message) {
     case LauncherWord::kHeartbeat: {
       Unpacker fields(message.body);
       const std::int64_t stamp = fields.number();
+      const std::int64_t left = fields.number();
+      if (!fields.complete() || !lease_) {
+        return;
+      }
       if (is_host()) {
         peers_[index(machine)].stamp = stamp;
-      } else if (fields.complete()) {
-        renewed_ = std::max(renewed_, Clock::time_point(Milliseconds(stamp)));
+      } else {
+        const auto until = LeaseClock::time_point(Milliseconds(stamp) + Milliseconds(left));
+        leased_until_ = std::max(leased_until_, until);
       }
       return;
     }
@@ -208,7 +176,7 @@ void Fleet::tell(JobEvent event) {
     return;
   }
   unseen_.push_back(event);
-  say(*roster_.links[0], LauncherWord::kEvent, pack_event(event));
+  say(leader_link(), LauncherWord::kEvent, pack_event(event));
 }
 
 void Fleet::record_of(int machine, JobEvent event) {
@@ -262,12 +230,12 @@ void Fleet::watch_silence(int machine) {
       depart(machine, event);
     } else if (!lease_) {
       events_.push_back(event);
-      // Should machine 0 come back, it learns why we are not there.
+      // Should the leader come back, it learns why we are not there.
       event.kind = JobEvent::Kind::kTrouble;
-      event.text =
-          concat("has not heard from machine 0 for ", event.number, " s and ended its ranks");
+      event.text = concat("has not heard from machine {} for {} s and ended its ranks",
+                          {roster_.leader, event.number});
       event.machine = roster_.machine;
-      say(*roster_.links[0], LauncherWord::kEvent, pack_event(event));
+      say(leader_link(), LauncherWord::kEvent, pack_event(event));
     }
   }
 }
@@ -304,9 +272,10 @@ void Fleet::decide_whether_over() {
   if (is_ending() && !waiting_) {
     waiting_.emplace(patience_);
   }
-  const bool can_hear = is_host() || roster_.links[0]->open();
-  over_ = finished_ || !can_hear || impatient_ || (is_host() && everyone_is_done()) ||
-          (waiting_ && (waiting_->passed() || (!is_host() && peers_[0].silent)));
+  const bool can_hear = is_host() || leader_link().open();
+  over_ =
+      finished_ || !can_hear || impatient_ || (is_host() && everyone_is_done()) ||
+      (waiting_ && (waiting_->passed() || (!is_host() && peers_[index(roster_.leader)].silent)));
   if (over_ && is_host() && !finished_) {
     finished_ = true;
     broadcast(LauncherWord::kFinished, "");
@@ -356,8 +325,8 @@ std::vector<std::string> Fleet::take_remarks() {
 }
 
 void Fleet::farewell() {
-  // A connection closed over something unread is reset, and our last message might be lost: machine
-  // 0 waits for the others to close theirs.
+  // A connection closed over something unread is reset, and our last message might be lost: the
+  // leader waits for the others to close theirs.
   const Deadline patience(kFarewell);
   const auto is_awaited = [&](const std::unique_ptr<Link>& link) {
     const auto machine = static_cast<std::size_t>(&link - roster_.links.data());

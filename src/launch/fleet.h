@@ -9,13 +9,15 @@
 
 #include "launch/fleet_meeting.h"
 #include "launch/job_event.h"
+#include "launch/leadership.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {
 
 // The launchers of a job's machines while it runs, as one of them sees the others. What ends the
-// job goes to machine 0, which puts it in order and tells all; so all name the same cause. Every
-// launcher says once a second that it is alive. Never blocks, but for `farewell`.
+// job goes to the leader (machine 0, or whom a store names), which puts it in order and tells all;
+// so all name the same cause. Every launcher says once a second that it is alive. Never blocks, but
+// for `farewell`.
 class Fleet {
  public:
   // `timeout` is the deadline of every wait inside the job; `patience` the time the others have for
@@ -39,7 +41,7 @@ class Fleet {
   void give_up_waiting() { impatient_ = true; }
 
   // --- what is known
-  // In the order of machine 0; what it has not seen yet comes last.
+  // In the order of the leader; what it has not seen yet comes last.
   std::vector<JobEvent> events() const;
   // Something has happened that ends the job.
   bool is_ending() const { return !events_.empty() || !unseen_.empty(); }
@@ -53,13 +55,18 @@ class Fleet {
   // --- of an elastic job (Note [leases])
 
   // From now on a machine that is lost does not end the job, and takes its ranks along at the
-  // latest when it has not been heard of for this long.
-  void lease(Milliseconds limit);
+  // latest when it has not been heard of for this long. `leadership`, which outlives this, of a job
+  // with a store: the leader is lost like any other machine.
+  void lease(Milliseconds limit, const Leadership* leadership);
+  // The leader: for long enough that others may start ranks, who have a whole lease at first.
+  bool leads_for_a_lease() const;
   // A turn at least this often.
   Milliseconds beat_period() const;
-  // This machine has not been heard of, and its ranks must not run any longer.
+  // This machine has not been heard of, or has lost its leader or its lead: its ranks must not run
+  // any longer.
   bool lease_is_over() const;
-  // Machine 0: those that are lost since the last call, and why.
+  std::string why_lease_is_over() const;
+  // The leader: those that are lost since the last call, and why.
   std::vector<JobEvent> take_departures() { return std::exchange(departures_, {}); }
   // What was said beside what a fleet itself needs, since the last call.
   struct Mail {
@@ -76,13 +83,13 @@ class Fleet {
   }
   // It has not been heard of for so long that it may be lost.
   bool is_quiet(int machine) const;
-  // Machine 0: all ranks have come to their ends, as far as that is known of an elastic job.
+  // The leader: all ranks have come to their ends, as far as that is known of an elastic job.
   void set_complete(bool is) { complete_ = is; }
-  // Machine 0: a machine has come (back).
+  // The leader: a machine has come (back).
   void admit(int machine, const std::string& host, std::unique_ptr<Link> link);
   // The ranks of the machines, from the next epoch on; those that have any are not done.
   void set_ranks(const std::vector<int>& ranks);
-  // Machine 0: what another has told, and ends the job.
+  // The leader: what another has told, and ends the job.
   void record_of(int machine, JobEvent event);
 
   // Sends what is left to send, a second at most.
@@ -95,10 +102,12 @@ class Fleet {
     bool done = false;
     bool gone = false;
     bool lost = false;
-    std::int64_t stamp = 0;  // of its last heartbeat, by its own clock
+    std::int64_t stamp = 0;  // of its last heartbeat, by its own clock of leases
   };
 
-  bool is_host() const { return roster_.machine == 0; }
+  bool is_host() const { return roster_.machine == roster_.leader; }
+  Link& leader_link() { return *roster_.links[static_cast<std::size_t>(roster_.leader)]; }
+  Milliseconds lead_left() const;
   void read_from(int machine);
   void take(int machine, const LauncherMessage& message);
   void take_silence(const LauncherMessage& message);
@@ -118,17 +127,19 @@ class Fleet {
   Milliseconds patience_;
   std::vector<Peer> peers_;
   std::vector<JobEvent> events_;
-  std::vector<JobEvent> unseen_;  // ours, that machine 0 has not put in order yet
+  std::vector<JobEvent> unseen_;  // ours, that the leader has not put in order yet
   std::vector<std::string> remarks_;
   std::vector<JobEvent> departures_;
   std::vector<Mail> mail_;
   std::optional<Milliseconds> lease_;
   bool complete_ = false;
-  Clock::time_point renewed_ = Clock::now();  // this machine's lease
+  const Leadership* leadership_ = nullptr;
+  LeaseClock::time_point leased_until_{};  // of this machine, where it does not lead
+  bool leaderless_ = false;                // with a store: the leader has hung up
   Clock::time_point last_heartbeat_ = Clock::now();
   std::optional<Deadline> waiting_;  // for the others, after the end has begun
   bool impatient_ = false;
-  bool finished_ = false;  // machine 0 has said so
+  bool finished_ = false;  // the leader has said so
   bool over_ = false;
 };
 

@@ -23,15 +23,19 @@ std::string MachineHello::name() const {
   return concat("machine ", machine, " (", host, "), pid ", pid);
 }
 
-MachineHello make_machine_hello(const MeetingOptions& options) {
+std::string host_name() {
   char host[kLongestText] = {};
   gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+MachineHello make_machine_hello(const MeetingOptions& options) {
   return {TRIREME_VERSION,
           options.machine,
           options.machines,
           options.ranks,
           getpid(),
-          host,
+          host_name(),
           options.lease,
           options.listener_port};
 }
@@ -83,18 +87,19 @@ int Roster::machine_of(int rank) const {
 }
 
 std::string Roster::name_of(int number) const {
-  return index(number) < hosts.size() ? concat("machine ", number, " (", hosts[index(number)], ")")
-                                      : concat("machine ", number);
+  const bool is_known = index(number) < hosts.size() && !hosts[index(number)].empty();
+  return is_known ? concat("machine ", number, " (", hosts[index(number)], ")")
+                  : concat("machine ", number);
 }
 
 Roster meet_launchers(const MeetingOptions& options) {
-  return options.machine == 0 ? host_launchers(options) : join_launchers(options);
+  return options.machine == options.leader ? host_launchers(options) : join_launchers(options);
 }
 
 std::string pack_start(const Roster& roster, int rank0_port, bool with_token) {
   Packer fields;
   fields.text(roster.job).text(with_token ? roster.token : "").number(rank0_port);
-  fields.number(roster.joins ? 1 : 0);
+  fields.number(roster.joins ? 1 : 0).text(roster.drill);
   fields.texts(roster.hosts);
   for (const int count : roster.ranks) {
     fields.number(count);
@@ -108,6 +113,7 @@ bool unpack_start(const std::string& bytes, Roster* roster, int* rank0_port) {
   roster->token = fields.text();
   *rank0_port = fields.number_in(1, 65535);
   roster->joins = fields.number_in(0, 1) != 0;
+  roster->drill = fields.text();
   roster->hosts = fields.texts();
   for (std::size_t i = 0; i < roster->hosts.size(); ++i) {
     roster->ranks.push_back(fields.number_in(0, 1 << 20));

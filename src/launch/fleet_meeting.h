@@ -15,24 +15,45 @@
 #include "trireme/core/deadline.h"
 #include "trireme/core/error.h"
 
-// How the launchers of a job's machines come together: machine 0 listens, the others connect.
+// How the launchers of a job's machines come together: the one that leads listens, the others
+// connect. Machine 0 leads, or whom the store names (Note [leading] in leadership.h).
 
 namespace trireme::detail {
+
+// What a meeting of launchers has to do with the store.
+struct MeetingStore {
+  std::string job;               // its name
+  std::int64_t generation = 1;   // of the leader
+  std::vector<int> ranks;        // of each machine when the job began; empty: it has not
+  int door = -1;                 // where this machine listens, if it leads
+  std::function<void()> look{};  // throws LeaderChanged
+  std::function<void(const std::vector<int>& ranks)> begin{};  // the job does; or LeaderChanged
+};
+
+// The store names another leader, or none: whoever meets has to ask it again.
+class LeaderChanged : public Error {
+ public:
+  LeaderChanged() : Error("the store names another leader") {}
+};
 
 struct MeetingOptions {
   int machine = 0;
   int machines = 2;
+  int leader = 0;          // the machine that listens
   int ranks = 1;           // on this machine
-  Milliseconds lease{0};   // of an elastic job (Note [leases] in fleet.cc); 0: it is none
+  Milliseconds lease{0};   // of an elastic job (Note [leases] in fleet_lease.cc); 0: it is none
   int listener_port = 0;   // of an elastic job: where rank 0 would listen if it were here
   std::int64_t epoch = 0;  // the attempt at the job
+  std::string drill;       // of machine 0, for all
   MeetingPlace place;
   std::vector<SocketAddress> addresses;  // of `place`
-  std::string secret;                    // empty: none
+  const MeetingStore* store = nullptr;
+  std::string secret;  // empty: none
   Milliseconds timeout{};
   const SignalWatch* signals = nullptr;
   std::function<void(const std::string&)> say;  // to whoever started this launcher
 
+  std::string leader_name() const { return concat("machine ", leader); }
   double timeout_seconds() const { return std::chrono::duration<double>(timeout).count(); }
   Pass pass() const { return {"launcher", "", epoch, secret}; }
 };
@@ -52,7 +73,7 @@ struct MachineHello {
   std::string name() const;
 };
 
-// Machine 0 of an elastic job that has begun: lets in machines that come, or come back.
+// The leader of an elastic job that has begun: lets in machines that come, or come back.
 class Reception {
  public:
   virtual ~Reception() = default;
@@ -74,13 +95,17 @@ struct Roster {
   std::vector<int> ranks;              // of each machine
   std::vector<std::string> hosts;      // their names
   int machine = 0;                     // this one
+  int leader = 0;                      // the one that decides
+  std::int64_t generation = 0;         // of that leader, where a store has named it
+  bool has_begun = false;              // with another leader
   std::string rendezvous;              // "HOST:PORT" where rank 0 will listen
-  FileDescriptor rank0_listener;       // machine 0 only
+  FileDescriptor rank0_listener;       // machine 0 only, without a store
   bool joins = false;                  // the job has begun: this machine waits for the next epoch
-  std::vector<std::string> listeners;  // machine 0 of an elastic job: by machine, "HOST:PORT"
-  // By machine: machine 0 has one to each, the others one to it; the rest is closed.
+  std::string drill;                   // what machine 0 drills; empty: nothing
+  std::vector<std::string> listeners;  // the leader of an elastic job: by machine, "HOST:PORT"
+  // By machine: the leader has one to each, the others one to it; the rest is closed.
   std::vector<std::unique_ptr<Link>> links;
-  std::unique_ptr<Reception> reception;  // machine 0 of an elastic job only
+  std::unique_ptr<Reception> reception;  // the leader of an elastic job only
 
   int first_rank() const;
   int world_size() const;
@@ -106,11 +131,12 @@ Roster meet_launchers(const MeetingOptions& options);
 Roster host_launchers(const MeetingOptions& options);
 Roster join_launchers(const MeetingOptions& options);
 
+std::string host_name();  // of this machine
 MachineHello make_machine_hello(const MeetingOptions& options);
 std::string pack_hello(const MachineHello& hello);
 bool unpack_hello(const std::string& bytes, MachineHello* hello);
 
-// What machine 0 tells everyone when all are here, or who comes later (kStart). Of the roster only
+// What the leader tells everyone when all are here, or who comes later (kStart). Of the roster only
 // what all share; the token only where it cannot be made from a secret.
 std::string pack_start(const Roster& roster, int rank0_port, bool with_token);
 bool unpack_start(const std::string& bytes, Roster* roster, int* rank0_port);

@@ -31,6 +31,19 @@ struct JobEvent {
   std::vector<std::string> last_words;
 };
 
+// One that is not of a rank.
+inline JobEvent event_of(JobEvent::Kind kind,
+                         int machine,
+                         const std::string& text,
+                         int number = 0) {
+  JobEvent event;
+  event.kind = kind;
+  event.machine = machine;
+  event.text = text;
+  event.number = number;
+  return event;
+}
+
 std::string pack_event(const JobEvent& event);
 // False when the bytes are no event.
 bool unpack_event(const std::string& bytes, JobEvent* event);

@@ -30,33 +30,12 @@ constexpr const char* kPlaceVariables[] = {kEnvNodeRank,
                                            kEnvNodes,
                                            kEnvRendezvous,
                                            kEnvRendezvousFd,
+                                           kEnvRanksMayChange,
                                            kEnvMembership,
                                            kEnvPulse,
-                                           kEnvDrill};
-
-std::string read_secret_file(const std::string& token_file) {
-  const FileDescriptor fd(open(token_file.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  TRIREME_CHECK(fd.valid() && fstat(fd.get(), &status) == 0,
-                "the token file \"{}\" cannot be read: {}",
-                {token_file, errno_text(errno)});
-  TRIREME_CHECK((status.st_mode & (S_IRGRP | S_IROTH)) == 0,
-                "the token file \"{}\" can be read by users other than its owner, so it is not "
-                "secret: chmod 600 {}",
-                {token_file, token_file});
-  std::string secret(kLongestSecret + 1, '\0');
-  const ssize_t got = read(fd.get(), secret.data(), secret.size());
-  TRIREME_CHECK(
-      got >= 0, "the token file \"", token_file, "\" cannot be read: ", errno_text(errno));
-  secret.resize(static_cast<std::size_t>(got));
-  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) {
-    secret.pop_back();  // an editor's end of line is no part of it
-  }
-  TRIREME_CHECK(!secret.empty() && secret.size() <= kLongestSecret,
-                "the token file \"{}\": expected a secret of 1 to {} bytes, found {}",
-                {token_file, kLongestSecret, secret.empty() ? "none" : "more"});
-  return secret;
-}
+                                           kEnvDrill,
+                                           kEnvStoreUser,
+                                           kEnvStorePassword};
 
 }  // namespace
 
@@ -72,9 +51,33 @@ std::string token_from_secret(const std::string& secret, const std::string& job)
   return hex_of(hmac_sha256(secret, "ranks of " + job));
 }
 
+std::string read_secret_file(const std::string& file, const std::string& source) {
+  const FileDescriptor fd(open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  TRIREME_CHECK(fd.valid() && fstat(fd.get(), &status) == 0,
+                "{}: the file \"{}\" cannot be read: {}",
+                {source, file, errno_text(errno)});
+  TRIREME_CHECK((status.st_mode & (S_IRGRP | S_IROTH)) == 0,
+                "{}: the file \"{}\" can be read by users other than its owner, so it is not "
+                "secret: chmod 600 {}",
+                {source, file, file});
+  std::string secret(kLongestSecret + 1, '\0');
+  const ssize_t got = read(fd.get(), secret.data(), secret.size());
+  TRIREME_CHECK(
+      got >= 0, "{}: the file \"{}\" cannot be read: {}", {source, file, errno_text(errno)});
+  secret.resize(static_cast<std::size_t>(got));
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) {
+    secret.pop_back();  // an editor's end of line is no part of it
+  }
+  TRIREME_CHECK(!secret.empty() && secret.size() <= kLongestSecret,
+                "{}: expected a secret of 1 to {} bytes in \"{}\", found {}",
+                {source, kLongestSecret, file, secret.empty() ? "none" : "more"});
+  return secret;
+}
+
 std::string read_secret(const std::string& token_file) {
-  const std::string secret =
-      token_file.empty() ? env_string(kEnvToken).value_or("") : read_secret_file(token_file);
+  const std::string secret = token_file.empty() ? env_string(kEnvToken).value_or("")
+                                                : read_secret_file(token_file, "--token-file");
   return secret == kNoToken ? "" : secret;
 }
 
@@ -103,6 +106,9 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   if (options.elastic) {
     ours.push_back(concat(kEnvEpoch, "=", identity.epoch));
     ours.push_back(concat(kEnvRedundancy, "=", options.elastic->redundancy));
+    if (options.elastic->least < options.elastic->most && !options.elastic->allow_changes) {
+      ours.push_back(concat(kEnvRanksMayChange, "=on"));
+    }
   }
   if (!identity.rendezvous.empty()) {
     ours.push_back(concat(kEnvNodeRank, "=", options.node_rank));

@@ -17,6 +17,7 @@ struct JobIdentity {
   std::string job;
   std::string token;         // random: only the ranks of this job have it
   std::string report_place;  // see launch_protocol.h
+  bool begins = true;        // else it has begun, and this machine joins it
   std::int64_t epoch = 0;
   int first_rank = 0;  // of this machine
   int local_size = 1;
@@ -43,6 +44,10 @@ std::string token_from_secret(const std::string& secret, const std::string& job)
 // The secret of the launchers, from the file or else from the variable TRIREME_TOKEN; empty where
 // there is none, or "none". Throws ConfigError for a file that others may read.
 std::string read_secret(const std::string& token_file);
+
+// What the file holds, but for the end of its line; `source` is the flag that names it. Throws
+// ConfigError for one that others may read.
+std::string read_secret_file(const std::string& file, const std::string& source);
 
 // The complete environment of a rank of this machine, NAME=VALUE.
 std::vector<std::string> rank_environment(const LaunchOptions& options,

@@ -7,6 +7,8 @@
 #include <net/if.h>
 
 #include "comm/algo/algorithms.h"
+#include "launch/job_setup.h"
+#include "launch/store_options.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
@@ -62,11 +64,6 @@ void check_interfaces(const LaunchOptions& options) {
                   "{}: expected network interfaces of this machine ({}), found \"{}\"",
                   {said ? "--interfaces" : kEnvInterfaces, existing_interfaces(), name});
   }
-  const std::string backend = backend_of(options);
-  if (options.nodes == 1 && (backend == "auto" || backend == "shm")) {
-    log(LogLevel::kWarning,
-        "--interfaces has no effect: the ranks of one machine communicate through its memory");
-  }
 }
 
 // "64 MiB", "1.5 GiB", "8192 GiB".
@@ -116,14 +113,27 @@ void check_elastic(const LaunchOptions& options) {
 }
 
 void check_drill(const LaunchOptions& options) {
-  TRIREME_CHECK(options.nodes == 1,
-                "--drill: expected a job on one machine, as yet, found --nnodes {}",
-                {options.nodes});
   const DrillPlan plan = DrillPlan::parse(options.drill->plan, options.drill->seed);
   TRIREME_CHECK(options.elastic,
                 "--drill: expected a job that outlives faults, --elastic MIN:MAX or --restart N, "
                 "found neither: the first {} would end it",
                 {drill_name(plan.faults.front().kind)});
+  TRIREME_CHECK(
+      options.store.place.empty(),
+      "--drill: its faults are dealt by machine 0, and with --store any machine may lead: "
+      "expected one of the two, found both");
+  for (const DrillFault& fault : plan.faults) {
+    TRIREME_CHECK(!is_of_links(fault.kind) || options.nodes > 1,
+                  "--drill: {} is a fault of connections between machines, and the ranks of one "
+                  "machine have none, they share its memory; expected --nnodes of 2 or more, found "
+                  "1: leave it out",
+                  {drill_name(fault.kind)});
+  }
+  const bool finds_all = options.checksums || options.encrypt ||
+                         env_string(kEnvChecksums) == "on" || env_string(kEnvEncrypt) == "on";
+  TRIREME_CHECK(!plan.has(DrillKind::kCorrupt) || finds_all,
+                "--drill: nothing would find a bit that corrupt has flipped in the data, and the "
+                "weights would be wrong; expected --checksums or --encrypt, found neither");
   for (const DrillKind kind : {DrillKind::kLeave, DrillKind::kJoin}) {
     TRIREME_CHECK(!plan.has(kind) || options.elastic->least < options.elastic->most,
                   "--drill: {} changes the number of ranks; expected --elastic MIN:MAX with MIN < "
@@ -135,9 +145,32 @@ void check_drill(const LaunchOptions& options) {
                 "expected --restart N with disk-full, one for each rank and fault, found none");
 }
 
-}  // namespace
+void check_room(const LaunchOptions& options) {
+  const auto ranks = static_cast<std::uint64_t>(std::max(0, options.ranks));
+  // All of it, not what is free now: caches, which the kernel drops when it has to, make that
+  // number too small, and only what cannot be is refused here.
+  const std::uint64_t memory = total_memory_bytes();
+  const std::uint64_t room = memory / std::max<std::uint64_t>(1, options.rank_bytes);
+  TRIREME_CHECK(
+      ranks <= room,
+      "-n: {}{} at least {} of memory ({} each), found {} on this machine, limits of control "
+      "groups included: {}",
+      {ranks,
+       ranks == 1 ? " rank needs" : " ranks need",
+       memory_text(ranks * options.rank_bytes),
+       memory_text(options.rank_bytes),
+       memory_text(memory),
+       room > 0 ? concat("start at most ", room, " here, or fewer for larger models")
+                : "it cannot be run here"});
+  std::string limit;
+  const std::uint64_t processes = available_processes(&limit);
+  TRIREME_CHECK(
+      ranks <= processes,
+      "-n: {}{} as many processes, found room for {} ({}): start fewer, or raise that limit",
+      {ranks, ranks == 1 ? " rank needs" : " ranks need", processes, limit});
+}
 
-void check_options(const LaunchOptions& options) {
+void check_all(const LaunchOptions& options) {
   TRIREME_CHECK(!options.command.empty(), "no program to run was given");
   TRIREME_CHECK(options.ranks >= 1, "a job needs at least one rank, found ", options.ranks);
   TRIREME_CHECK(!options.threads || *options.threads >= 1,
@@ -145,9 +178,22 @@ void check_options(const LaunchOptions& options) {
                 *options.threads);
   TRIREME_CHECK(options.nodes >= 1, "a job needs at least one machine, found ", options.nodes);
   TRIREME_CHECK(options.node_rank >= 0 && options.node_rank < options.nodes,
-                "--node-rank: expected 0 to {}, as there are {} machines (--nnodes), found {}",
-                {options.nodes - 1, options.nodes, options.node_rank});
-  TRIREME_CHECK(options.nodes == 1 || !options.rendezvous.empty(),
+                "--node-rank: expected {} (--nnodes), found {}",
+                {options.nodes == 1 ? "0, as there is 1 machine"
+                                    : concat("0 to {}, as there are {} machines",
+                                             {options.nodes - 1, options.nodes}),
+                 options.node_rank});
+  if (options.nodes == 1 && !options.token_file.empty()) {
+    read_secret(options.token_file);  // nobody needs it here, but it was meant to be there
+  }
+  if (!options.store.place.empty()) {
+    parse_store(options.store);
+    TRIREME_CHECK(options.nodes > 1 && options.elastic,
+                  "--store: expected an elastic job over several machines (--elastic MIN:MAX or "
+                  "--restart N, and --nnodes), found {}: leave it out",
+                  {options.nodes > 1 ? "one that is not elastic" : "one machine"});
+  }
+  TRIREME_CHECK(options.nodes == 1 || !options.rendezvous.empty() || !options.store.place.empty(),
                 "--nnodes {}: expected --rendezvous HOST:PORT, an address of machine 0 and a free "
                 "port there, the same on every machine, found none",
                 {options.nodes});
@@ -172,33 +218,39 @@ void check_options(const LaunchOptions& options) {
   check_room(options);
 }
 
+void warn_of_what_has_no_effect(const LaunchOptions& options) {
+  const std::string backend = backend_of(options);
+  const bool shares_memory = backend == "auto" || backend == "shm";
+  const auto warn_if = [](bool given, const char* flag, const char* why) {
+    if (given) {
+      log(LogLevel::kWarning, concat(flag, " has no effect: ", why));
+    }
+  };
+  if (options.nodes == 1 && shares_memory) {
+    const char* why = "the ranks of one machine communicate through its memory";
+    warn_if(!options.interfaces.empty(), "--interfaces", why);
+    warn_if(options.encrypt, "--encrypt", why);
+    warn_if(options.checksums, "--checksums", why);
+  }
+  warn_if(options.nodes == 1 && options.elastic &&
+              options.elastic->redundancy != ElasticOptions{}.redundancy,
+          "--redundancy",
+          "there is no second machine to keep the state");
+}
+
+}  // namespace
+
+void check_options(const LaunchOptions& options) {
+  check_launch(options);
+  warn_of_what_has_no_effect(options);
+}
+
 }  // namespace trireme::detail
 
 namespace trireme {
 
-void check_room(const LaunchOptions& options) {
-  const auto ranks = static_cast<std::uint64_t>(std::max(0, options.ranks));
-  // All of it, not what is free now: caches, which the kernel drops when it has to, make that
-  // number too small, and only what cannot be is refused here.
-  const std::uint64_t memory = total_memory_bytes();
-  const std::uint64_t room = memory / std::max<std::uint64_t>(1, options.rank_bytes);
-  TRIREME_CHECK(
-      ranks <= room,
-      "-n: {}{} at least {} of memory ({} each), found {} on this machine, limits of control "
-      "groups included: {}",
-      {ranks,
-       ranks == 1 ? " rank needs" : " ranks need",
-       detail::memory_text(ranks * options.rank_bytes),
-       detail::memory_text(options.rank_bytes),
-       detail::memory_text(memory),
-       room > 0 ? detail::concat("start at most ", room, " here, or fewer for larger models")
-                : "it cannot be run here"});
-  std::string limit;
-  const std::uint64_t processes = available_processes(&limit);
-  TRIREME_CHECK(
-      ranks <= processes,
-      "-n: {}{} as many processes, found room for {} ({}): start fewer, or raise that limit",
-      {ranks, ranks == 1 ? " rank needs" : " ranks need", processes, limit});
+void check_launch(const LaunchOptions& options) {
+  detail::check_all(options);
 }
 
 }  // namespace trireme

@@ -4,7 +4,7 @@
 
 namespace trireme::detail {
 
-// What can be seen to be wrong before anything is started or anybody is met. Throws ConfigError.
+// check_launch, and says what has no effect.
 void check_options(const LaunchOptions& options);
 
 }  // namespace trireme::detail

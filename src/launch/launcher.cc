@@ -8,9 +8,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "launch/drill_book.h"
 #include "launch/elastic_job.h"
 #include "launch/fleet.h"
+#include "launch/job_drill.h"
 #include "launch/job_meeting.h"
 #include "launch/job_output.h"
 #include "launch/job_setup.h"
@@ -52,7 +52,6 @@ class Job {
     if (const int code = meet_the_others(); code != kExitOk) {
       return code;
     }
-    begin_drill();
     start_ranks();
     if (elastic_) {
       elastic_->open_socket();
@@ -60,10 +59,13 @@ class Job {
     while (!is_over()) {
       wait_for_events();
       end_after_failure();
-      if (!fleet_ || !fleet_->lease_is_over() || ending_) {
+      const bool matters = !ending_ || meeting_.leadership() != nullptr;
+      if (!fleet_ || !fleet_->lease_is_over() || !matters) {
         continue;
       }
-      if (elastic_->leaves()) {
+      if (ending_) {
+        ranks_.send_signal(SIGKILL);  // another may lead the job by now
+      } else if (elastic_->leaves()) {
         ranks_.end_all();  // asked to end, and nobody to take leave of
       } else if (const int code = come_back(); code != kExitOk) {
         return code;
@@ -79,7 +81,7 @@ class Job {
                                           options_.rank0_speaks},
                                          [this](const std::string& text) { complain(text); });
     if (drill_) {
-      drill_->finish(code);
+      drill_->finish(ranks_.ranks(), code);
     }
     finish_output();
     return code;
@@ -112,7 +114,10 @@ class Job {
     }
     try {
       if (elastic_) {
-        elastic_->begin(fleet_ ? &*fleet_ : nullptr, std::move(reception), meeting_.timeout());
+        elastic_->begin(fleet_ ? &*fleet_ : nullptr,
+                        std::move(reception),
+                        meeting_.timeout(),
+                        meeting_.leadership());
       }
     } catch (const ConfigError& error) {
       if (fleet_) {
@@ -124,12 +129,10 @@ class Job {
   }
 
   // The others go on without this machine, or end: its ranks, of which nobody else can say whether
-  // they still run, end here and now (Note [leases] in fleet.cc).
+  // they still run, end here and now (Note [leases] in fleet_lease.cc).
   int come_back() {
-    complain(
-        concat("machine 0 has not been heard from for {} s, so that the others may go on "
-               "without this machine: its ranks are ended; trying to join them again",
-               {options_.elastic->heartbeat_seconds}));
+    complain(concat(fleet_->why_lease_is_over(),
+                    ": its ranks are ended; trying to join the others again"));
     output_.errors().flush();
     ranks_.end_all();
     fleet_.reset();
@@ -137,22 +140,24 @@ class Job {
       return code;
     }
     ranks_.start(meeting_.identity(), meeting_.take_listener());
+    elastic_->open_socket();
     return kExitOk;
   }
 
   void begin_drill() {
-    if (!options_.drill) {
+    const auto options = detail::JobDrill::plan_of(options_, fleet_ ? fleet_->roster().drill : "");
+    if (!options) {
       return;
     }
-    const auto scale = [this](int more) {
-      return ending_ ? "no: the job is ending" : elastic_->scale(ranks_.status().members + more);
-    };
-    drill_.emplace(*options_.drill, scale, [this](const std::string& text) { complain(text); });
+    const auto scale = [this](int more) { return elastic_->scale(ranks_.world_size() + more); };
+    drill_.emplace(*options, options_, scale, [this](const std::string& text) { complain(text); });
+    elastic_->set_drill(&*drill_);
     ranks_.share(detail::kEnvDrill, drill_->descriptor());
   }
 
   void start_ranks() {
     try {
+      begin_drill();
       ranks_.start(meeting_.identity(), meeting_.take_listener());
     } catch (const std::exception& error) {
       if (fleet_) {
@@ -196,7 +201,7 @@ class Job {
     if (fleet_) {
       fleet_->add_to(entries);
     }
-    const std::int64_t longest = drill_               ? detail::DrillBook::kTurnMilliseconds
+    const std::int64_t longest = drill_               ? detail::JobDrill::kTurnMilliseconds
                                  : elastic_ && fleet_ ? fleet_->beat_period().count()
                                                       : kLongestTurn;
     const std::int64_t limit = ending_ ? ending_->left().count() : longest;
@@ -211,7 +216,7 @@ class Job {
     hear_others();
     const std::vector<JobEvent> failures = ranks_.reap();
     if (drill_) {
-      drill_->turn(ranks_.ranks(), failures);
+      drill_->turn(ranks_.ranks(), failures, fleet_ ? &*fleet_ : nullptr);
     }
     take_failures(failures);
     if (options_.elastic || ranks_.world_size() > 1) {  // else nobody waits
@@ -236,7 +241,8 @@ class Job {
     if (elastic_) {
       ranks_.close_memberships();  // there will be no other epoch
     }
-    for (const JobEvent& failure : failures) {
+    for (JobEvent failure : failures) {
+      failure.machine = options_.node_rank;
       take_note(failure);
     }
   }
@@ -256,7 +262,7 @@ class Job {
 
   void take_signal(int number) {
     if (detail::SignalWatch::asks_to_end(number)) {
-      if (!request_ && elastic_ && options_.node_rank != 0) {
+      if (!request_ && elastic_ && !elastic_->decides()) {
         request_.emplace(kOneRequest);
         elastic_->leave();
         leaving_.emplace(detail::milliseconds_of(options_.elastic->grace_seconds));
@@ -264,10 +270,7 @@ class Job {
       }
       if (!request_) {
         request_.emplace(kOneRequest);
-        JobEvent event;
-        event.kind = JobEvent::Kind::kStopped;
-        event.number = number;
-        take_note(event);
+        take_note(detail::event_of(JobEvent::Kind::kStopped, options_.node_rank, "", number));
       } else if (request_->passed()) {
         ranks_.send_signal(SIGKILL);  // asked twice
         if (fleet_) {
@@ -293,7 +296,7 @@ class Job {
     } else if (elastic_) {
       elastic_->end_in_good_order();  // where ranks are just meeting anew, they do that first
     }
-    if (fleet_ && event.machine != options_.node_rank && options_.node_rank == 0) {
+    if (fleet_ && event.machine != options_.node_rank && elastic_ && elastic_->decides()) {
       fleet_->record_of(event.machine, event);
     } else if (fleet_) {
       fleet_->tell(event);
@@ -302,11 +305,8 @@ class Job {
     }
   }
 
-  static JobEvent trouble(const std::string& text) {
-    JobEvent event;
-    event.kind = JobEvent::Kind::kTrouble;
-    event.text = text;
-    return event;
+  JobEvent trouble(const std::string& text) const {
+    return detail::event_of(JobEvent::Kind::kTrouble, options_.node_rank, text);
   }
 
   std::vector<JobEvent> events() const { return fleet_ ? fleet_->events() : own_events_; }
@@ -378,7 +378,7 @@ class Job {
       options_.elastic ? std::make_optional<detail::ElasticJob>(
                              options_, ranks_, [this](const std::string& text) { complain(text); })
                        : std::nullopt;
-  std::optional<detail::DrillBook> drill_;
+  std::optional<detail::JobDrill> drill_;
   detail::StallWatch stalls_{options_.stall_seconds,
                              options_.elastic.has_value(),
                              [this](const std::string& text) { complain(text); }};

@@ -20,11 +20,12 @@ enum class LauncherWord : std::uint8_t {
   kDone,       // all my ranks have ended
   kFinished,   // machine 0: all ranks of all machines have ended
   // Of an elastic job, see elastic_words.h:
-  kStatus,     // how my ranks are
-  kLoss,       // some of them have failed
-  kLeave,      // I was asked to end
-  kEndEpoch,   // machine 0: an epoch ends
-  kBeginEpoch  // machine 0: the next begins
+  kStatus,      // how my ranks are
+  kLoss,        // some of them have failed
+  kLeave,       // I was asked to end
+  kEndEpoch,    // machine 0: an epoch ends
+  kBeginEpoch,  // machine 0: the next begins
+  kDrill        // see drill_news.h; machine 0: what is not to happen again
 };
 
 struct LauncherMessage {

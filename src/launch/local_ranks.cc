@@ -59,7 +59,7 @@ void LocalRanks::start(JobIdentity identity, FileDescriptor listener) {
     kept_memory_.clear();  // of another job
   }
   identity_ = std::move(identity);
-  appends_logs_ |= identity_.local_size == 0;  // it joins one that has begun
+  appends_logs_ |= !identity_.begins;
   first_log_ = identity_.first_rank;
   placements_ = place_ranks(options_.ranks, allowed_cpus(), cpu_quota());
   if (options_.elastic && options_.elastic->most > options_.ranks) {

@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include <fcntl.h>
+
 #include "comm/rendezvous/host.h"
 #include "comm/rendezvous/tcp_link.h"
 #include "launch/fleet_meeting.h"
@@ -13,14 +15,15 @@ namespace {
 constexpr Milliseconds kTimeToSay{5000};         // before saying who is still missing
 constexpr Milliseconds kTimeForTheOthers{1000};  // to read that there is no job
 
-// Machine 0's side of the meeting.
+// The leader's side of the meeting.
 class LauncherHost final : public HostPolicy {
  public:
   explicit LauncherHost(const MeetingOptions& options)
       : options_(options), hello_(make_machine_hello(options)) {}
 
-  std::string self() const override { return concat("machine 0 (", hello_.host, ")"); }
-  std::string role() const override { return "machine 0"; }
+  std::string self() const override { return concat(role(), " (", hello_.host, ")"); }
+  std::string role() const override { return options_.leader_name(); }
+  int place() const override { return options_.leader; }
   std::string stranger() const override { return "a launcher"; }
   void warn(const std::string& text) const override { options_.say(text); }
 
@@ -48,13 +51,16 @@ class LauncherHost final : public HostPolicy {
 
   std::string why_no_proof(bool has_token) const override {
     const bool has_secret = !options_.secret.empty();
-    return concat(has_token == has_secret ? "its token is not that of machine 0"
-                  : has_token             ? "it has a token and machine 0 has none"
-                                          : "it has no token and machine 0 has one",
+    return concat(has_token == has_secret ? concat("its token is not that of ", role())
+                  : has_token             ? concat("it has a token and ", role(), " has none")
+                                          : concat("it has no token and ", role(), " has one"),
                   ": give the same TRIREME_TOKEN or --token-file on every machine");
   }
 
   void look(Gathering& gathering) override {
+    if (options_.store != nullptr) {
+      options_.store->look();
+    }
     if (const int number = take_ending_signal(*options_.signals)) {
       tell_guests(gathering,
                   {kExitRankFailed, concat(self(), " was ", stopped_by_signal(number).what())});
@@ -112,35 +118,36 @@ class LauncherHost final : public HostPolicy {
  private:
   std::optional<std::string> objection_to(const MachineHello& hello) const {
     if (hello.library != hello_.library) {
-      return concat(
-          "it uses Trireme {} and machine 0 uses {}: install the same version on every machine",
-          {hello.library, hello_.library});
+      return concat("it uses Trireme {} and {} uses {}: install the same version on every machine",
+                    {hello.library, role(), hello_.library});
     }
     if (hello.machines != hello_.machines) {
       return concat(
-          "it was started with --nnodes {} and machine 0 with --nnodes {}: give the same on every "
-          "machine",
-          {hello.machines, hello_.machines});
+          "it was started with --nnodes {} and {} with --nnodes {}: give the same on every machine",
+          {hello.machines, role(), hello_.machines});
     }
     const bool is_elastic = hello_.lease.count() > 0;
     if ((hello.lease.count() > 0) != is_elastic) {
       return concat(
-          "it was started {} --elastic or --restart and machine 0 {}: give the same on every "
-          "machine",
-          {is_elastic ? "without" : "with", is_elastic ? "with" : "without"});
+          "it was started {} --elastic or --restart and {} {}: give the same on every machine",
+          {is_elastic ? "without" : "with", role(), is_elastic ? "with" : "without"});
     }
     if (hello.lease != hello_.lease) {
       const auto seconds = [](Milliseconds time) {
         return std::chrono::duration<double>(time).count();
       };
       return concat(
-          "it was started with --heartbeat {} and machine 0 with {}: give the same on every "
-          "machine",
-          {seconds(hello.lease), seconds(hello_.lease)});
+          "it was started with --heartbeat {} and {} with {}: give the same on every machine",
+          {seconds(hello.lease), role(), seconds(hello_.lease)});
     }
-    if (hello.machine < 1 || hello.machine >= hello_.machines) {
-      return concat("--node-rank {} is outside the job: machine 0 waits for 1 to {}",
-                    {hello.machine, hello_.machines - 1});
+    if (hello.machine == hello_.machine && options_.store != nullptr) {
+      return concat("--node-rank {} is already taken by {}: give every machine its own",
+                    {hello.machine, self()});
+    }
+    const int first = options_.store == nullptr ? 1 : 0;
+    if (hello.machine < first || hello.machine >= hello_.machines) {
+      return concat("--node-rank {} is outside the job: {} waits for {} to {}",
+                    {hello.machine, role(), first, hello_.machines - 1});
     }
     return std::nullopt;
   }
@@ -204,20 +211,12 @@ class OpenDoor final : public Reception {
   std::string start_;
 };
 
-}  // namespace
-
-Roster host_launchers(const MeetingOptions& options) {
-  TcpDoor door(listen_at(options.addresses, options.place));
-  LauncherHost policy(options);
-  policy.say_what_is_unsafe();
+// Everyone, before the job begins.
+void gather(Roster& roster, TcpDoor& door, LauncherHost& policy, const MeetingOptions& options) {
   Gathering gathering =
       host_meeting(door, policy, options.pass(), options.machines, Deadline(options.timeout));
-  Roster roster;
-  roster.job = random_job_name();
-  const bool has_secret = !options.secret.empty();
-  roster.token = has_secret ? token_from_secret(options.secret, roster.job) : random_token();
   for (Guest& guest : gathering.guests) {
-    MachineHello hello = make_machine_hello(options);  // the first is this machine
+    MachineHello hello = make_machine_hello(options);  // the one without a link is this machine
     if (guest.link) {
       unpack_hello(guest.said.bytes, &hello);
     }
@@ -226,18 +225,72 @@ Roster host_launchers(const MeetingOptions& options) {
     roster.listeners.push_back(guest.link ? listener_of(hello, *guest.link) : "");
     roster.links.push_back(guest.link ? std::move(guest.link) : std::make_unique<TcpLink>());
   }
-  roster.rank0_listener = listen_beside(door.listener());
-  const int port = port_of(roster.rank0_listener);
-  roster.rendezvous = MeetingPlace{options.place.host, port}.text();
-  const std::string start = pack_start(roster, port, !has_secret);
-  for (const auto& link : roster.links) {
-    say(*link, LauncherWord::kStart, start);
+}
+
+// Nobody yet: the job has begun, and those who were in it come one by one.
+void expect_all(Roster& roster, const MeetingOptions& options) {
+  roster.has_begun = true;
+  roster.ranks = options.store->ranks;
+  roster.ranks.resize(index(options.machines), options.ranks);
+  roster.listeners.resize(index(options.machines));
+  for (int machine = 0; machine < options.machines; ++machine) {
+    const bool is_here = machine == options.machine;
+    roster.hosts.push_back(is_here ? host_name() : "");
+    roster.links.push_back(std::make_unique<TcpLink>());
   }
-  roster.listeners.front() = roster.rendezvous;
-  if (options.lease.count() > 0) {
+}
+
+// With a store all machines, this one among them, join a job that begins with its first epoch.
+std::string begin_by_store(Roster& roster, const MeetingOptions& options, bool with_token) {
+  roster.generation = options.store->generation;
+  roster.joins = true;
+  roster.rendezvous = MeetingPlace{options.place.host, options.listener_port}.text();
+  roster.listeners[index(options.machine)] = roster.rendezvous;
+  if (!roster.has_begun) {
+    options.store->begin(roster.ranks);
+  }
+  return pack_start(roster, options.listener_port, with_token);
+}
+
+}  // namespace
+
+Roster host_launchers(const MeetingOptions& options) {
+  const bool has_store = options.store != nullptr;
+  TcpDoor door(has_store ? FileDescriptor(fcntl(options.store->door, F_DUPFD_CLOEXEC, 0))
+                         : listen_at(options.addresses, options.place));
+  LauncherHost policy(options);
+  policy.say_what_is_unsafe();
+  Roster roster;
+  roster.machine = roster.leader = options.leader;
+  roster.job = has_store ? options.store->job : random_job_name();
+  roster.drill = options.drill;
+  const bool has_secret = !options.secret.empty();
+  roster.token = has_secret ? token_from_secret(options.secret, roster.job) : random_token();
+  if (has_store && !options.store->ranks.empty()) {
+    expect_all(roster, options);
+  } else {
+    gather(roster, door, policy, options);
+  }
+  std::string joined;
+  if (has_store) {
+    joined = begin_by_store(roster, options, !has_secret);
+    for (const auto& link : roster.links) {
+      say(*link, LauncherWord::kStart, joined);
+    }
+  } else {
+    roster.rank0_listener = listen_beside(door.listener());
+    const int port = port_of(roster.rank0_listener);
+    roster.rendezvous = MeetingPlace{options.place.host, port}.text();
+    const std::string start = pack_start(roster, port, !has_secret);
+    for (const auto& link : roster.links) {
+      say(*link, LauncherWord::kStart, start);
+    }
+    roster.listeners.front() = roster.rendezvous;
     roster.joins = true;
-    const std::string joined = pack_start(roster, port, !has_secret);
+    joined = pack_start(roster, port, !has_secret);
     roster.joins = false;
+  }
+  if (options.lease.count() > 0) {
     roster.reception = std::make_unique<OpenDoor>(options, door.take_listener(), joined);
   }
   return roster;

@@ -8,24 +8,27 @@ namespace trireme::detail {
 namespace {
 
 constexpr Milliseconds kLauncherRetryPause{100};
-constexpr Milliseconds kTimeToSayUnanswered{5000};  // before saying that machine 0 does not answer
-// Machine 0 knows who is missing: its word is better than ours, when it comes in time.
-constexpr Milliseconds kGraceForMachine0{2000};
+constexpr Milliseconds kTimeToSayUnanswered{5000};  // before saying that it does not answer
+// The leader knows who is missing: its word is better than ours, when it comes in time.
+constexpr Milliseconds kGraceForLeader{2000};
 
 void look_for_signals(const MeetingOptions& options) {
+  if (options.store != nullptr) {
+    options.store->look();
+  }
   if (const int number = take_ending_signal(*options.signals)) {
     throw stopped_by_signal(number);
   }
 }
 
-// The side of every machine but 0.
+// The side of every machine but the leader.
 class LauncherJoiner final : public JoinerPolicy {
  public:
   LauncherJoiner(const MeetingOptions& options, const Deadline& deadline)
       : options_(options), deadline_(deadline), hello_(make_machine_hello(options)) {}
 
   std::string self() const override { return hello_.name(); }
-  std::string host() const override { return "the launcher of machine 0"; }
+  std::string host() const override { return concat("the launcher of ", options_.leader_name()); }
   std::string place() const override { return options_.place.text(); }
   Message introduction() const override { return {pack_hello(hello_), {}}; }
   std::unique_ptr<Link> knock(std::string* why) override {
@@ -38,8 +41,8 @@ class LauncherJoiner final : public JoinerPolicy {
     if (!said_ && deadline_.elapsed_seconds() * 1000 >= kTimeToSayUnanswered.count() &&
         !deadline_.passed()) {
       said_ = true;
-      options_.say(concat("machine 0 does not answer at {} yet ({}); trying for {} s in all",
-                          {place(), trouble, options_.timeout_seconds()}));
+      options_.say(concat("{} does not answer at {} yet ({}); trying for {} s in all",
+                          {options_.leader_name(), place(), trouble, options_.timeout_seconds()}));
     }
   }
 
@@ -50,9 +53,13 @@ class LauncherJoiner final : public JoinerPolicy {
   [[noreturn]] void timed_out(const std::string& trouble) override {
     throw MeetingFailed(
         kExitRendezvousTimedOut,
-        concat("machine 0 did not answer at {} in {} s: {}; check that --node-rank 0 was started "
-               "there, and that this machine can reach its address and port (firewall)",
-               {place(), options_.timeout_seconds(), trouble}));
+        concat("{} did not answer at {} in {} s: {}; check that --node-rank {} was started there, "
+               "and that this machine can reach its address and port (firewall)",
+               {options_.leader_name(),
+                place(),
+                options_.timeout_seconds(),
+                trouble,
+                options_.leader}));
   }
 
  private:
@@ -62,14 +69,17 @@ class LauncherJoiner final : public JoinerPolicy {
   bool said_ = false;
 };
 
-// Machine 0's next word, which begins the job or says that there will be none.
+// The leader's next word, which begins the job or says that there will be none.
 LauncherMessage wait_for_start(Link& link, const MeetingOptions& options, const Deadline& grace) {
   const auto message = read_word(link.receive(grace, [&] { look_for_signals(options); }));
   if (!message && link.open()) {
     throw MeetingFailed(
         kExitRendezvousTimedOut,
-        concat("machine 0 at {} admitted this machine, but the others did not join within {} s",
-               {options.place.text(), options.timeout_seconds()}));
+        concat("{} at {} admitted this machine, but the others did not join within {} s",
+               {options.leader_name(), options.place.text(), options.timeout_seconds()}));
+  }
+  if (!message && options.store != nullptr) {
+    throw LeaderChanged();  // or it soon will have
   }
   if (!message) {
     throw MeetingFailed(kExitRankFailed,
@@ -87,7 +97,7 @@ LauncherMessage wait_for_start(Link& link, const MeetingOptions& options, const 
 
 Roster join_launchers(const MeetingOptions& options) {
   const Deadline deadline(options.timeout);
-  const Deadline grace(options.timeout + kGraceForMachine0);
+  const Deadline grace(options.timeout + kGraceForLeader);
   LauncherJoiner policy(options, deadline);
   auto link = join_meeting(policy, options.pass(), kLauncherRetryPause, deadline);
   const LauncherMessage start = wait_for_start(*link, options, grace);
@@ -96,17 +106,21 @@ Roster join_launchers(const MeetingOptions& options) {
   TRIREME_CHECK(start.kind == LauncherWord::kStart && unpack_start(start.body, &roster, &port) &&
                     roster.ranks.size() == static_cast<std::size_t>(options.machines) &&
                     (!roster.joins || options.lease.count() > 0),
-                "machine 0 at ",
+                options.leader_name(),
+                " at ",
                 options.place.text(),
                 " did not say what the job is: install the same version of Trireme everywhere");
   roster.machine = options.machine;
+  roster.leader = options.leader;
   if (!options.secret.empty()) {
     roster.token = token_from_secret(options.secret, roster.job);
   }
-  // This machine has just reached machine 0 by this name.
+  // This machine has just reached the leader by this name.
   roster.rendezvous = MeetingPlace{options.place.host, port}.text();
   for (std::size_t machine = 0; machine < roster.ranks.size(); ++machine) {
-    roster.links.push_back(machine == 0 ? std::move(link) : std::make_unique<TcpLink>());
+    roster.links.push_back(static_cast<int>(machine) == options.leader
+                               ? std::move(link)
+                               : std::make_unique<TcpLink>());
   }
   return roster;
 }

@@ -27,7 +27,7 @@ using Problems = std::vector<std::string>;
 
 // Flags of the command that are not settings: where and how ranks are started is a matter of each
 // start, and no part of a run.
-constexpr std::array<std::pair<const char*, const char*>, 16> kOnlyFlags = {{
+constexpr std::array<std::pair<const char*, const char*>, 17> kOnlyFlags = {{
     {"elastic", "--elastic MIN:MAX"},
     {"restart", "--restart N"},
     {"heartbeat", "--heartbeat S"},
@@ -35,6 +35,7 @@ constexpr std::array<std::pair<const char*, const char*>, 16> kOnlyFlags = {{
     {"nnodes", "--nnodes M"},
     {"node_rank", "--node-rank K"},
     {"rendezvous", "--rendezvous HOST:PORT"},
+    {"store", "--store etcd://HOST:PORT"},
     {"token_file", "--token-file FILE"},
     {"interfaces", "--interfaces A,B"},
     {"backend", "--backend NAME"},

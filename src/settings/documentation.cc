@@ -42,6 +42,14 @@ std::string wrapped(const std::string& text) {
   return result + line + "\n";
 }
 
+// Of settings that some models have: whether this one does.
+bool has_setting(const ModelKind& model, const std::string& name) {
+  const auto holds = [&](const ModelKind& kind) {
+    return std::find(kind.settings.begin(), kind.settings.end(), name) != kind.settings.end();
+  };
+  return holds(model) || std::none_of(model_kinds().begin(), model_kinds().end(), holds);
+}
+
 // Rows of a table: the models, then for each default that is the model's own its flag and values.
 std::vector<std::vector<std::string>> defaults_of_models() {
   std::vector<std::vector<std::string>> rows = {{"flag"}};
@@ -55,8 +63,8 @@ std::vector<std::vector<std::string>> defaults_of_models() {
       const ModelKind& kind = model_kind(name);
       const std::string value = setting.to_json(kind.defaults);
       row.push_back(fixed ? detail::concat("up to ", kind.most_micro_batch)
-                    : value == setting.default_text ? "-"
-                                                    : value);
+                    : value == setting.default_text || !has_setting(kind, setting.name) ? "-"
+                                                                                        : value);
     }
     if (std::any_of(row.begin() + 1, row.end(), [](const auto& text) { return text != "-"; })) {
       rows.push_back(std::move(row));

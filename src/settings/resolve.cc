@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "trireme/compress/compressor.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
@@ -79,6 +80,36 @@ void choose_model(TrainSettings& s, const ModelKind& kind) {
             ? 256
             : std::max<std::int64_t>(1, text_model_size(s.size).evaluated_tokens / s.sequence);
   }
+}
+
+void check_compress(const TrainSettings& s) {
+  if (s.compress == "none" || s.compress == "auto") {
+    return;
+  }
+  const auto compressor = make_compressor(s.compress);
+  const Compressor::Format& format = compressor->format();
+  if (!format.feedback) {
+    return;
+  }
+  const auto refuse = [&](bool asked, const char* what, const char* instead) {
+    TRIREME_CHECK(
+        !asked,
+        "compress: {} keeps what it leaves out by the number of a micro-batch, which does "
+        "not go with {}: {}, or use a compressor without feedback (bf16, fp16, int8, "
+        "randk)",
+        {s.compress, what, instead});
+  };
+  refuse(s.precision == TrainPrecision::kFloat16,
+         "a loss scale (precision = float16)",
+         "use bfloat16");
+  refuse(s.balance != Balance::kEqual, "balance", "leave it at equal");
+  refuse(!s.batch_schedule.empty(), "batch_schedule", "leave it out");
+  refuse(s.micro_batch == "auto", "micro_batch = auto", "give a number");
+  TRIREME_CHECK(
+      format.momentum == 0 || (s.optimizer == "sgd" && s.momentum == 0),
+      "compress: {} has the momentum that the optimizer then has not: use --optimizer sgd "
+      "--momentum 0, or leave the momentum of {} out",
+      {s.compress, s.compress});
 }
 
 void choose_optimizer(TrainSettings& s, const ModelKind& kind) {
@@ -204,6 +235,7 @@ void check_ranks(const TrainSettings& s) {
   TRIREME_CHECK(s.threads > 0, "threads: expected a number of at least 1, found ", s.threads);
   const bool by_speeds = s.balance == Balance::kSpeeds;
   check_placement("placement", s.placement, s.zero);
+  check_compress(s);
   TRIREME_CHECK(!by_speeds || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
                 "speeds: expected one for each of the {} ranks, found {}",
                 {s.ranks, s.speeds.size()});

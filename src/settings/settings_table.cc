@@ -461,6 +461,14 @@ std::vector<Setting> rank_settings() {
           "Order in which a step's micro-batches are summed. chained: the same bits for any number "
           "of ranks; local_first: each rank sums its own first, with one communication per step.",
           {.choices = {"chained", "local_first"}}),
+      field("compress",
+            &S::compress,
+            "How gradients travel between ranks. none: as they are; bf16, fp16: in 2 bytes per "
+            "element; int8: in 1; sign: in 1 bit, with feedback; topk:0.01: the largest hundredth, "
+            "with feedback (topk:0.01:0.9 with momentum, too); randk:0.01: a hundredth that is "
+            "drawn in each step; auto: bf16 between machines, none on one. Changes the result, but "
+            "not with the number of ranks or the stage.",
+            {.kind = "none, auto or a compressor", .absent = "\"none\""}),
       field("loss_scale_initial",
             &S::loss_scale_initial,
             "Initial loss scale of float16, a power of two.",

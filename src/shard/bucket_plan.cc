@@ -8,9 +8,17 @@ namespace {
 // More would not fit into one call of a collective when every second one is unused.
 constexpr std::size_t kMaxPieces = 1000;
 
+// The first block that begins at `least` or later, and before `stop`: at least one is taken.
+std::int64_t block_begin(std::int64_t least, std::int64_t stop, std::int64_t block) {
+  const std::int64_t first = least <= 0 ? 0 : (least + block - 1) / block * block;
+  return first < stop ? first : (stop - 1) / block * block;
+}
+
 }  // namespace
 
-std::vector<Bucket> plan_buckets(const std::vector<FlatLayout>& units, std::size_t bucket_bytes) {
+std::vector<Bucket> plan_buckets(const std::vector<FlatLayout>& units,
+                                 std::size_t bucket_bytes,
+                                 std::int64_t block) {
   std::vector<Bucket> buckets;
   for (std::size_t unit = units.size(); unit-- > 0;) {
     const FlatLayout& layout = units[unit];
@@ -26,8 +34,10 @@ std::vector<Bucket> plan_buckets(const std::vector<FlatLayout>& units, std::size
       while (first > 0 && last - first < kMaxPieces && end - layout.offset(first - 1) <= capacity) {
         --first;
       }
-      for (std::int64_t stop = end; stop > layout.offset(first);) {
-        const std::int64_t begin = std::max(layout.offset(first), stop - capacity);
+      const std::int64_t offset = layout.offset(first);
+      for (std::int64_t stop = end; stop > offset;) {
+        const std::int64_t begin =
+            block_begin(stop - capacity - offset, stop - offset, block) + offset;
         buckets.push_back({unit, {begin, stop}, layout.pieces({begin, stop})});
         stop = begin;
       }

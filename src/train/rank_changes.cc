@@ -5,9 +5,13 @@
 #include <vector>
 
 #include "trireme/comm/kept_memory.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
 
 namespace trireme::detail {
 namespace {
+
+constexpr std::int64_t kMostRanksTold = 1 << 20;
 
 // The world that this process was in last. One for the process: only what a launcher has started
 // looks at it, and that has one training at a time.
@@ -39,10 +43,16 @@ RankChanges changes_up_to(World& world, const KeptWorld& kept) {
   const LastWorld before = std::exchange(g_last_world, {world.epoch(), world.size(), 0, false, {}});
   RankChanges total = kept.changes;
   if (world.epoch() > 0 && before.epoch != world.epoch()) {  // the same on all ranks
-    std::vector<std::int64_t> outlived = {before.epoch >= 0 ? 1 : 0};
+    // Worlds that ended before anybody asked in them, as in the beginning, nobody remembers: what
+    // came since the last one that somebody does has joined, and was told how many there were.
+    std::vector<std::int64_t> last = {std::max<std::int64_t>(0, before.epoch)};
+    world.all_reduce(last, ReduceOp::kMax).wait();
+    const bool outlives = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0) <= last[0];
+    const std::int64_t told = env_integer(kEnvSize, 1, kMostRanksTold).value_or(0);
+    std::vector<std::int64_t> outlived = {outlives ? 1 : 0};
     world.all_reduce(outlived).wait();
     // What was kept may be older than the last change that somebody has seen.
-    std::vector<std::int64_t> seen = {before.ranks,
+    std::vector<std::int64_t> seen = {before.epoch < 0 && outlives ? told : before.ranks,
                                       before.step,
                                       before.changes.times,
                                       before.changes.lost,

@@ -266,6 +266,9 @@ void RunRecorder::write(const StepReport& report) {
   line.add("comm_seconds", report.comm_seconds);
   line.add("data_seconds", report.data_seconds);
   line.add("rank_bytes", report.rank_bytes);
+  if (report.sent_bytes > 0) {
+    line.add("sent_bytes", report.sent_bytes);
+  }
   if (report.skipped) {
     line.add("skipped", true);
   }
@@ -276,6 +279,9 @@ void RunRecorder::write(const StepReport& report) {
     events_->add_scalar("train/samples_per_second", report.step, per_second);
     if (std::isfinite(report.gradient_norm)) {
       events_->add_scalar("train/grad_norm", report.step, report.gradient_norm);
+    }
+    if (report.sent_bytes > 0) {
+      events_->add_scalar("train/sent_bytes", report.step, static_cast<double>(report.sent_bytes));
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "train/compression_choice.h"
 #include "train/optimizer_choice.h"
 #include "train/out_of_memory.h"
 #include "train/sampling_choice.h"
@@ -47,6 +48,7 @@ StepRunner::StepRunner(const TrainSettings& settings,
       loader_(data_, sampler_, loader_options(settings)) {
   steps_ = count_steps();
   EngineOptions options = engine_options_of(settings_, steps_);
+  options.compress = compressor_of(settings_, *world_, say_);
   options.micro_batches = settings_.batch / micro_batch_;
   options.broadcast_buffers = !statistics_.covers_all_buffers();
   const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());

@@ -66,6 +66,12 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     result.tensor_bytes = json.at("memory").at("tensor_bytes").get<std::int64_t>();
     result.micro_batch = json.at("micro_batch").get<std::int64_t>();
     result.communication_share = json.at("communication_share").get<double>();
+    if (json.contains("compression")) {
+      const Json& use = json.at("compression");
+      result.compression = {use.at("sent_bytes").get<std::int64_t>(),
+                            use.at("exact_bytes").get<std::int64_t>(),
+                            use.at("seconds").get<double>()};
+    }
     result.machines = json.value(Json::json_pointer("/machine/machines"), 1);
     result.sum_group = json.value("sum_group", std::int64_t{0});
     if (json.contains("rank_changes")) {

@@ -1,5 +1,7 @@
 #include "train/training.h"
 
+#include <algorithm>
+
 #include <sys/resource.h>
 
 #include <ATen/Parallel.h>
@@ -37,6 +39,18 @@ Trainable with_task(Trainable model,
   return model;
 }
 
+// The metrics of its evaluation that a goal can be of.
+std::vector<std::string> possible_goals(const Task& task) {
+  if (task.predicts_tokens()) {
+    return {"loss", "perplexity", "accuracy"};
+  }
+  if (!task.classifies()) {
+    return {"loss", "rmse", "mae"};
+  }
+  return task.shape().classes <= kMostClasses ? std::vector<std::string>{"loss", "accuracy", "f1"}
+                                              : std::vector<std::string>{"loss", "accuracy"};
+}
+
 }  // namespace
 
 Training::Training(const Subject& subject)
@@ -71,7 +85,12 @@ Training::Training(const Subject& subject)
                     (judged_.task->classifies() && judged_.task->shape().classes <= kMostClasses),
                 "best: f1 is computed for up to ",
                 kMostClasses,
-                " classes of samples, which this task does not have: expected loss or accuracy");
+                " classes of samples, which this task does not have: expected loss",
+                judged_.task->shape().classes > 0 ? " or accuracy" : "");
+  const std::vector<std::string> goals = possible_goals(*judged_.task);
+  TRIREME_CHECK(!goal_ || std::count(goals.begin(), goals.end(), goal_->metric) > 0,
+                "goal: this task has no {}: expected {}",
+                {goal_->metric, detail::enumerated(goals, " or ")});
   TRIREME_CHECK(settings_.early_stop == 0 || data_.held_out,
                 "early_stop: there is nothing to evaluate on: give --eval-data FILE, or an "
                 "--eval-fraction above 0");
@@ -340,6 +359,7 @@ void Training::summarise() {
     result_.per_second *= static_cast<double>(tokens_in(1));
   }
   result_.memory = runner_.engine().memory_report();
+  result_.compression = runner_.engine().compression();
   result_.built_in_parts = judged_.in_parts;
   result_.stragglers = runner_.stragglers();
   result_.machines = world_->machines();

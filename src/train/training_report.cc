@@ -138,6 +138,15 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   }
   add_line(table, "processors per rank", format("%.2f", result.processor_share));
   add_line(table, "time in communication", format("%.1f %%", 100 * result.communication_share));
+  if (const CompressionUse& use = result.compression; use.sent_bytes > 0) {
+    add_line(table,
+             "compressed gradients",
+             concat("{}: {} sent by a rank instead of {}, {} of encoding",
+                    {settings.compress,
+                     megabytes_text(use.sent_bytes),
+                     megabytes_text(use.exact_bytes),
+                     format("%.2f s", use.seconds)}));
+  }
   add_line(table, "time waiting for data", format("%.2f %%", 100 * result.data_share));
   if (result.save_share > 0) {
     add_line(table, "time for checkpoints", format("%.2f %%", 100 * result.save_share));
@@ -229,6 +238,10 @@ std::string summary_json(const TrainSettings& settings,
   }
   json["processor_share"] = result.processor_share;
   json["communication_share"] = result.communication_share;
+  if (const CompressionUse& use = result.compression; use.sent_bytes > 0) {
+    json["compression"] = {
+        {"sent_bytes", use.sent_bytes}, {"exact_bytes", use.exact_bytes}, {"seconds", use.seconds}};
+  }
   json["data_share"] = result.data_share;
   json["record_share"] = result.record_share;
   json["save_share"] = result.save_share;

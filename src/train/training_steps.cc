@@ -1,6 +1,7 @@
 // What a training does in a step, and evaluations between steps.
 
 #include <cmath>
+#include <utility>
 
 #include "train/rank_changes.h"
 #include "train/training.h"
@@ -74,6 +75,8 @@ void Training::report(const StepRunner::Outcome& outcome) {
   report.comm_seconds = outcome.comm_seconds;
   report.record_seconds = last_record_seconds_;
   report.rank_bytes = outcome.rank_bytes;
+  const std::int64_t sent = runner_.engine().compression().sent_bytes;
+  report.sent_bytes = sent - std::exchange(sent_bytes_, sent);
   report.skipped = outcome.skipped;
   // As fast as the steps since this run was resumed: before that it may have had other ranks.
   report.seconds_left = (progress_.seconds - first_seconds_) /

@@ -1,103 +1,30 @@
 // Elastic trainings over three machines: ranks and whole machines are killed, stopped, cut off,
 // told to leave and started again. The weights at the end are those of one process in peace.
 
+#include "cluster/elastic_machines.h"
+
 #include <csignal>
-#include <fstream>
+#include <cstdio>
+#include <map>
 
 #include <unistd.h>
 
-#include "support/machines.h"
-#include "tools/train_runs.h"
+#include "trireme/core/environment.h"
 
 namespace trireme::elastic_machines_test {
 namespace {
 
 using testing::comes_true;
+using testing::ElasticMachines;
 using testing::Finished;
-using testing::Machines;
-using testing::Program;
-using testing::read_file;
-using testing::trireme_binary;
-using testing::Words;
 
-constexpr std::chrono::seconds kPatience{120};
-
-class ElasticMachines : public testing::TrainRuns {
- protected:
-  void SetUp() override {
-    if (const auto reason = Machines::unavailable("cut")) {
-      GTEST_SKIP() << *reason;
-    }
-    machines_ = std::make_unique<Machines>(3);
-    programs_.resize(3);
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) {
+    ++count;
   }
-  void TearDown() override {
-    if (machines_) {
-      EXPECT_TRUE(comes_true([&] { return testing::processes_with(mark_).empty(); }));
-    }
-  }
-
-  std::string settings() const {
-    return gpt() + "--steps 700 --threads 1 --log-every 50 --eval-every 300 ";
-  }
-  void calm() const { train_well("calm", settings() + "-n 1"); }
-
-  void start(int machine, const std::string& elastic, int ranks = 2) {
-    Words all = command("run", settings() + "--timeout 60 --zero 2 -n " + std::to_string(ranks));
-    all.insert(all.begin(), {"sh", "-c", "exec \"$@\" 2>&1", "sh"});  // all in one stream
-    const std::string place = "--nnodes 3 --node-rank " + std::to_string(machine) +
-                              " --rendezvous " + machines_->address(0) +
-                              ":29700 --interfaces eth0 --save-every 300 " + elastic;
-    for (const std::string& word : testing::words(place)) {
-      all.push_back(word);
-    }
-    programs_[static_cast<std::size_t>(machine)] =
-        machines_->run(machine, all, {"TRIREME_TOKEN=of this test", mark_});
-  }
-  void start_all(const std::string& elastic) {
-    for (int machine = 0; machine < 3; ++machine) {
-      start(machine, elastic);
-    }
-  }
-  Program& program(int machine) { return *programs_[static_cast<std::size_t>(machine)]; }
-  bool says(int machine, const std::string& what, int times = 1) {
-    const bool said = program(machine).wait_for_output(what, times);
-    EXPECT_TRUE(said) << "machine " << machine << ", no \"" << what
-                      << "\" in: " << program(machine).output();
-    return said;
-  }
-  std::string name(int machine) const {
-    return "machine " + std::to_string(machine) + " (" + machines_->host(machine) + ")";
-  }
-
-  std::vector<pid_t> ranks(int machine) const {
-    std::vector<pid_t> found;
-    for (const pid_t process : machines_->processes(machine)) {
-      std::ifstream file("/proc/" + std::to_string(process) + "/comm");
-      std::string comm;
-      std::getline(file, comm);
-      if (comm == "trireme-worker") {
-        found.push_back(process);
-      }
-    }
-    return found;
-  }
-
-  void expect_the_weights_of_peace(const std::string& what) const {
-    EXPECT_TRUE(read_file(path("run") + "/model.safetensors") ==
-                read_file(path("calm") + "/model.safetensors"))
-        << what;
-    EXPECT_EQ(testing::history(path("run")), testing::history(path("calm"))) << what;
-  }
-  void expect_end(int machine, int code = 0) {
-    const Finished finished = program(machine).wait(kPatience);
-    EXPECT_EQ(finished.code, code) << "machine " << machine << "\n" << finished.out;
-  }
-
-  std::unique_ptr<Machines> machines_;
-  std::vector<std::unique_ptr<Program>> programs_;
-  const std::string mark_ = testing::unique_mark();
-};
+  return count;
+}
 
 TEST_F(ElasticMachines, OutliveARankAndAMachine) {
   calm();
@@ -158,7 +85,7 @@ TEST_F(ElasticMachines, TooFewWaitForOneToComeBack) {
   start_all("--restart 5 --heartbeat 2");
   ASSERT_TRUE(says(0, "step 50/"));
   machines_->kill(1);
-  ASSERT_TRUE(says(0, "4 ranks left, where --elastic wants 6"));
+  ASSERT_TRUE(says(0, "4 ranks left, where the job needs 6"));
   ASSERT_TRUE(says(0, "for a machine to come back"));
   start(1, "--restart 5 --heartbeat 2");
   ASSERT_TRUE(says(0, "6 ranks, ZeRO-2", 2));
@@ -214,6 +141,32 @@ TEST_F(ElasticMachines, StartAgainWhatIsLostTogether) {
     expect_end(machine);
   }
   expect_the_weights_of_peace("two ranks at almost the same time");
+}
+
+// TRIREME_TEST_FAULTS says how many. Each is recovered from before the next, with all six ranks.
+TEST_F(ElasticMachines, OutliveWhateverHappens) {
+  const std::int64_t faults = env_integer("TRIREME_TEST_FAULTS", 1, 10'000).value_or(6);
+  steps_ = 300 + 150 * faults;
+  calm();
+  const std::string elastic = "--elastic 1:6 --restart 100000 --heartbeat 1";
+  start_all(elastic);
+  ASSERT_TRUE(says(0, "step 50/"));
+  RandomStream random(7);
+  std::map<std::string, int> done;
+  for (std::int64_t fault = 1; fault <= faults; ++fault) {
+    usleep(static_cast<useconds_t>(1000 * random.below(300)));
+    const std::size_t worlds = count_of(program(0).output(), "6 ranks, ZeRO-2");
+    const std::string what = disturb(elastic, random);
+    ++done[what];
+    ASSERT_TRUE(says(0, "6 ranks, ZeRO-2", static_cast<int>(worlds) + 1)) << fault << ": " << what;
+  }
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("whatever happens");
+  for (const auto& [what, times] : done) {
+    std::printf("%3d times %s\n", times, what.c_str());
+  }
 }
 
 TEST_F(ElasticMachines, EndInGoodOrderJustWhenOneHasCome) {

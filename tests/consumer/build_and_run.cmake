@@ -64,6 +64,23 @@ if(NOT alone STREQUAL together)
   message(FATAL_ERROR "05_train: one rank says ${alone}, three say ${together}")
 endif()
 
+# A compressor of a user's own: the same loss and weight, too.
+function(run_compressor ranks result)
+  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/08_compressor"
+    RESULT_VARIABLE code OUTPUT_VARIABLE text)
+  message("${text}")
+  string(REGEX MATCH "loss .*" loss "${text}")
+  if(NOT code EQUAL 0 OR NOT loss)
+    message(FATAL_ERROR "08_compressor with ${ranks} ranks failed with ${code}")
+  endif()
+  set(${result} "${loss}" PARENT_SCOPE)
+endfunction()
+run_compressor(1 alone)
+run_compressor(3 together)
+if(NOT alone STREQUAL together)
+  message(FATAL_ERROR "08_compressor: one rank says ${alone}, three say ${together}")
+endif()
+
 # Killed and started again, with other ranks: the loss of one that was not.
 function(run_resumed ranks expected_code result)
   execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/04_resume" ${ARGN}
@@ -87,6 +104,7 @@ endif()
 set(bench_collectives --help)
 set(bench_optim --help)
 set(bench_step --help)
+set(bench_compress --help)
 set(bench_checkpoint --rounds 1 --bytes 1MB --folder "${WORK}/checkpoints")
 set(bench_faults -n 2 --faults 2 --layers 1 --width 32 --heads 2 --sequence 16 --batch 4 --micro-batch 2)
 set(bench_train --rounds 1 --model mlp --epochs 0.01)

@@ -31,12 +31,23 @@ TEST(DrillPlan, IsRead) {
   EXPECT_EQ(plan.faults[3].probability, 0.001);
   EXPECT_TRUE(plan.has(DrillKind::kJoin));
   EXPECT_EQ(DrillPlan::parse("stop", 1).faults[0].seconds, 2);
+  const DrillPlan links = DrillPlan::parse("delay:70ms;drop:2%;corrupt:1e-6", 1);
+  ASSERT_EQ(links.faults.size(), 3U);
+  EXPECT_EQ(links.faults[0].seconds, 0.07);
+  EXPECT_EQ(links.faults[0].probability, 0.01);
+  EXPECT_EQ(links.faults[1].kind, DrillKind::kDrop);
+  EXPECT_EQ(links.faults[1].probability, 0.02);
+  EXPECT_EQ(links.faults[2].kind, DrillKind::kCorrupt);
+  EXPECT_EQ(links.faults[2].probability, 1e-6);
   EXPECT_FALSE(DrillPlan::parse("stop", 1).has(DrillKind::kKill));
 }
 
 TEST(DrillPlan, MistakesAreNamed) {
   const std::map<std::string, std::vector<std::string>> cases = {
-      {"", {"expected kill, stop, disk-full, leave or join", "found \"\"", "in part 1"}},
+      {"",
+       {"expected kill, stop, disk-full, leave, join, delay, drop or corrupt",
+        "found \"\"",
+        "in part 1"}},
       {"kill;kil", {"found \"kil\"", "in part 2 of \"kill;kil\"", "did you mean kill?"}},
       {"kill;", {"found \"\"", "in part 2"}},
       {"kill:p=0", {"a probability above 0 and at most 1", "found \"p=0\""}},
@@ -48,9 +59,11 @@ TEST(DrillPlan, MistakesAreNamed) {
       {"stop:-1s", {"found \"-1s\""}},
       {"stop:s", {"found \"s\""}},
       {"kill;leave;kill:p=0.5", {"each kind of fault once", "kill again", "in part 3"}},
-      {"delay:50ms", {"delay is a fault of connections between machines"}},
-      {"kill;corrupt:1e-6", {"corrupt is a fault of connections between machines", "in part 2"}},
-      {"drop:1%", {"drop is a fault of connections between machines"}},
+      {"delay:50", {"a time such as 2s or 500ms", "found \"50\""}},
+      {"drop:101%", {"a probability above 0 and at most 1", "found \"101%\""}},
+      {"drop:50ms", {"the one thing that drop takes", "found \"50ms\""}},
+      {"kill;corrupt:2", {"found \"2\"", "in part 2"}},
+      {"corrupt:often", {"found \"often\""}},
   };
   for (const auto& [text, parts] : cases) {
     for (const std::string& part : parts) {
@@ -83,6 +96,31 @@ TEST(DrillPlan, HitsAsOftenAsItSays) {
   EXPECT_NEAR(times[1], 9800, 6 * 94);
   EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
   EXPECT_EQ(phases.size(), 3U);
+}
+
+// For each message by itself, whatever else there is; every byte has its turn.
+TEST(DrillPlan, FlipsBitsAsOftenAsItSays) {
+  const DrillPlan plan = DrillPlan::parse("kill:p=1;corrupt:0.01", 3);
+  const DrillPlan other = DrillPlan::parse("corrupt:0.01", 4);
+  int times = 0;
+  int same = 0;
+  std::set<std::uint64_t> bits;
+  for (std::uint64_t number = 0; number < 100'000; ++number) {
+    const DrillPlan::Sent sent{1, 0, 2, 3, 8, number};
+    const auto bit = plan.flips(sent, 24);
+    EXPECT_EQ(bit, plan.flips(sent, 24));
+    times += bit ? 1 : 0;
+    same += bit && other.flips(sent, 24) ? 1 : 0;
+    if (bit) {
+      bits.insert(*bit);
+    }
+  }
+  EXPECT_NEAR(times, 1000, 6 * 31.5);
+  EXPECT_LT(same, 40);  // 10 are expected by chance
+  EXPECT_EQ(bits.size(), 24U);
+  EXPECT_EQ(*bits.rbegin(), 23U);
+  EXPECT_FALSE(plan.flips({}, 0));
+  EXPECT_FALSE(DrillPlan::parse("drop:p=1", 3).flips({}, 24));
 }
 
 TEST(DrillPlan, FollowsFromItsSeedAndTheStep) {

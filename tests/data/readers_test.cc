@@ -612,6 +612,9 @@ TEST(Libsvm, ThatIsNotWhatItShouldBeSaysWhere) {
                     many,
                     12,
                     {"3 places", ":2:7: expected an index above 3", ":3:3: ", "\"a\"", ":5:1: "});
+  // The number of features is then what the last index of each row says, and no fault of its own.
+  const std::string alone = folder.write("alone.svm", "1 3:1 2:1\n");
+  expect_data_error([&] { read_all(*open_libsvm(alone)); }, alone, 6, {"above 3", "found 2"});
   const std::string empty = folder.write("rows.svm", "# nothing\n");
   expect_data_error([&] { open_libsvm(empty); }, empty, 0, {"found none"});
   const std::string bare = folder.write("bare.svm", "1\n-1\n");

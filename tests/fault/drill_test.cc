@@ -138,6 +138,13 @@ TEST_F(Drills, AreShown) {
   const Finished none = run_program({trireme_binary(), "drill", path("nothing")});
   EXPECT_EQ(none.code, 2);
   expect_parts(none.err, {"expected the folder of a run with a drill.json", "No such file"});
+  Json some = read_json(path("lossy") + "/drill.json");
+  some["faults"].push_back(some.at("faults").at(0));
+  some["faults"].back()["outcome"] = "not possible: there are 2 ranks already";
+  some["faults"].back()["next_step_seconds"] = nullptr;
+  data_.write("some.json", some.dump());
+  const Finished apart = run_program({trireme_binary(), "drill", path("some.json")});
+  expect_parts(apart.out, {count + " recovered from, 1 not possible; the job ended with 0"});
   data_.write("broken.json", "{\"faults\": 3");
   const Finished broken = run_program({trireme_binary(), "drill", path("broken.json")});
   EXPECT_EQ(broken.code, 2);
@@ -174,7 +181,11 @@ TEST_F(Drills, WhatMakesNoSenseIsRefused) {
   expect_parts(refused("-n 2 --restart 2", "kill;join"), {"join", "MIN < MAX"});
   expect_parts(refused("--elastic 1:2 --save-every 2", "disk-full"), {"--restart N", "found none"});
   expect_parts(refused("-n 2 --restart 2", "disk-full"), {"--save-every N", "found none"});
-  expect_parts(refused("-n 2 --restart 2", "delay:50ms"), {"connections between machines"});
+  for (const std::string link : {"delay:50ms", "drop:1%", "corrupt:1e-6"}) {
+    expect_parts(refused("-n 2 --restart 2", link), {"connections between machines", "--nnodes"});
+  }
+  expect_parts(refused("-n 2 --restart 2 --nnodes 2 --rendezvous 127.0.0.1:1", "corrupt:1e-6"),
+               {"nothing would find a bit", "--checksums or --encrypt, found neither"});
   expect_parts(refused("-n 2 --restart 2 --drill-seed x", "kill"), {"--drill-seed", "\"x\""});
   const Finished alone = train("refused", mlp() + steps(5) + "--drill-seed 3");
   EXPECT_EQ(alone.code, 2);

@@ -232,9 +232,9 @@ TEST(LaunchCall, KeepsLogsWhereItIsTold) {
 TEST(LaunchCall, AsksWhetherThereIsRoom) {
   LaunchOptions options;
   options.command = {"/bin/true"};
-  EXPECT_NO_THROW(check_room(options));
+  EXPECT_NO_THROW(check_launch(options));
   options.rank_bytes = std::uint64_t{1} << 50;
-  EXPECT_THROW(check_room(options), ConfigError);
+  EXPECT_THROW(check_launch(options), ConfigError);
   EXPECT_THROW(launch(options), ConfigError);
 }
 

@@ -222,6 +222,23 @@ TEST(RunCommand, SaysWhatInterfacesAreForOnOneMachine) {
   expect_parts(unused.err, {"--interfaces has no effect", "one machine"});
 }
 
+TEST(RunCommand, SaysWhatHasNoEffectOnOneMachine) {
+  const Finished unused = run(
+      {"-n", "1", "--encrypt", "--checksums", "--restart", "1", "--redundancy", "2", "--", "true"});
+  EXPECT_EQ(unused.code, 0);
+  expect_parts(
+      unused.err,
+      {"--encrypt has no effect", "--checksums has no effect", "--redundancy has no effect"});
+  EXPECT_EQ(run({"-n", "1", "--restart", "1", "--", "true"}).err, "");
+}
+
+TEST(RunCommand, SaysThatTheRestartsAreUsedUp) {
+  const Finished result = run({"-n", "2", "--restart", "2", "--", "/bin/sh", "-c", "kill -9 $$"});
+  EXPECT_EQ(result.code, 3);
+  expect_parts(result.err, {"where the job needs 2", "no restart is left (--restart)"});
+  EXPECT_EQ(result.err.find("--elastic"), std::string::npos) << result.err;
+}
+
 TEST(RunCommand, NamesTheSignalThatKilledARank) {
   const Finished result =
       run_script(2, "if [ $TRIREME_RANK = 0 ]; then kill -SEGV $$; fi; sleep 100");

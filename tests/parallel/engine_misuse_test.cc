@@ -17,10 +17,13 @@
 
 #include "support/ranks.h"
 #include "support/torch.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/core/error.h"
 #include "trireme/parallel/autocast.h"
+#include "trireme/parallel/data_parallel.h"
 #include "trireme/parallel/engine.h"
 #include "trireme/parallel/sharded_model.h"
+#include "trireme/parallel/sync_batch_norm.h"
 
 namespace trireme::engine_misuse_test {
 namespace {
@@ -693,6 +696,63 @@ TEST(Misuse, OfProgressIsFoundBeforeAnythingChanges) {
     EXPECT_EQ(engine.loss_scale(), 65536);
     EXPECT_TRUE(torch::equal(model->first->weight, before));
     engine.backward(loss_of(engine.forward(input_of(0, world->rank()))));
+    EXPECT_TRUE(engine.step());
+  });
+}
+
+// --- in a job whose number of ranks may change
+
+struct NormedImpl : nn::Module {
+  explicit NormedImpl(const std::shared_ptr<World>& world) {
+    norm = register_module("norm", SyncBatchNorm(nn::BatchNormOptions(6), world));
+    last = register_module("last", nn::Linear(6, 2));
+  }
+  Tensor forward(const Tensor& x) { return last->forward(norm->forward(x)); }
+  SyncBatchNorm norm{nullptr};
+  nn::Linear last{nullptr};
+};
+TORCH_MODULE(Normed);
+
+TEST(Misuse, OfANumberOfRanksThatMayChangeIsRefusedByName) {
+  fork_ranks(2, [job = testing::unique_job()](int rank) {
+    const std::shared_ptr<World> world = init(testing::options_for(job, rank, 2));
+    EngineOptions hooked;
+    hooked.gradient_hook = [](const GradientBucket& bucket) { return bucket.values; };
+    EngineOptions local;
+    local.sum_order = SumOrder::kLocalFirst;
+    const std::pair<std::string, std::function<void()>> kCases[] = {
+        {"EngineOptions::gradient_hook",
+         [&] {
+           Net model;
+           const Engine engine(model, Sgd({.lr = 0.1}), hooked, world);
+         }},
+        {"EngineOptions::sum_order kLocalFirst",
+         [&] {
+           Net model;
+           const Engine engine(model, Sgd({.lr = 0.1}), local, world);
+         }},
+        {"SyncBatchNorm (module \"norm\")",
+         [&] {
+           Normed model(world);
+           const Engine engine(model, Sgd({.lr = 0.1}), EngineOptions{}, world);
+         }},
+        {"DataParallel", [&] {
+           Net model;
+           const DataParallel parallel(model, {}, world);
+         }}};
+    for (const auto& [name, make] : kCases) {
+      make();  // in any other job it is fine
+    }
+    setenv(kEnvRanksMayChange, "on", 1);
+    for (const auto& [name, make] : kCases) {
+      const std::string message = message_of<ConfigError>(make);
+      EXPECT_TRUE(contains(message, name + ": the result depends on the number of ranks"))
+          << message;
+      EXPECT_TRUE(contains(message, "--allow-changes")) << message;
+    }
+    Net model;
+    Engine engine(model, Sgd({.lr = 0.1}), EngineOptions{}, world);
+    engine.backward(loss_of(engine.forward(input_of(0, rank))));
     EXPECT_TRUE(engine.step());
   });
 }

@@ -122,6 +122,7 @@ TEST(Configuration, NamesTheFlagOfWhatIsNoSetting) {
                                  "nnodes",
                                  "node-rank",
                                  "rendezvous",
+                                 "store",
                                  "token-file",
                                  "interfaces",
                                  "backend",

@@ -48,5 +48,26 @@ TEST(BucketPlan, CoversEverythingOnceFromTheEnd) {
   }
 }
 
+// Where blocks are not to be cut, buckets begin with one, and have one where they are smaller.
+TEST(BucketPlan, CutsParametersBetweenBlocks) {
+  const std::vector<FlatLayout> units = {FlatLayout({50, 10'001, 7, 4000}, Dtype::kFloat32)};
+  for (const std::int64_t block : {32, 256, 1024, 100'000}) {
+    for (const std::size_t bytes : {64UL, 1000UL, 5000UL, 1UL << 20}) {
+      std::int64_t end = units[0].total_numel();
+      for (const Bucket& bucket : plan_buckets(units, bytes, block)) {
+        EXPECT_EQ(bucket.range.end, end);
+        end = bucket.range.begin;
+        EXPECT_LT(bucket.range.begin, bucket.range.end);
+        for (const Piece& piece : bucket.pieces) {
+          EXPECT_EQ(piece.begin % block, 0) << block << ", " << bytes;
+        }
+        const std::size_t least = static_cast<std::size_t>(block) * 4;
+        EXPECT_LE(static_cast<std::size_t>(bucket.range.size()) * 4, std::max(bytes, least) + 64);
+      }
+      EXPECT_EQ(end, 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme

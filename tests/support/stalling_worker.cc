@@ -1,8 +1,8 @@
 // A program for tests to start as ranks: stalling_worker MODE FILE trains a small model and keeps
 // its state. In step 5 one rank, the one with the highest number, does what MODE says: "calm"
 // nothing, "loop" computes for ever, the first time (FILE remembers), "silent" sleeps for
-// eight seconds, "long" for five, in which it says that it is alive, "talk" prints 4 MB. Rank 0 prints a
-// fingerprint of the weights.
+// eight seconds, "long" for five, in which it says that it is alive, "talk" prints 4 MB. Rank 0
+// prints a fingerprint of the weights.
 
 #include <chrono>
 #include <cstdint>

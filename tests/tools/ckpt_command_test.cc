@@ -218,7 +218,10 @@ TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
   expect({"export", run(), path("average"), "--average"}, 2, {"no moving averages"});
   expect({"export", out, path("average"), "--average"}, 2, {"--average", "average.safetensors"});
   expect({"export", run(), path("x"), "--dtype", "int8"}, 2, {"--dtype"});
-  expect({"export", run(), path("no/such/folder/x")}, 1, {"No such file"});
+  expect({"export", run(), path("no/such/folder/x")}, 2, {"No such file"});
+  expect({"export", run(), path("no/such/folder/x.pt")}, 2, {"No such file"});
+  expect({"export", run(), "/proc/x.pt"}, 2, {"/proc/x.pt"});
+  expect({"export", run(), out + "/x.safetensors"}, 2, {"Not a directory"});
   expect({"export", run(), path("x.safetensors"), "--format", "gpt2"}, 2, {"tokens.weight"});
   EXPECT_FALSE(fs::exists(path("x.safetensors")));
 

@@ -18,13 +18,43 @@ TEST(SameWork, TheseSettingsChangeWhatIsComputed) {
       found.insert(setting.name);
     }
   }
-  const std::set<std::string> wanted = {
-      "model",     "size",        "layers",    "width",      "heads",          "hidden",
-      "stages",    "dropout",     "data",      "format",     "sequence",       "vocabulary",
-      "target",    "header",      "separator", "regression", "normalise",      "loss_weights",
-      "shift",     "flip",        "noise",     "batch",      "batch_schedule", "optimizer",
-      "momentum",  "nesterov",    "l1",        "clip_norm",  "clip_value",     "ema_decay",
-      "precision", "categorical", "unseen",    "missing",    "missing_values", "optimizer_options"};
+  const std::set<std::string> wanted = {"model",
+                                        "size",
+                                        "layers",
+                                        "width",
+                                        "heads",
+                                        "hidden",
+                                        "stages",
+                                        "dropout",
+                                        "data",
+                                        "format",
+                                        "sequence",
+                                        "vocabulary",
+                                        "target",
+                                        "header",
+                                        "separator",
+                                        "regression",
+                                        "normalise",
+                                        "loss_weights",
+                                        "shift",
+                                        "flip",
+                                        "noise",
+                                        "batch",
+                                        "batch_schedule",
+                                        "optimizer",
+                                        "momentum",
+                                        "nesterov",
+                                        "l1",
+                                        "clip_norm",
+                                        "clip_value",
+                                        "compress",
+                                        "ema_decay",
+                                        "precision",
+                                        "categorical",
+                                        "unseen",
+                                        "missing",
+                                        "missing_values",
+                                        "optimizer_options"};
   EXPECT_EQ(found, wanted);
 }
 

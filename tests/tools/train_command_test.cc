@@ -644,7 +644,9 @@ TEST_F(TrainCommand, SamplesFromACheckpoint) {
   EXPECT_EQ(none.code, 2);
   expect_parts(none.err, {"model.safetensors", "--weights checkpoint"});
   fs::remove_all(path("run") + "/checkpoints");
-  EXPECT_EQ(sample({"--weights", "checkpoint"}).code, 2);
+  const Finished unsaved = sample({"--weights", "checkpoint"});
+  EXPECT_EQ(unsaved.code, 2);
+  expect_parts(unsaved.err, {"found none", "has saved no checkpoint", "--save-every"});
 }
 
 TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {

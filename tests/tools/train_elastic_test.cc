@@ -126,6 +126,41 @@ TEST_F(TrainElastic, OutlivesTheLossOfAllRanks) {
             Json({{"times", 1}, {"lost", 2}, {"left", 0}, {"joined", 2}, {"steps_again", 1}}));
 }
 
+// Nobody has asked yet who is in the first world.
+TEST_F(TrainElastic, CountsALossBeforeTheFirstStep) {
+  for (const bool again : {true, false}) {
+    const std::string run = again ? "again" : "fewer";
+    Program program(
+        command(run, mlp() + kSteps + "-n 3 " + (again ? "--restart 10" : "--elastic 1:3")));
+    ASSERT_TRUE(program.wait_for_children("trireme-worker", 3));
+    kill(program.children()[0], SIGKILL);
+    const Finished done = program.wait();
+    EXPECT_EQ(done.code, 0) << done.out << done.err;
+    EXPECT_EQ(summary(run).at("rank_changes"),
+              Json({{"times", 1},
+                    {"lost", 1},
+                    {"left", 0},
+                    {"joined", again ? 1 : 0},
+                    {"steps_again", 0}}));
+  }
+}
+
+// Its own end, in good order, is what a rank asks the others for, and no loss.
+TEST_F(TrainElastic, EndsInGoodOrderWhenARankIsAskedTo) {
+  for (const std::string flags : {"--elastic 1:3 --restart 5", "--elastic 1:3", ""}) {
+    const std::string run = "run" + std::to_string(flags.size());
+    Program program(command(run, mlp() + "--steps 1000000 --log-every 1 -n 3 " + flags));
+    ASSERT_TRUE(program.wait_for_output("step 10/"));
+    kill(program.children()[2], SIGTERM);
+    const Finished finished = program.wait(std::chrono::seconds(60));
+    EXPECT_EQ(finished.code, 3) << flags << finished.out << finished.err;
+    EXPECT_EQ(summary(run).at("status"), "interrupted") << flags;
+    expect_parts(finished.err, {"rank 2 of 3 was asked to end by signal 15 (Terminated)"});
+    EXPECT_EQ(finished.err.find("starting it again"), std::string::npos) << finished.err;
+    EXPECT_EQ(finished.err.find("exit code"), std::string::npos) << finished.err;
+  }
+}
+
 // The checkpoint that a run was resumed from may be gone by the time of a loss.
 TEST_F(TrainElastic, GoesOnWhereTheCheckpointOfItsBeginningIsGone) {
   const std::string settings = mlp() + kSteps + "--save-every 5 --keep-last 1 --eval-every 1000 ";
@@ -319,6 +354,23 @@ TEST_F(TrainElastic, RefusesWhatCannotBe) {
   refused("--redundancy 2", {"--redundancy", "--elastic"});
   refused("--elastic 1:2 --redundancy often", {"--redundancy", "0 or more", "often"});
   refused("--elastic 1:2 --redundancy -1", {"--redundancy", "0 or more", "-1"});
+}
+
+// What depends on the number of ranks is for the ranks to refuse: they are told.
+TEST_F(TrainElastic, ProgramsAreToldThatTheNumberOfRanksMayChange) {
+  const auto told = [](const std::string& flags) {
+    Words all = testing::words("run " + flags + " --");
+    all.insert(all.begin(), testing::trireme_binary());
+    all.insert(all.end(), {"sh", "-c", "echo told: $TRIREME_RANKS_MAY_CHANGE."});
+    return run_program(all);
+  };
+  expect_parts(told("--elastic 1:1").out, {"told: ."});
+  expect_parts(told("-n 1 --elastic 1:2").out, {"told: on."});
+  expect_parts(told("-n 1 --restart 2").out, {"told: ."});
+  expect_parts(told("--allow-changes -n 1 --elastic 1:2").out, {"told: ."});
+  const Finished alone = told("-n 1 --allow-changes");
+  EXPECT_EQ(alone.code, 2);
+  expect_parts(alone.err, {"--allow-changes: expected --elastic MIN:MAX, found none"});
 }
 
 }  // namespace

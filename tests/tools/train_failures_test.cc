@@ -304,7 +304,13 @@ TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
   expect_failure(mlp() + "--steps 1 --loss-weights 1,2", 2, {"loss_weights", "3"});
   expect_failure(
       mlp() + "--steps 1 --sampling weighted --class-weights 1,2", 2, {"class_weights", "3"});
-  expect_failure(gpt() + "--steps 1 --best f1", 2, {"best", "f1"});
+  expect_failure(gpt() + "--steps 1 --best f1", 2, {"best", "f1", "expected loss or accuracy"});
+  expect_failure(gpt() + "--steps 1 --goal rmse:1", 2, {"goal", "no rmse", "perplexity"});
+  expect_failure(mlp() + "--steps 1 --goal perplexity:2", 2, {"no perplexity", "accuracy or f1"});
+  const std::string numbers = "--model mlp --regression --batch 2 -n 1 --steps 1 --data " +
+                              data_.write("sums.csv", "a,b\n1,2\n2,4\n3,6\n4,8\n5,9\n") + " ";
+  expect_failure(numbers + "--goal accuracy:0.9", 2, {"no accuracy", "loss, rmse or mae"});
+  expect_failure(numbers + "--best f1", 2, {"best", "f1", "does not have: expected loss\n"});
   expect_failure(
       gpt() + "--steps 1 --early-stop 2 --eval-fraction 0", 2, {"early_stop", "--eval-fraction"});
   expect_failure(mlp() + "--steps 1 --folds 100", 2, {"folds"});

@@ -43,7 +43,8 @@ Words history(const std::string& run) {
                              "tokens_per_second",
                              "comm_seconds",
                              "data_seconds",
-                             "rank_bytes"}) {
+                             "rank_bytes",
+                             "sent_bytes"}) {
       line.erase(name);
     }
     all.push_back(line.dump());

@@ -157,6 +157,13 @@ TEST_F(TrainSettingsGiven, AreShownAsWhatTheyComeTo) {
   expect_refusal("--model gpt --heads 3", {"--heads: expected a divisor of the width of 128"});
 }
 
+TEST_F(TrainSettingsGiven, AreRefusedWhereTheLauncherHasNoUseForThem) {
+  expect_refusal(mlp() + "--drill kill --steps 1", {"--drill:", "--elastic", "found neither"});
+  expect_refusal(mlp() + "--interfaces eth9 --steps 1", {"--interfaces:", "found \"eth9\""});
+  expect_refusal(mlp() + "--algorithm foo --steps 1", {"--algorithm:", "found \"foo\""});
+  expect_refusal(mlp() + "--token-file /no/such/file --steps 1", {"--token-file:", "No such file"});
+}
+
 // What somebody has typed, or the contents of a file, is not explained by what ranks did last.
 TEST_F(TrainSettingsGiven, LeaveNoFlightRecordWhereRanksRefuseThem) {
   const std::string broken = data_.write("broken.csv", "x,kind\n1,a\nz,b\n");

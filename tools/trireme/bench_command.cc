@@ -10,6 +10,7 @@
 #include "number_options.h"
 #include "sibling.h"
 #include "train_bench.h"
+#include "trireme/core/error.h"
 
 namespace trireme::tools {
 namespace {
@@ -91,11 +92,24 @@ void add_faults(CLI::App& bench, Action& action) {
       ->type_name("N");
   faults->add_option("--json", options->json_path, "Also write the table as JSON")
       ->type_name("FILE");
+  faults->add_flag(
+      "--peers",
+      options->peers,
+      "Kill ranks of a gpt, and of the same model as PyTorch DDP, which torchrun starts "
+      "again from its last checkpoint");
+  faults
+      ->add_option("--setting", options->setting, "Of --peers: 0: 25M parameters (default); 1: 3M")
+      ->check(CLI::Range(0, 1))
+      ->type_name("N");
   faults->footer(
       "Other flags are settings of the training: --width 512, see trireme train --help.");
   faults->allow_extras();
   faults->callback([&action, faults, options] {
     options->settings = faults->remaining();
+    TRIREME_CHECK(!options->peers || options->settings.empty(),
+                  "--peers: expected no settings of a training, since both train the model of "
+                  "--setting, found {}",
+                  {options->settings.front()});
     options->command_line = command_line();
     action = [options] { return bench::run_faults_bench(*options); };
   });
@@ -121,6 +135,8 @@ void add_bench_command(CLI::App& program, Action& action) {
   };
   add_program("optim", "Each optimizer next to torch's and to the limit set by memory");
   add_program("step", "A training step in every mode next to PyTorch and DeepSpeed");
+  add_program("compress",
+              "Steps with compressed gradients over a slow link next to PyTorch's hooks");
   add_program("checkpoint", "Saving and loading training state next to PyTorch");
 
   add_faults(*bench, action);

@@ -180,6 +180,9 @@ int export_weights(const ExportOptions& options) {
   refuse_to_replace(options);
   TRIREME_CHECK(!options.heads || format == "gpt2", "--heads: it applies to --format gpt2 only");
   Source source = weights_at(options, path);
+  if (format != "gpt2" || fs::path(options.out).extension() == ".safetensors") {
+    check_output(options.out);  // else it is a folder, which is made
+  }
   if (format == "torch") {
     std::vector<std::string> words = {"export-archive", path, options.out};
     if (options.average) {

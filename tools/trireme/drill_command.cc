@@ -56,6 +56,9 @@ SeenFault fault_of(const DrillJson& json) {
   fault.outcome = json.at("outcome").get<std::string>();
   if (!json.at("rank").is_null()) {
     fault.rank = detail::concat(json["rank"].get<int>(), " of ", json.at("ranks").get<int>());
+    if (json.contains("peer") && !json["peer"].is_null()) {
+      fault.rank += detail::concat(", to ", json["peer"].get<int>());
+    }
   }
   if (!json.at("next_step_seconds").is_null()) {
     fault.seconds = json["next_step_seconds"].get<double>();
@@ -146,11 +149,15 @@ int show_drill(const DrillCommand& command) {
         recoveries.push_back({fault.kind, *fault.seconds, fault.again});
       }
     }
-    std::printf("drill \"%s\", seed %llu: %s, %zu recovered from; %s\n\n",
+    const auto in_vain = std::count_if(faults.begin(), faults.end(), [](const SeenFault& fault) {
+      return fault.outcome.starts_with("not possible");
+    });
+    std::printf("drill \"%s\", seed %llu: %s, %zu recovered from%s; %s\n\n",
                 all.at("drill").get<std::string>().c_str(),
                 static_cast<unsigned long long>(all.at("seed").get<std::uint64_t>()),
                 detail::counted(faults.size(), "fault").c_str(),
                 recoveries.size(),
+                in_vain > 0 ? detail::concat(", ", in_vain, " not possible").c_str() : "",
                 all.at("exit_code").is_null()
                     ? "the job runs, or was killed"
                     : detail::concat("the job ended with ", all["exit_code"].get<int>()).c_str());

@@ -10,7 +10,8 @@ namespace trireme::tools {
 void add_drill_options(CLI::App& app, DrillFlags& flags) {
   app.add_option("--drill",
                  flags.plan,
-                 "Inject faults into an elastic job: kill, stop, disk-full, leave and join, as in "
+                 "Inject faults into an elastic job: kill, stop, disk-full, leave and join, "
+                 "between machines also delay, drop and corrupt, as in "
                  "\"kill:p=0.02;stop:2s;leave\"")
       ->type_name("FAULTS");
   app.add_option_function<std::string>(

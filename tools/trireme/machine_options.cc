@@ -40,8 +40,31 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
       app, "--node-rank", launch.node_rank, "The number of this machine, counting from 0", "K");
   app.add_option("--rendezvous",
                  launch.rendezvous,
-                 "Where machine 0 listens for the others: one of its addresses and a free port")
+                 "Where machine 0 listens for the others: one of its addresses and a free port; "
+                 "with --store, where this machine does, and not required")
       ->type_name("HOST:PORT");
+  app.add_option(
+         "--store",
+         launch.store.place,
+         "Of an elastic job: members of an etcd in which the machines agree who decides, so "
+         "that any of them may be lost; /NAME tells jobs apart that share it")
+      ->type_name("etcd://HOST:PORT,..[/NAME]");
+  app.add_option("--store-ca",
+                 launch.store.ca_file,
+                 "Speak TLS with the store: who may have signed its certificate (PEM)")
+      ->type_name("FILE");
+  app.add_option("--store-cert", launch.store.cert_file, "This side's certificate (PEM)")
+      ->type_name("FILE");
+  app.add_option("--store-key", launch.store.key_file, "and its key (PEM)")->type_name("FILE");
+  app.add_option("--store-user",
+                 launch.store.user,
+                 "The store's user (default: the variable TRIREME_STORE_USER)")
+      ->type_name("NAME");
+  app.add_option("--store-password-file",
+                 launch.store.password_file,
+                 "A file with that user's password, readable only by you (default: the variable "
+                 "TRIREME_STORE_PASSWORD)")
+      ->type_name("FILE");
   app.add_option("--token-file",
                  launch.token_file,
                  "A file with the secret that all machines share, readable only by you (default: "

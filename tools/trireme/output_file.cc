@@ -2,8 +2,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+
+#include <unistd.h>
 
 #include "trireme/core/error.h"
+#include "trireme/core/file_descriptor.h"
 
 namespace trireme::tools {
 
@@ -20,6 +24,15 @@ void write_output(const std::string& path, const std::string& content) {
     }
   }
   TRIREME_CHECK(good, "could not write ", path, ": ", detail::errno_text(reason));
+}
+
+void check_output(const std::string& path) {
+  std::string probe = path + ".XXXXXX";
+  const FileDescriptor made(mkstemp(probe.data()));
+  TRIREME_CHECK(made.valid(),
+                "expected a place for the output, where a file can be made, found \"{}\": {}",
+                {path, detail::errno_text(errno)});
+  unlink(probe.c_str());
 }
 
 }  // namespace trireme::tools

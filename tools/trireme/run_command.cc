@@ -5,6 +5,7 @@
 #include "drill_options.h"
 #include "machine_options.h"
 #include "number_options.h"
+#include "supervise.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 
@@ -29,10 +30,10 @@ std::vector<std::string> split_off_command(std::vector<std::string>& words) {
   // The program begins after "--", or at the first word that is neither an option nor its value.
   std::size_t at = 1;
   while (at < words.size() && words[at].starts_with('-') && words[at] != "--") {
-    const bool has_value = words[at] != "--no-bind" && words[at] != "--encrypt" &&
-                           words[at] != "--checksums" && words[at] != "-h" &&
-                           words[at] != "--help" && words[at].find('=') == std::string::npos &&
-                           !(words[at].size() > 2 && words[at][1] != '-');
+    const bool has_value =
+        words[at] != "--no-bind" && words[at] != "--encrypt" && words[at] != "--checksums" &&
+        words[at] != "--allow-changes" && words[at] != "-h" && words[at] != "--help" &&
+        words[at].find('=') == std::string::npos && !(words[at].size() > 2 && words[at][1] != '-');
     at += has_value ? 2 : 1;
   }
   at = std::min(at, words.size());
@@ -46,6 +47,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
   auto options = std::make_shared<LaunchOptions>();
   auto elastic = std::make_shared<ElasticFlags>();
   auto drill = std::make_shared<DrillFlags>();
+  auto supervised = std::make_shared<SuperviseFlag>();
   options->ranks = 0;  // not said
   CLI::App* run = program.add_subcommand("run",
                                          "Start a program as several ranks, on one machine or "
@@ -72,6 +74,12 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
   add_machine_options(*run, *options);
   add_elastic_options(*run, *elastic);
   add_drill_options(*run, *drill);
+  add_supervise_option(*run, *supervised);
+  auto allow_changes = std::make_shared<bool>(false);
+  run->add_flag(
+      "--allow-changes",
+      *allow_changes,
+      "With --elastic MIN:MAX: allow engines whose result depends on the number of ranks");
   add_optional_seconds(*run,
                        "--timeout",
                        options->timeout_seconds,
@@ -80,15 +88,22 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       "--no-bind",
       [options] { options->bind = false; },
       "Do not bind each rank to its own processors");
-  run->callback([&action, options, elastic, drill, &command] {
+  run->callback([&action, options, elastic, drill, supervised, allow_changes, &command] {
     options->command = command;
     apply(*elastic, *options);
+    TRIREME_CHECK(!*allow_changes || options->elastic,
+                  "--allow-changes: expected --elastic MIN:MAX, found none");
+    if (options->elastic) {
+      options->elastic->allow_changes = *allow_changes;
+    }
     apply(*drill, options->log_dir, *options);
     TRIREME_CHECK(options->ranks > 0,
                   "-n: expected the number of ranks, found none: trireme run -n N -- PROGRAM");
     TRIREME_CHECK(!options->command.empty(),
                   "expected a program to run, found none: trireme run -n N -- PROGRAM [ARGS...]");
-    action = [options] { return launch(*options); };
+    action = [options, supervised] {
+      return supervised->restarts > 0 ? supervise(*supervised, *options) : launch(*options);
+    };
   });
 }
 

@@ -118,4 +118,22 @@ void check_drill(const TrainSettings& settings, const LaunchOptions& options) {
                 "--drill: disk-full is a fault of saves; expected --save-every N, found none");
 }
 
+void check_supervised(const TrainSettings& given,
+                      const std::string& run,
+                      const ResumeFlag& resume,
+                      const std::string& launcher) {
+  TRIREME_CHECK(launcher.empty(),
+                "--supervise: {} has started the ranks, so it is {} that can start them again: "
+                "leave it out",
+                {launcher, launcher});
+  TRIREME_CHECK(!run.empty(),
+                "--supervise: expected --run FOLDER, by which the run is found again, found none");
+  TRIREME_CHECK(!resume.given || resume.value.empty() || resume.run(),
+                "--supervise: a run that is started again goes on from its newest checkpoint; "
+                "expected --resume RUN or none, found --resume {}",
+                {resume.value});
+  TRIREME_CHECK(resume.given || given.save_every > 0 || given.folds > 0,
+                "--supervise: expected --save-every N, for something to go on from, found none");
+}
+
 }  // namespace trireme::tools

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "train_resume.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/settings/train_settings.h"
 
@@ -31,5 +32,11 @@ void check_elastic(const TrainSettings& settings, const LaunchOptions& options);
 
 // Faults of what this training does not do are refused.
 void check_drill(const TrainSettings& settings, const LaunchOptions& options);
+// Whether the same command goes on with the run when it is started again. `launcher`: another that
+// has started this process; empty: none.
+void check_supervised(const TrainSettings& given,
+                      const std::string& run,
+                      const ResumeFlag& resume,
+                      const std::string& launcher);
 
 }  // namespace trireme::tools

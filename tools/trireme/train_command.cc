@@ -11,6 +11,7 @@
 #include "inherited_text.h"
 #include "machine_options.h"
 #include "sibling.h"
+#include "supervise.h"
 #include "train_checks.h"
 #include "train_help.h"
 #include "train_resume.h"
@@ -39,6 +40,7 @@ struct TrainCommand {
   LaunchOptions machines;  // where it runs: how many machines, and how they meet
   ElasticFlags elastic;
   DrillFlags drill;
+  SuperviseFlag supervised;
   std::string config;
   ResumeFlag resume;
   bool help = false;
@@ -193,6 +195,10 @@ int run_training(const TrainCommand& command) {
                 "start one trireme train per machine without {}",
                 {foreign->launcher, foreign->launcher});
   const std::string run = named_run(command, given);
+  if (command.supervised.restarts > 0) {
+    check_supervised(given, run, command.resume, foreign ? foreign->launcher : "");
+    return supervise(command.supervised, command.machines);
+  }
   const std::optional<std::int64_t> step = step_to_resume(run, command.resume);
   const bool several = command.machines.nodes > 1;
   TRIREME_CHECK(!several || given.ranks > 0,
@@ -237,17 +243,30 @@ int run_training(const TrainCommand& command) {
                 "again: leave them out",
                 {foreign->launcher, foreign->launcher});
   check_elastic(settings, options);
+  if (options.elastic) {
+    options.elastic->allow_changes = settings.allow_changes;
+  }
   apply(command.drill, settings.run, options);
   check_drill(settings, options);
   options.rank_bytes = kLeastRankBytes;
+  options.command = worker_words(step);
+  options.command.insert(options.command.begin(), sibling_path("trireme-worker"));
   if (!foreign) {
-    check_room(options);  // before a folder is made
+    check_launch(options);  // before a folder is made
   }
   if (settings.run.empty()) {
     settings.run = dated_folder(settings.model);
   }
   // Machine 0 looks after the folder; what it has decided the ranks of the others are told.
-  const bool leads = command.machines.node_rank == 0;
+  options.timeout_seconds = settings.timeout;
+  const bool has_store = !options.store.place.empty();
+  const bool leads = command.machines.node_rank == 0 && !(has_store && has_begun(options));
+  if (has_store) {
+    TrainSettings alike = settings;  // on all machines, but for:
+    alike.ranks = alike.threads = 0;
+    alike.run = fs::absolute(settings.run).lexically_normal().string();
+    options.store.identity = to_json(alike);
+  }
   const bool is_new = leads && !step && !fs::exists(settings.run);
   if (leads) {
     FolderLock::check_free(settings.run);
@@ -268,11 +287,8 @@ int run_training(const TrainCommand& command) {
     setenv(kEnvTrainSettings, told.c_str(), 1);
     return train_as_rank(settings, step);
   }
-  options.command = worker_words(step);
-  options.command.insert(options.command.begin(), sibling_path("trireme-worker"));
   options.environment = {concat(kEnvTrainSettings, "=", told)};
   options.threads = static_cast<int>(settings.threads);
-  options.timeout_seconds = settings.timeout;
   options.log_dir = (fs::path(settings.run) / "logs").string();
   apply(command.drill, settings.run, options);  // whose name is known now
   options.append_logs = step.has_value();       // an earlier attempt's last words are in them
@@ -312,6 +328,7 @@ void add_train_command(CLI::App& program, Action& action) {
   add_machine_options(*train, command->machines);
   add_elastic_options(*train, command->elastic);
   add_drill_options(*train, command->drill);
+  add_supervise_option(*train, command->supervised);
   train->add_flag(
       "--print-config", command->print_config, "Print the settings that have an effect");
   train->add_flag("--settings-page", command->page, "")->group("");  // for docs/train.md

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -329,7 +330,7 @@ class Job {
       }
     }
     world_->barrier().wait();  // nobody leaves before the folder is complete
-    return exit_code(result.status == TrainResult::Status::kInterrupted);
+    return end(result.status == TrainResult::Status::kInterrupted);
   }
 
   std::string fold_folder(int fold) const { return concat(run_, "/fold-", fold + 1); }
@@ -411,11 +412,36 @@ class Job {
       print("\n" + folds_table(results));
     }
     world_->barrier().wait();
-    return exit_code(results.back().status == TrainResult::Status::kInterrupted);
+    return end(results.back().status == TrainResult::Status::kInterrupted);
   }
 
-  static int exit_code(bool interrupted) {
-    return interrupted ? 128 + static_cast<int>(g_stop) : 0;
+  // The exit code. Where one rank alone was asked to end, the job was: all end as it does, and rank
+  // 0 says which it was.
+  int end(bool interrupted) {
+    if (!interrupted) {
+      return 0;
+    }
+    const int signal = g_stop;
+    const std::vector<std::string> asked =
+        all_texts(*world_, signal != 0 ? std::to_string(signal) : "");
+    std::int64_t number = 0;
+    std::string ranks;
+    for (std::size_t rank = 0; rank < asked.size(); ++rank) {
+      if (const auto its = parse_integer(asked[rank])) {
+        number = number != 0 ? number : *its;
+        ranks += concat(ranks.empty() ? "rank " : ", ", rank);
+      }
+    }
+    const bool of_some = std::count(asked.begin(), asked.end(), "") > 0;
+    if (leads() && of_some) {  // else it was the launcher, which says so itself
+      std::fprintf(stderr,
+                   "trireme: %s of %d was asked to end by signal %d (%s), which ends the job\n",
+                   ranks.c_str(),
+                   world_->size(),
+                   static_cast<int>(number),
+                   strsignal(static_cast<int>(number)));
+    }
+    return 128 + static_cast<int>(number);
   }
 
   std::shared_ptr<World> world_;

@@ -51,13 +51,15 @@ RunWeights weights_in(const std::string& run, const std::string& which) {
   }
   const std::string folder = concat(run, "/", kCheckpointsFolder);
   const auto newest = fs::is_directory(folder) ? CheckpointFolder(folder).newest() : std::nullopt;
-  TRIREME_CHECK(may_be_checkpoint && newest,
-                "expected weights in \"{}\", found none: {}{}",
-                {which == "checkpoint" ? folder : file,
-                 which == "best"      ? "nothing was evaluated"
-                 : which == "average" ? "the run has no moving average (--ema-decay)"
-                                      : "the run has not finished, or was told not to save them",
-                 newest ? "; --weights checkpoint takes its newest checkpoint" : ""});
+  TRIREME_CHECK(
+      may_be_checkpoint && newest,
+      "expected weights in \"{}\", found none: {}{}",
+      {which == "checkpoint" ? folder : file,
+       which == "best"         ? "nothing was evaluated"
+       : which == "average"    ? "the run has no moving average (--ema-decay)"
+       : which == "checkpoint" ? "the run has saved no checkpoint (--save-every N saves them)"
+                               : "the run has not finished, or was told not to save them",
+       newest ? "; --weights checkpoint takes its newest checkpoint" : ""});
   const std::string path = CheckpointFolder(folder).path_of(*newest);
   return {
       path,

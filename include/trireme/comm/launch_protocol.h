@@ -21,7 +21,10 @@ inline constexpr std::int64_t kMostEpoch = std::int64_t{1} << 62;
 inline constexpr char kEnvToken[] = "TRIREME_TOKEN";  // proves membership; a secret
 // As the token: there is no secret, and anyone who can reach the port may join. Only on request.
 inline constexpr char kNoToken[] = "none";
-inline constexpr char kEnvTimeout[] = "TRIREME_TIMEOUT";  // seconds, of every wait
+// For the launcher of a job with a store, and not passed on.
+inline constexpr char kEnvStoreUser[] = "TRIREME_STORE_USER";
+inline constexpr char kEnvStorePassword[] = "TRIREME_STORE_PASSWORD";  // a secret
+inline constexpr char kEnvTimeout[] = "TRIREME_TIMEOUT";               // seconds, of every wait
 inline constexpr char kEnvLogDir[] = "TRIREME_LOG_DIR";
 // Of a job over several machines; the ranks of a machine are consecutive.
 inline constexpr char kEnvNodeRank[] = "TRIREME_NODE_RANK";     // which machine
@@ -41,6 +44,9 @@ inline constexpr char kEnvKernelCopy[] = "TRIREME_KERNEL_COPY";
 // Of an elastic job over several machines: every how many steps its state is also kept by a second
 // machine; 0: never.
 inline constexpr char kEnvRedundancy[] = "TRIREME_REDUNDANCY";
+// Of an elastic job whose number of ranks may change: "on" where what depends on that number is to
+// be refused, and not set where the user has allowed it.
+inline constexpr char kEnvRanksMayChange[] = "TRIREME_RANKS_MAY_CHANGE";
 // Of an elastic job: the descriptor of a socket of packets between a rank and its launcher.
 inline constexpr char kEnvMembership[] = "TRIREME_MEMBERSHIP";
 // What a rank says there. "next E": its world of epoch E has ended; the launcher answers with its

@@ -22,13 +22,19 @@ enum class DrillKind : std::uint32_t {
   kDiskFull,  // a rank finds no room when it writes its part of a checkpoint
   kLeave,     // the job is to have one rank less
   kJoin,      // or one more
+  kDelay,     // a message to another machine is held back, and those after it on its way
+  kDrop,      // the connection of two ranks on different machines is broken off
+  kCorrupt,   // one bit of a message to another machine is flipped
 };
 std::string drill_name(DrillKind kind);
+// Of what ranks on different machines send each other.
+bool is_of_links(DrillKind kind);
 
 struct DrillFault {
   DrillKind kind = DrillKind::kKill;
-  double probability = 0.01;  // in each step; of kDiskFull, in each save
-  double seconds = 0;         // of kStop
+  // In each step; of kDiskFull, in each save; of kCorrupt, for each message.
+  double probability = 0.01;
+  double seconds = 0;  // of kStop and kDelay
 };
 
 // What --drill says: "kill:p=0.02;stop:2s;leave".
@@ -49,6 +55,18 @@ struct DrillPlan {
   std::optional<Hit> in_step(std::int64_t step, int ranks) const;
   // The rank whose part of the checkpoint of this step cannot be written.
   std::optional<int> in_save(std::int64_t step, int ranks) const;
+  // A message between ranks: the how manieth that one sends the other with a tag, in a world, over
+  // one of its transports.
+  struct Sent {
+    std::int64_t epoch = 0;
+    int line = 0;
+    int from = 0;
+    int to = 0;
+    std::uint32_t tag = 0;
+    std::uint64_t number = 0;
+  };
+  // Which of its bits is flipped.
+  std::optional<std::uint64_t> flips(const Sent& message, std::uint64_t bits) const;
 };
 
 namespace detail {
@@ -58,7 +76,7 @@ inline constexpr char kEnvDrill[] = "TRIREME_DRILL";
 
 struct DrillPage {
   static constexpr std::uint64_t kMagic = 0x6c6c'6972'6472'6972;
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   static constexpr std::size_t kMostFaults = 8;
   static constexpr std::uint64_t kRecords = 256;
   static constexpr std::uint64_t kCommits = 4096;
@@ -68,9 +86,11 @@ struct DrillPage {
     PulsePhase phase{};
     std::int64_t step = 0;  // from 0
     std::int64_t nanoseconds = 0;
+    std::int64_t epoch = 0;  // of kCorrupt
     std::int32_t rank = 0;
     std::int32_t ranks = 0;
     std::int32_t pid = 0;
+    std::int32_t peer = -1;                // of a link: the other end; -1: there is no link
     std::atomic<std::uint32_t> number{0};  // from 1; written last
   };
   struct Commit {
@@ -87,12 +107,16 @@ struct DrillPage {
   // What has happened does not happen again when the step is computed again.
   std::atomic<std::int64_t> last_step{-1};
   std::atomic<std::int64_t> last_save{-1};
+  std::atomic<std::int64_t> last_epoch{-1};  // in which a message was corrupted
   std::atomic<std::uint32_t> recorded{0};
   std::atomic<std::uint32_t> heard{0};  // by the launcher
   std::atomic<std::uint64_t> committed{0};
   Record records[kRecords];
   Commit commits[kCommits];
 };
+
+// True for the one who raises it.
+bool raise_to(std::atomic<std::int64_t>& last, std::int64_t value);
 
 // The memory as the launcher has it.
 class DrillMemory {
@@ -113,6 +137,20 @@ void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks);
 void suffer_in_save(std::int64_t step, int rank, int ranks);
 void note_commit(std::int64_t epoch);
 bool takes_disk_away();
+
+// A fault of links, which is for the next message that this rank sends to another machine.
+struct LinkFault {
+  DrillKind kind{};
+  double seconds = 0;
+};
+// A world begins that has links, or has none; what was meant for the last one is forgotten.
+void begin_links(bool any);
+// The fault that the message to `peer` at hand suffers, which is recorded.
+std::optional<LinkFault> take_link_fault(int peer);
+// Which bit of it is flipped, recorded; at most one message in a world.
+std::optional<std::uint64_t> take_flip(const DrillPlan::Sent& message,
+                                       std::uint64_t bits,
+                                       int ranks);
 
 // --- what ranks call; nothing happens where there is no drill
 

@@ -27,6 +27,9 @@ struct ElasticOptions {
   // Over several machines: every how many steps the state is also kept by another machine, so that
   // the loss of a whole one is outlived; 0: never. On one machine it means nothing.
   int redundancy = 1;
+  // The result may depend on the number of ranks, which may change: what makes it so
+  // (SyncBatchNorm, say) is not refused by the ranks.
+  bool allow_changes = false;
 };
 
 // Faults that are injected into an elastic job (docs/elastic.md).
@@ -34,6 +37,24 @@ struct DrillOptions {
   std::string plan;  // "kill:p=0.02;stop:2s;leave"
   std::uint64_t seed = 1;
   std::string file;  // where what happens is recorded
+};
+
+// Where the launchers of an elastic job over several machines agree who of them decides, so that
+// any machine may be lost (docs/elastic.md).
+struct StoreOptions {
+  // "etcd://HOST:PORT,HOST:PORT/NAME": members of an etcd, and a name for the job there ("job"
+  // where none is given). Empty: no store, and machine 0 decides.
+  std::string place;
+  // Files in PEM. With any of them the connection is TLS: who may have signed etcd's certificate,
+  // and ours where it wants one.
+  std::string ca_file;
+  std::string cert_file;
+  std::string key_file;
+  // Empty: the variables TRIREME_STORE_USER and TRIREME_STORE_PASSWORD, or none.
+  std::string user;
+  std::string password_file;  // nobody else may read it
+  // What a machine must have as the others have it, to be of the same job. Empty: the command.
+  std::string identity;
 };
 
 // How to start the ranks of a job on this machine.
@@ -44,7 +65,7 @@ struct LaunchOptions {
   // what the environment already says.
   std::optional<int> threads;
   // Memory that a rank takes at the very least: a machine that does not have it for all its ranks
-  // is spared the attempt (check_room).
+  // is spared the attempt (check_launch).
   std::uint64_t rank_bytes = std::uint64_t{8} << 20;
   // A folder for rank-R.log files and flight records; created. Empty: none.
   std::string log_dir;
@@ -72,7 +93,10 @@ struct LaunchOptions {
   int node_rank = 0;  // which machine this is
   // "HOST:PORT" where the launcher of machine 0 listens for the others; HOST is an address of
   // machine 0 or a name of one, an IPv6 address in brackets. Required with several machines.
+  // With a store: of this machine, and not required (its address on the way to the store, and a
+  // free port).
   std::string rendezvous;
+  StoreOptions store;  // of an elastic job
   // A file with the secret that proves who belongs to the job; nobody else may read it. Empty: the
   // variable TRIREME_TOKEN. Without either, launchers are admitted without proof.
   std::string token_file;
@@ -93,10 +117,10 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitRankFailed = 3;
 inline constexpr int kExitRendezvousTimedOut = 4;
 
-// Throws ConfigError where this machine, or the control group that this process is in, clearly has
-// no room for options.ranks: they need more memory or more processes than are left. `launch` asks,
-// too.
-void check_room(const LaunchOptions& options);
+// Throws ConfigError for what can be seen to be wrong before anything is started or anybody is met,
+// which includes a machine, or a control group around this process, that clearly has no room for
+// options.ranks: they need more memory or more processes than are left. `launch` asks, too.
+void check_launch(const LaunchOptions& options);
 
 // Starts the ranks, prints their output line by line with the rank in front, forwards signals,
 // and returns when all have ended. When one fails the others are ended too, unless the job is
@@ -110,6 +134,10 @@ void check_room(const LaunchOptions& options);
 // of all machines have ended: 0 only if all succeeded. What ends the job on one machine ends it on
 // all, and all name the same cause. A machine that is not admitted throws ConfigError.
 int launch(const LaunchOptions& options);
+
+// Whether options.store already knows this job, which has begun, so that this machine would join
+// it. Throws ConfigError where the store is wrong or does not answer in time (timeout_seconds).
+bool has_begun(const LaunchOptions& options);
 
 // Asks the launcher of an elastic job of the same user, by its process number. "scale N": go on
 // with N ranks after the step at hand. Returns what will happen, or "no: " and why not. Throws

@@ -31,6 +31,13 @@ struct MemoryReport {
   std::string to_string() const;  // a table
 };
 
+// What compression has done on this rank; see EngineBase::compression.
+struct CompressionUse {
+  std::int64_t sent_bytes = 0;   // of gradients and their sums, to other ranks
+  std::int64_t exact_bytes = 0;  // what they would have been without
+  double seconds = 0;            // spent on encoding and decoding
+};
+
 // The state that training resumes from, as named ranges; see EngineBase::state.
 struct EngineState {
   StateView view;
@@ -158,6 +165,8 @@ class EngineBase {
   double gradient_norm() const;
   double loss_scale() const;
   std::int64_t skipped_steps() const;  // because of an overflow in float16
+
+  CompressionUse compression() const;  // of this rank, so far
 
   MemoryUse memory() const;      // of this rank
   MemoryReport memory_report();  // of all ranks

@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "trireme/comm/communicator.h"
+#include "trireme/compress/compressor.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/shard/stage.h"
@@ -102,6 +104,9 @@ struct EngineOptions {
   std::size_t gather_bytes = 0;
   Prefetch prefetch = Prefetch::kAutomatic;
 
+  // How gradients travel: make_compressor("int8"), or one of your own. The result is another than
+  // without, but the same, bit for bit, at every stage and for any number of ranks.
+  std::shared_ptr<const Compressor> compress{};
   GradientHook gradient_hook{};
   bool broadcast_buffers = true;  // rank 0's buffers (running statistics) to all, after each step
   // Threads of this rank for updates; 0: as many as LibTorch uses.

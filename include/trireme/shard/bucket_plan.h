@@ -18,7 +18,10 @@ struct Bucket {
 
 // Cuts units into buckets of at most `bucket_bytes`, in the order in which a backward pass fills
 // them: the last unit first, each from its end to its beginning. Large parameters are cut too, so
-// that the memory a bucket takes does not depend on the model.
-std::vector<Bucket> plan_buckets(const std::vector<FlatLayout>& units, std::size_t bucket_bytes);
+// that the memory a bucket takes does not depend on the model; between blocks of so many elements,
+// counted from the parameter's beginning, where they are not to be cut.
+std::vector<Bucket> plan_buckets(const std::vector<FlatLayout>& units,
+                                 std::size_t bucket_bytes,
+                                 std::int64_t block = 1);
 
 }  // namespace trireme

@@ -33,6 +33,7 @@ struct StepReport {
   double comm_seconds = 0;    // in communication, mean of the ranks
   double record_seconds = 0;  // of the step before: spent on reporting it
   std::int64_t rank_bytes = 0;
+  std::int64_t sent_bytes = 0;  // of compressed gradients, by the rank that reports
   double seconds_left = 0;
   bool skipped = false;  // an overflow of float16
 };
@@ -98,6 +99,7 @@ struct TrainResult {
   double per_second = 0;               // samples, after the first steps
   bool counts_tokens = false;          // per_second counts tokens
   double communication_share = 0;      // of the steps' time, mean of the ranks
+  CompressionUse compression{};        // of the rank that reports, since it was started
   double data_share = 0;               // waited for data
   double record_share = 0;             // spent on reporting, on the rank that does
   double save_share = 0;               // paused for checkpoints

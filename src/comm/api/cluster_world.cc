@@ -4,11 +4,13 @@
 #include <optional>
 
 #include "comm/api/ordinary_memory.h"
+#include "comm/net/drilled_transport.h"
 #include "comm/net/sealed_transport.h"
 #include "comm/rendezvous/net_meeting.h"
 #include "comm/rendezvous/packing.h"
 #include "comm/transport/transport_module.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
@@ -258,6 +260,18 @@ void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   builder->machine.meeting.name = meeting_name(world);
   if (oversubscribed) {
     builder->queue.spins = 0;
+  }
+  if (kDrillIsOn) {
+    std::vector<int> machines;
+    machines.reserve(members.size());
+    for (const Member& member : members) {
+      machines.push_back(member.node);
+    }
+    begin_links(machines.front() != machines.back());
+    transport = drill_transport(std::move(transport),
+                                std::move(machines),
+                                identity.epoch,
+                                planned_drill(options.place.size));
   }
   builder->network =
       std::make_shared<Network>(seal_transport(std::move(transport), seals), std::move(members));

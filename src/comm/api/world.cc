@@ -15,6 +15,7 @@
 #include "comm/rendezvous/membership_socket.h"
 #include "comm/rendezvous/secrets.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
@@ -203,6 +204,9 @@ std::shared_ptr<World> init(const InitOptions& options) {
   facts.epoch = epoch;
   facts.launcher = place.launcher;
   const bool over_network = several || (backend != "auto" && backend != "shm");
+  if (detail::kDrillIsOn) {
+    detail::begin_links(false);  // a network has them
+  }
   try {
     if (over_network) {
       detail::ClusterOptions cluster;

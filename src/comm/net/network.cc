@@ -197,10 +197,12 @@ std::optional<CommError> NetWatch::loss(const std::vector<int>& missing) {
 std::vector<int> NetWatch::behind(const std::vector<int>& late) {
   return follow(late, kMostAsked, [&](const std::vector<int>& ranks) {
     std::vector<int> asked;
+    asked.reserve(ranks.size());
     for (const int rank : ranks) {
       asked.push_back(world_rank(rank));
     }
     std::vector<int> next;
+    next.reserve(ranks.size());
     for (const int each :
          network_->control().ask_whom_they_wait_for(asked, [&] { return network_->doing(); })) {
       next.push_back(each < 0 ? -1 : rank_of(each));

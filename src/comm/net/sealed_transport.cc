@@ -129,6 +129,8 @@ class SealedTransport final : public Transport {
     return (*suspects_)[index(rank)] ? std::string(kTampered) : inner_->lost(rank);
   }
 
+  void cut(int rank) override { inner_->cut(rank); }
+
   std::unique_ptr<Transport> duplicate(const ExchangeBytes& exchange) override {
     SealOptions options = options_;
     options.key =

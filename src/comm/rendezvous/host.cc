@@ -18,12 +18,15 @@ constexpr std::size_t kMostRemarks = 20;
 }  // namespace
 
 Host::Host(Door& door, HostPolicy& policy, Pass pass, int places, const Deadline& deadline)
-    : door_(door), policy_(policy), pass_(std::move(pass)), gathering_{deadline, {}, {}, {}} {
+    : door_(door),
+      policy_(policy),
+      pass_(std::move(pass)),
+      gathering_{deadline, {}, {}, {}, policy.place()} {
   gathering_.guests.resize(index(places));
 }
 
 Gathering Host::run() {
-  while (gathering_.first_missing() > 0) {
+  while (gathering_.first_missing() >= 0) {
     const bool is_over = gathering_.superseded || (door_.is_closed() && talks_.empty());
     if (is_over || gathering_.deadline.passed()) {
       policy_.give_up(gathering_);
@@ -208,8 +211,8 @@ int Gathering::count() const {
 }
 
 int Gathering::first_missing() const {
-  for (std::size_t place = 1; place < guests.size(); ++place) {
-    if (!guests[place].link) {
+  for (std::size_t place = 0; place < guests.size(); ++place) {
+    if (!guests[place].link && place != index(host)) {
       return static_cast<int>(place);
     }
   }
@@ -218,8 +221,8 @@ int Gathering::first_missing() const {
 
 std::string Gathering::missing() const {
   std::string text;
-  for (std::size_t place = 1; place < guests.size(); ++place) {
-    if (!guests[place].link) {
+  for (std::size_t place = 0; place < guests.size(); ++place) {
+    if (!guests[place].link && place != index(host)) {
       text += concat(text.empty() ? "" : ", ", place);
     }
   }

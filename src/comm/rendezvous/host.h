@@ -24,7 +24,7 @@ struct Guest {
 // A meeting, as far as it has come.
 struct Gathering {
   Deadline deadline;
-  std::vector<Guest> guests;  // by place; [0] is the host's own and stays empty
+  std::vector<Guest> guests;  // by place; the host's own stays empty
   // What the host has seen while it waited (who was refused, who was lost), for the message at the
   // deadline. Not without end, since anyone can be refused: the newest stay, and what is said of
   // those who know the token longer than what is said of strangers.
@@ -35,6 +35,7 @@ struct Gathering {
   std::vector<Remark> remarks;
   // What ends the meeting: that a later attempt at the job has begun.
   std::optional<std::string> superseded{};
+  int host = 0;  // its place
 
   int count() const;                 // of those who are here, the host among them
   int first_missing() const;         // -1: nobody
@@ -50,6 +51,7 @@ class HostPolicy {
   virtual std::string self() const = 0;      // "rank 0 of 4 (pid 4711)"
   virtual std::string role() const = 0;      // "rank 0"
   virtual std::string stranger() const = 0;  // "a process"
+  virtual int place() const { return 0; }    // its own
 
   struct Judgement {
     int place = 0;

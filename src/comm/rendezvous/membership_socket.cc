@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <mutex>
 #include <string_view>
 
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "comm/rendezvous/descriptor_messages.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -85,58 +85,19 @@ void send_with_descriptors(int socket,
                            const std::string& text,
                            const std::vector<int>& fds,
                            int flags) {
-  alignas(cmsghdr) char room[CMSG_SPACE(kMostDescriptors * sizeof(int))];
-  iovec part{const_cast<char*>(text.data()), text.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = room;
-    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-  }
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(socket, &message, flags | MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent < 0) {
+  if (send_message(socket, text, fds, flags) < 0) {
     throw Error(concat("the other end of a membership socket is gone: ", errno_text(errno)));
   }
 }
 
 std::optional<Packet> receive_packet(int socket, int flags) {
-  alignas(cmsghdr) char room[CMSG_SPACE(kMostDescriptors * sizeof(int))];
-  char text[kLongestPacket];
-  iovec part{text, sizeof(text)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = room;
-  message.msg_controllen = sizeof(room);
-  ssize_t got = 0;
-  do {
-    got = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
+  Packet packet{std::string(kLongestPacket, '\0'), {}};
+  const ssize_t got = receive_message(socket, packet.text, packet.descriptors, flags);
   if (got <= 0) {
     errno = got == 0 ? 0 : errno;
     return std::nullopt;
   }
-  Packet packet{std::string(text, static_cast<std::size_t>(got)), {}};
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-      const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < count; ++i) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-        packet.descriptors.emplace_back(fd);
-      }
-    }
-  }
+  packet.text.resize(static_cast<std::size_t>(got));
   return packet;
 }
 

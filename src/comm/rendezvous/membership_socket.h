@@ -5,14 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "trireme/core/file_descriptor.h"
+#include "comm/rendezvous/descriptor_messages.h"
 
 // The socket between a rank of an elastic job and its launcher (launch_protocol.h).
 
 namespace trireme::detail {
 
-// The kernel passes 253 at a time.
-inline constexpr std::size_t kMostDescriptors = 250;
 inline constexpr std::size_t kLongestPacket = 256;
 
 struct Packet {

@@ -61,6 +61,31 @@ std::string hex_of(const std::string& bytes) {
   return hex;
 }
 
+std::string base64_of(const std::string& bytes) {
+  constexpr int kVariant = sodium_base64_VARIANT_ORIGINAL;
+  std::string text(sodium_base64_encoded_len(bytes.size(), kVariant), '\0');
+  sodium_bin2base64(text.data(), text.size(), raw(bytes.data()), bytes.size(), kVariant);
+  text.pop_back();  // its terminating zero
+  return text;
+}
+
+std::optional<std::string> from_base64(const std::string& text) {
+  std::string bytes(text.size(), '\0');
+  std::size_t count = 0;
+  if (sodium_base642bin(raw(bytes.data()),
+                        bytes.size(),
+                        text.data(),
+                        text.size(),
+                        nullptr,
+                        &count,
+                        nullptr,
+                        sodium_base64_VARIANT_ORIGINAL) != 0) {
+    return std::nullopt;
+  }
+  bytes.resize(count);
+  return bytes;
+}
+
 bool same_secret(const std::string& a, const std::string& b) {
   return a.size() == b.size() && sodium_memcmp(a.data(), b.data(), a.size()) == 0;
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +18,9 @@ std::string random_bytes(std::size_t count);
 std::string sha256(const std::string& text);
 std::string hmac_sha256(const std::string& key, const std::string& text);
 std::string hex_of(const std::string& bytes);
+std::string base64_of(const std::string& bytes);
+// Nothing where the text is no base64.
+std::optional<std::string> from_base64(const std::string& text);
 // Takes as long whatever the answer is.
 bool same_secret(const std::string& a, const std::string& b);
 

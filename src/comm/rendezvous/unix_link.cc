@@ -9,12 +9,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "comm/rendezvous/descriptor_messages.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
 namespace {
-
-constexpr std::size_t kMaxDescriptors = 250;  // the kernel's limit on one message is 253
 
 sockaddr_un abstract_address(const std::string& name, socklen_t* length) {
   sockaddr_un address{};
@@ -78,26 +77,7 @@ void UnixLink::flush() {
 }
 
 bool UnixLink::try_to_send(const std::string& bytes, const std::vector<int>& fds) {
-  iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  std::vector<std::byte> ancillary;
-  if (!fds.empty()) {
-    TRIREME_ASSERT(fds.size() <= kMaxDescriptors, "too many descriptors in one message");
-    ancillary.resize(CMSG_SPACE(fds.size() * sizeof(int)));
-    message.msg_control = ancillary.data();
-    message.msg_controllen = ancillary.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-  }
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(fd(), &message, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
+  const ssize_t sent = send_message(fd(), bytes, fds);
   if (sent == static_cast<ssize_t>(bytes.size())) {
     return true;
   }
@@ -128,29 +108,9 @@ std::optional<Message> UnixLink::pull() {
     return std::nullopt;
   }
   Message result{std::string(static_cast<std::size_t>(length), '\0'), {}};
-  alignas(cmsghdr) std::byte ancillary[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-  iovec piece{result.bytes.data(), result.bytes.size()};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = ancillary;
-  message.msg_controllen = sizeof(ancillary);
-  if (recvmsg(fd(), &message, MSG_CMSG_CLOEXEC) != length) {
+  if (receive_message(fd(), result.bytes, result.fds) != length) {
     close();
     return std::nullopt;
-  }
-  // Descriptors that did not fit under the limit on open files are missing: the caller counts them.
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-      continue;
-    }
-    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      result.fds.emplace_back(fd);
-    }
   }
   return result;
 }

@@ -238,6 +238,7 @@ class ShmBackend final : public Backend {
   std::vector<int> behind(const std::vector<int>& late) override {
     const auto all_said = [&] {
       std::vector<std::uint64_t> said;
+      said.reserve(index(size()));
       for (int peer = 0; peer < size(); ++peer) {
         said.push_back(endpoint_->control().rank(peer).waits_for.load(std::memory_order_relaxed));
       }

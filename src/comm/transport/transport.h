@@ -81,6 +81,10 @@ class Transport {
   // Why nothing more will come from a rank; nothing where it is well, as far as is known.
   virtual std::optional<std::string> lost(int rank) = 0;
 
+  // Breaks the connection to a rank off, as a network does: both ends find the other lost. For
+  // drills; over an engine that cannot, none is.
+  virtual void cut(int /*rank*/) {}
+
   // The world has failed, or ends in the middle of something: nothing is moved any more, so that
   // memory that messages were to go to can be used for something else.
   virtual void abandon() = 0;

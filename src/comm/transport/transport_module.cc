@@ -46,23 +46,10 @@ std::vector<std::string> places_of(const std::string& name) {
   return places;
 }
 
-// A function of a module, which stays loaded for good: neither UCX nor MPI can be unloaded.
+// As MPI has it, which loads parts of its own.
 template <class Function>
 Function load(const std::string& name, const char* function, const std::string& missing) {
-  const std::vector<std::string> places = places_of(name);
-  for (const std::string& place : places) {
-    if (access(place.c_str(), R_OK) != 0) {
-      continue;
-    }
-    // MPI loads parts of its own, which look for its symbols among everyone's.
-    void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    TRIREME_CHECK(module != nullptr, "the module ", place, " cannot be loaded: ", dlerror());
-    auto* found = reinterpret_cast<Function>(dlsym(module, function));
-    TRIREME_CHECK(found != nullptr, place, " is not such a module of Trireme (", function, ")");
-    return found;
-  }
-  throw ConfigError(
-      concat("there is no module ", name, " (looked for ", listed(places), "): ", missing));
+  return reinterpret_cast<Function>(module_function(name, function, missing, true));
 }
 
 // What UCX reads when it is loaded; what the user has set counts.
@@ -82,6 +69,25 @@ void prepare_for_ucx() {
 }
 
 }  // namespace
+
+void* module_function(const std::string& name,
+                      const char* function,
+                      const std::string& missing,
+                      bool shares) {
+  const std::vector<std::string> places = places_of(name);
+  for (const std::string& place : places) {
+    if (access(place.c_str(), R_OK) != 0) {
+      continue;
+    }
+    void* module = dlopen(place.c_str(), RTLD_NOW | (shares ? RTLD_GLOBAL : RTLD_LOCAL));
+    TRIREME_CHECK(module != nullptr, "the module ", place, " cannot be loaded: ", dlerror());
+    void* found = dlsym(module, function);
+    TRIREME_CHECK(found != nullptr, place, " is not such a module of Trireme (", function, ")");
+    return found;
+  }
+  throw ConfigError(
+      concat("there is no module ", name, " (looked for ", listed(places), "): ", missing));
+}
 
 std::shared_ptr<Transport> load_ucx_transport(const UcxOptions& options,
                                               const ExchangeBytes& exchange) {

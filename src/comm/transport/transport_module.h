@@ -35,6 +35,14 @@ std::shared_ptr<Transport> load_ucx_transport(const UcxOptions& options,
 // of a module) says which MPI. Throws ConfigError where there is none.
 std::shared_ptr<Transport> load_mpi_transport(const std::string& launcher);
 
+// The function of a module of any kind, which stays loaded for good; `name` is "ucx" for
+// trireme_ucx.so, or a path. `shares`: parts that the module loads look for its symbols among
+// everyone's. Throws ConfigError with `missing`, what to do, where there is no such module.
+void* module_function(const std::string& name,
+                      const char* function,
+                      const std::string& missing,
+                      bool shares);
+
 // What a module offers; null is a failure.
 using MakeUcxTransport = Transport* (*)(const UcxOptions& options,
                                         const ExchangeBytes& exchange,

@@ -133,17 +133,25 @@ void UcxRail::close_endpoints() {
   std::vector<void*> closing;
   closing.reserve(lanes_.size());
   for (const auto& lane : lanes_) {
-    if (lane->endpoint == nullptr) {
-      continue;
-    }
-    ucp_request_param_t parameters{};
-    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    void* request = ucp_ep_close_nbx(std::exchange(lane->endpoint, nullptr), &parameters);
-    if (UCS_PTR_IS_PTR(request)) {
+    if (void* request = begin_closing(*lane)) {
       closing.push_back(request);
     }
   }
+  wait_until_closed(closing);
+}
+
+void* UcxRail::begin_closing(Lane& lane) {
+  if (lane.endpoint == nullptr) {
+    return nullptr;
+  }
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  void* request = ucp_ep_close_nbx(std::exchange(lane.endpoint, nullptr), &parameters);
+  return UCS_PTR_IS_PTR(request) ? request : nullptr;
+}
+
+void UcxRail::wait_until_closed(const std::vector<void*>& closing) {
   const Deadline patience(kTimeToClose);
   for (void* request : closing) {
     while (ucp_request_check_status(request) == UCS_INPROGRESS && !patience.passed()) {
@@ -151,6 +159,21 @@ void UcxRail::close_endpoints() {
     }
     ucp_request_free(request);
   }
+}
+
+void UcxRail::cut(int rank) {
+  if (void* request = begin_closing(lane(rank))) {
+    wait_until_closed({request});
+  }
+}
+
+void* UcxRail::post(const Lane& lane,
+                    const void* data,
+                    std::size_t bytes,
+                    std::uint64_t tag,
+                    const ucp_request_param_t& parameters) {
+  return lane.endpoint == nullptr ? UCS_STATUS_PTR(UCS_ERR_CONNECTION_RESET)
+                                  : ucp_tag_send_nbx(lane.endpoint, data, bytes, tag, &parameters);
 }
 
 void UcxRail::send(int to,
@@ -166,8 +189,7 @@ void UcxRail::send(int to,
     parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     parameters.cb.send = on_sent;
     parameters.user_data = transfer;
-    began(transfer,
-          ucp_tag_send_nbx(lane.endpoint, data, bytes, full_tag(own_rank_, tag), &parameters));
+    began(transfer, post(lane, data, bytes, full_tag(own_rank_, tag), parameters));
     return;
   }
   Stream& stream = lane.stream(tag);

@@ -78,6 +78,9 @@ class UcxRail {
   // let go of one, which is in the middle of a message that has more than one fragment.
   bool cancel_receives();
 
+  // Breaks the connection to a rank off.
+  void cut(int rank);
+
   // Moves what can be moved; true if anything did.
   bool progress();
   // False: something has come meanwhile. Else the descriptor tells when something has.
@@ -154,7 +157,16 @@ class UcxRail {
   // What became of a piece: UCX's answer to the call that began it, and what it says in the end.
   void began(Transfer* transfer, void* request);
   void ended(Transfer* transfer, ucs_status_t status);
+  // As ucp_tag_send_nbx, also where the connection is broken off.
+  static void* post(const Lane& lane,
+                    const void* data,
+                    std::size_t bytes,
+                    std::uint64_t tag,
+                    const ucp_request_param_t& parameters);
   void close_endpoints();
+  // What to wait for until it is closed; null: nothing.
+  static void* begin_closing(Lane& lane);
+  void wait_until_closed(const std::vector<void*>& closing);
 
   std::string interface_;
   const int own_rank_;

@@ -234,12 +234,26 @@ class UcxTransport final : public Transport {
     return (*losses_)[static_cast<std::size_t>(rank)];
   }
 
+  void cut(int rank) override {
+    for (const auto& rail : rails_) {
+      rail->cut(rank);
+    }
+    note_loss(*losses_, rank, UCS_ERR_CONNECTION_RESET);
+  }
+
   std::unique_ptr<Transport> duplicate(const ExchangeBytes& exchange) override {
     return std::make_unique<UcxTransport>(options_, exchange);
   }
 
  private:
   using Losses = std::vector<std::optional<std::string>>;  // by rank
+
+  static void note_loss(Losses& losses, int rank, ucs_status_t status) {
+    auto& loss = losses[static_cast<std::size_t>(rank)];
+    if (!loss) {
+      loss = ucx_status_text(status);
+    }
+  }
 
   void connect(const std::vector<std::string>& everyone) {
     std::vector<std::vector<std::string>> addresses(rails_.size());

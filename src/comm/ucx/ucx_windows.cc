@@ -43,7 +43,7 @@ void UcxRail::start(Lane& lane, Stream& stream, const Waiting& piece) {
   parameters.cb.send = on_sent;
   parameters.user_data = transfer;
   const std::uint64_t tag = full_tag(own_rank_, stream.tag);
-  began(transfer, ucp_tag_send_nbx(lane.endpoint, piece.data, piece.bytes, tag, &parameters));
+  began(transfer, post(lane, piece.data, piece.bytes, tag, parameters));
 }
 
 void UcxRail::start_waiting(Lane& lane, Stream& stream) {
@@ -61,8 +61,7 @@ void UcxRail::confirm(Lane& lane, Stream& stream) {
   for (; stream.received >= kConfirmedBytes; stream.received -= kConfirmedBytes) {
     ucp_request_param_t parameters{};
     const std::uint64_t tag = full_tag(own_rank_, kConfirmationTag);
-    void* request =
-        ucp_tag_send_nbx(lane.endpoint, &stream.tag, sizeof(stream.tag), tag, &parameters);
+    void* request = post(lane, &stream.tag, sizeof(stream.tag), tag, parameters);
     if (UCS_PTR_IS_PTR(request)) {
       ucp_request_free(request);  // UCX finishes it; who is gone needs none
     }

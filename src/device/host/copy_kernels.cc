@@ -13,10 +13,49 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A float is finite when its exponent is not all ones, whatever its width.
-template <bool kCopy, class Bits>
-bool copy_bits(Bits* to, const Bits* from, std::size_t numel, Bits exponent) {
-  const hn::ScalableTag<Bits> d;
+// A finite number times 0 is 0; everything else is not a number, and stays that in a sum.
+template <bool kCopy, class Float>
+bool copy_floats(Float* to, const Float* from, std::size_t numel) {
+  const hn::ScalableTag<Float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto zero = hn::Zero(d);
+  // Several sums: the next term of one has to wait for the last.
+  auto a = zero;
+  auto b = zero;
+  auto c = zero;
+  auto e = zero;
+  const auto look = [&](auto sum, std::size_t at) HWY_ATTR {
+    const auto value = hn::LoadU(d, from + at);
+    if constexpr (kCopy) {
+      hn::StoreU(value, d, to + at);
+    }
+    return hn::MulAdd(value, zero, sum);
+  };
+  std::size_t at = 0;
+  for (; at + 4 * lanes <= numel; at += 4 * lanes) {
+    a = look(a, at);
+    b = look(b, at + lanes);
+    c = look(c, at + 2 * lanes);
+    e = look(e, at + 3 * lanes);
+  }
+  Float rest = 0;
+  for (; at < numel; ++at) {
+    if constexpr (kCopy) {
+      to[at] = from[at];
+    }
+    rest += from[at] * Float{0};
+  }
+  const auto sum = hn::Add(hn::Add(a, b), hn::Add(c, e));
+  return hn::AllTrue(d, hn::Eq(sum, zero)) && rest == 0;
+}
+
+// A float of 16 bits is finite when its exponent is not all ones.
+template <bool kCopy>
+bool copy_halves(std::uint16_t* to,
+                 const std::uint16_t* from,
+                 std::size_t numel,
+                 std::uint16_t exponent) {
+  const hn::ScalableTag<std::uint16_t> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto mask = hn::Set(d, exponent);
   auto bad = hn::Zero(d);
@@ -42,20 +81,14 @@ template <bool kCopy>
 bool visit(Dtype dtype, void* to, const void* from, std::size_t numel) {
   switch (dtype) {
     case Dtype::kFloat64:
-      return copy_bits<kCopy, std::uint64_t>(static_cast<std::uint64_t*>(to),
-                                             static_cast<const std::uint64_t*>(from),
-                                             numel,
-                                             0x7FF0000000000000ULL);
+      return copy_floats<kCopy>(static_cast<double*>(to), static_cast<const double*>(from), numel);
     case Dtype::kFloat32:
-      return copy_bits<kCopy, std::uint32_t>(static_cast<std::uint32_t*>(to),
-                                             static_cast<const std::uint32_t*>(from),
-                                             numel,
-                                             0x7F800000U);
+      return copy_floats<kCopy>(static_cast<float*>(to), static_cast<const float*>(from), numel);
     default:
-      return copy_bits<kCopy, std::uint16_t>(static_cast<std::uint16_t*>(to),
-                                             static_cast<const std::uint16_t*>(from),
-                                             numel,
-                                             dtype == Dtype::kFloat16 ? 0x7C00U : 0x7F80U);
+      return copy_halves<kCopy>(static_cast<std::uint16_t*>(to),
+                                static_cast<const std::uint16_t*>(from),
+                                numel,
+                                dtype == Dtype::kFloat16 ? 0x7C00U : 0x7F80U);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "parallel/engine/elastic_check.h"
 #include "parallel/gradient/backward_mark.h"
 #include "parallel/gradient/gradient_hooks.h"
 #include "parallel/gradient/gradient_rounds.h"
@@ -38,7 +39,10 @@ class DataParallelCore {
         broadcast_buffers_(options.broadcast_buffers),
         options_(engine_options(options)) {
     TRIREME_CHECK(model_ && ranks_, "DataParallel: the model or the world is a null pointer");
-    on_all_ranks(*ranks_, [&] { plan_.parameters = list_parameters(*model_); });
+    on_all_ranks(*ranks_, [&] {
+      check_elastic_data_parallel();
+      plan_.parameters = list_parameters(*model_);
+    });
     check_same_model(*model_, plan_.parameters, *ranks_);
     plan_.complete(*model_, options_, *ranks_, *ranks_);
     gradients_ = std::make_unique<GradientRounds>(

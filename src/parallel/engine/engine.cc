@@ -168,6 +168,13 @@ void EngineBase::deal(const std::vector<std::int64_t>& micro_batches) {
                 "deal(): with sum_group {} micro-batches are dealt to the ranks in turn; leave it "
                 "at 1 to deal them differently",
                 {e.ranks->sum_group()});
+  const auto& compress = e.options.compress;
+  TRIREME_CHECK(
+      !compress || !compress->format().feedback ||
+          (dealt.dealt_in_turn() && dealt.total() == e.dealt.total()),
+      "deal(): compressor {} keeps what it leaves out by the number of a micro-batch: leave "
+      "them at {}, dealt in turn, or use one without feedback",
+      {compress ? compress->format().name : "", e.dealt.total()});
   const std::int64_t rounds = e.rounds_of(dealt);
   TRIREME_CHECK(rounds == 1 || !e.plan.ownership.by_machine(),
                 "deal(): with EngineOptions::shard_group every rank sums once in a step, found ",
@@ -291,6 +298,9 @@ double EngineBase::loss_scale() const {
 }
 std::int64_t EngineBase::skipped_steps() const {
   return parts().scaler ? parts().scaler->state().skipped : 0;
+}
+CompressionUse EngineBase::compression() const {
+  return parts().gradients->compression();
 }
 MemoryUse EngineBase::memory() const {
   return parts().ledger->use();

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "parallel/engine/elastic_check.h"
 #include "parallel/engine/model_move.h"
 #include "parallel/engine/options_check.h"
 #include "parallel/gradient/backward_mark.h"
@@ -54,6 +55,7 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
   on_all_ranks(*ranks, [&] {
     TRIREME_CHECK(model, "Engine: the model is a null pointer");
     check_options(options);
+    check_elastic_engine(options, *model);
   });
   check_same_on_all_ranks(*ranks,
                           "what an engine was built with",
@@ -105,6 +107,17 @@ void EngineParts::list_model() {
       scaler = std::make_unique<LossScaler>(options.loss_scale);
     }
   }
+  check_feedback();
+}
+
+// What was left out carries the scale of its step.
+void EngineParts::check_feedback() const {
+  const auto& compress = options.compress;
+  TRIREME_CHECK(
+      !compress || !compress->format().feedback || !scaler,
+      "compressor {} keeps what it leaves out, which a loss scale that changes would make "
+      "too large or too small: use bfloat16 or float32, or one without feedback",
+      {compress->format().name});
 }
 
 void EngineParts::choose_precision() {

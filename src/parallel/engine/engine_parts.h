@@ -30,7 +30,7 @@ struct EngineParts {
   EngineParts& operator=(const EngineParts&) = delete;
   ~EngineParts() = default;
 
-  PartContext context() { return {*ranks, *owners, plan, options, *ledger, alive}; }
+  PartContext context() { return {*ranks, *owners, plan, options, *ledger, alive, &steps}; }
   std::int64_t rounds_of(const MicroBatches& micro_batches) {
     return context().one_communication() ? 1 : micro_batches.rounds();
   }
@@ -83,6 +83,7 @@ struct EngineParts {
  private:
   void list_model();
   void choose_precision();
+  void check_feedback() const;
   void check_shard_group();
   void take_model();
   void receive(std::size_t parameter, const at::Tensor& gradient);

@@ -9,6 +9,26 @@
 #include "trireme/tensor/span.h"
 
 namespace trireme::detail {
+namespace {
+
+// Also tells two of the same name apart that encode differently.
+std::string compress_text(const Compressor* compressor) {
+  if (compressor == nullptr) {
+    return "no compressor";
+  }
+  const Compressor::Format& format = compressor->format();
+  return concat(
+      "the compressor {}, which makes {} bytes of {} elements, with {} and momentum {}, "
+      "and encodes test blocks as {}",
+      {format.name,
+       format.bytes,
+       format.block,
+       format.feedback ? "feedback" : "no feedback",
+       exact_text(format.momentum),
+       try_compressor(*compressor)});
+}
+
+}  // namespace
 
 void check_options(const EngineOptions& options) {
   TRIREME_CHECK(options.zero >= 0 && options.zero <= 3,
@@ -29,6 +49,18 @@ void check_options(const EngineOptions& options) {
   TRIREME_CHECK(options.ema_decay >= 0 && options.ema_decay < 1,
                 "EngineOptions::ema_decay must be in [0, 1), found ",
                 options.ema_decay);
+  if (options.compress) {
+    const Compressor::Format& format = options.compress->format();
+    TRIREME_CHECK(!options.gradient_hook,
+                  "give EngineOptions::compress ({}) or gradient_hook, not both: each is a way to "
+                  "sum gradients",
+                  {format.name});
+    TRIREME_CHECK(!format.feedback || options.check_gradients,
+                  "compressor {} keeps what it leaves out, where a gradient that is not finite "
+                  "would stay for good: leave EngineOptions::check_gradients on",
+                  {format.name});
+    try_compressor(*options.compress);
+  }
 }
 
 void check_gpu_options(const ModelPlan& plan,
@@ -47,6 +79,7 @@ void check_gpu_options(const ModelPlan& plan,
   refuse(options.placement == Placement::kMapped, "EngineOptions::placement kMapped");
   refuse(options.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group");
   refuse(options.ema_decay > 0, "EngineOptions::ema_decay");
+  refuse(static_cast<bool>(options.compress), "EngineOptions::compress");
   refuse(static_cast<bool>(options.gradient_hook), "EngineOptions::gradient_hook");
   for (const Parameter& parameter : plan.parameters) {
     refuse(parameter.sparse, concat("sparse gradients of ", parameter.name).c_str());
@@ -98,6 +131,7 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       concat("shard_group ", static_cast<int>(o.shard_group)),
       concat("broadcast_buffers ", o.broadcast_buffers),
       concat(o.gradient_hook ? "a" : "no", " gradient hook"),
+      compress_text(o.compress.get()),
   };
 }
 

@@ -42,7 +42,9 @@ std::vector<Bucket> plan_dense_buckets(const PartContext& context) {
   for (const Unit& unit : context.plan.units) {
     layouts.push_back(unit.trainable && !unit.sparse ? unit.layout : FlatLayout({}, unit.dtype));
   }
-  return plan_buckets(layouts, context.options.bucket_bytes);
+  const auto& compress = context.options.compress;
+  return plan_buckets(
+      layouts, context.options.bucket_bytes, compress ? compress->format().block : 1);
 }
 
 }  // namespace

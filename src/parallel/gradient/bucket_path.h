@@ -51,6 +51,7 @@ class BucketPath : public GradientPath {
   // The local gradients hold nothing any more.
   void forget_local();
 
+  std::size_t bucket_count() const { return buckets_.size(); }
   const Bucket& bucket(std::size_t index) const { return buckets_[index]; }
   const Unit& unit_of(std::size_t index) const { return context_.plan.units[buckets_[index].unit]; }
   // The part of a bucket that this rank owns, in the unit.

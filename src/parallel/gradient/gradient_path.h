@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trireme/parallel/engine.h"
 #include "trireme/shard/state_view.h"
 
 namespace trireme::detail {
@@ -57,6 +58,9 @@ class GradientPath {
   // What it keeps from step to step: appends tensors, the same on all ranks, and this rank's slices
   // of them. `saved`: each element once over all ranks; otherwise all that this rank holds.
   virtual void describe(StateView&, bool /*saved*/) {}
+
+  // What its compression has done so far; nothing where it has none.
+  virtual CompressionUse compression() const { return {}; }
 };
 
 }  // namespace trireme::detail

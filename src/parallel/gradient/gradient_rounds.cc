@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/gradient/compressed_path.h"
 #include "parallel/gradient/dense_path.h"
 #include "parallel/gradient/hooked_path.h"
 #include "parallel/gradient/sparse_path.h"
@@ -49,6 +50,8 @@ GradientRounds::GradientRounds(const PartContext& context, std::int64_t rounds)
 void GradientRounds::make_paths() {
   if (context_.options.gradient_hook) {
     paths_.push_back(std::make_unique<HookedPath>(context_, sums_));
+  } else if (context_.options.compress) {
+    paths_.push_back(std::make_unique<CompressedPath>(context_, sums_));
   } else {
     paths_.push_back(std::make_unique<DensePath>(context_, sums_, records_));
   }

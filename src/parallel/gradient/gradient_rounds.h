@@ -46,6 +46,7 @@ class GradientRounds {
 
   // What the paths keep from step to step (GradientPath::describe).
   void describe(StateView& view, bool saved);
+  CompressionUse compression() const { return paths_.front()->compression(); }
 
  private:
   void make_paths();

@@ -99,7 +99,7 @@ void GradientSums::gather_whole() {
   whole_ = true;
   std::deque<Work> gathers;
   for (std::size_t u = 0; u < units_.size() && context_.ranks.size() > 1; ++u) {
-    if (context_.plan.units[u].trainable) {
+    if (context_.plan.units[u].trainable && !units_[u].whole) {
       gathers.push_back(
           context_.ranks.all_gather(mine(u), units_[u].run, context_.plan.ownership.counts(u)));
     }
@@ -111,6 +111,9 @@ void GradientSums::gather_whole() {
 
 void GradientSums::release() {
   whole_ = false;
+  for (Sums& sums : units_) {
+    sums.whole = false;
+  }
   if (context_.plan.ownership.reach() == SumsReach::kPeers) {
     finish_work(context_.plan.device);  // the update reads them
     released_ = context_.ranks.barrier();

@@ -29,6 +29,8 @@ class GradientSums {
   void publish();
   // Makes the sums whole in this rank's memory. Collective.
   void gather_whole();
+  // A path has made those of a unit whole itself, for this step.
+  void gathered(std::size_t unit) { units_[unit].whole = true; }
   // They have been read; for the next step. Collective.
   void release();
   // Before they are written to again: everyone has read them.
@@ -40,6 +42,7 @@ class GradientSums {
     Span run;
     std::int64_t first = 0;  // the element at the beginning of `run`
     Span local;
+    bool whole = false;  // in this step
     std::vector<MemoryLedger::Charge> charges;
   };
 

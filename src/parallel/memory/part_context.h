@@ -15,10 +15,15 @@ struct PartContext {
   const ModelPlan& plan;
   const EngineOptions& options;
   MemoryLedger& ledger;
-  std::weak_ptr<const void> engine{};  // gone with the engine
+  std::weak_ptr<const void> engine{};   // gone with the engine
+  const std::int64_t* steps = nullptr;  // updates so far
 
-  // A rank's micro-batches are added up where they are computed: by a process alone, ...
-  bool adds_locally() const { return ranks.size() == 1 || one_communication(); }
+  // A rank's micro-batches are added up where they are computed: by a process alone, unless each is
+  // to be compressed, ...
+  bool adds_locally() const {
+    const bool each = options.compress != nullptr && options.sum_order == SumOrder::kChained;
+    return (ranks.size() == 1 && !each) || one_communication();
+  }
   // ... and where the ranks' sums follow in one communication per step.
   bool one_communication() const {
     return options.sum_order == SumOrder::kLocalFirst && ranks.size() > 1;

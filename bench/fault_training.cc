@@ -1,0 +1,105 @@
+#include "fault_training.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "trireme/core/concat.h"
+
+namespace trireme::bench {
+
+std::string own_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trireme";
+}
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+FaultTraining::FaultTraining(const std::vector<std::string>& words, std::string run)
+    : run_(std::move(run)) {
+  std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
+  for (const std::string& word : words) {
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  }
+  arguments.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ == 0) {
+    const int null = open("/dev/null", O_RDWR);
+    dup2(null, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+}
+
+FaultTraining::~FaultTraining() {
+  if (pid_ > 0 && !code_) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+}
+
+bool FaultTraining::runs() {
+  int status = 0;
+  if (!code_ && waitpid(pid_, &status, WNOHANG) == pid_) {
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  return !code_;
+}
+
+int FaultTraining::wait() {
+  while (runs()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return *code_;
+}
+
+void FaultTraining::stop() {
+  if (runs()) {
+    kill(pid_, SIGTERM);
+    wait();
+  }
+}
+
+std::vector<pid_t> FaultTraining::ranks() const {
+  std::vector<pid_t> found;
+  std::ifstream file(detail::concat("/proc/{}/task/{}/children", {pid_, pid_}));
+  for (pid_t pid = 0; file >> pid;) {
+    found.push_back(pid);
+  }
+  return found;
+}
+
+std::int64_t FaultTraining::step() const {
+  std::ifstream file(run_ + "/metrics.jsonl", std::ios::binary | std::ios::ate);
+  constexpr std::streamoff kTail = 2000;
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kTail));
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t end = text.rfind('\n');
+  const std::size_t begin = end == std::string::npos ? end : text.rfind("{\"step\":", end);
+  return begin == std::string::npos ? 0 : std::strtoll(text.c_str() + begin + 8, nullptr, 10);
+}
+
+std::pair<int, std::int64_t> FaultTraining::resumed() const {
+  const std::string text = file_text(run_ + "/train.log");
+  const std::string words = "resuming after step ";
+  int count = 0;
+  std::int64_t step = 0;
+  for (std::size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) {
+    ++count;
+    step = std::strtoll(text.c_str() + at + words.size(), nullptr, 10);
+  }
+  return {count, step};
+}
+
+}  // namespace trireme::bench

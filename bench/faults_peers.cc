@@ -1,0 +1,241 @@
+#include "faults_peers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+#include <signal.h>
+
+#include "fault_training.h"
+#include "host_text.h"
+#include "number_text.h"
+#include "peers.h"
+#include "scratch_folder.h"
+#include "trireme/core/counted.h"
+#include "trireme/core/error.h"
+#include "trireme/core/random.h"
+#include "trireme/core/table.h"
+#include "trireme/core/version.h"
+
+namespace trireme::bench {
+namespace {
+
+using PeerClock = std::chrono::steady_clock;
+
+constexpr int kTheirSaves = 20;           // steps between two checkpoints
+constexpr std::int64_t kStepsBefore = 8;  // a fault, at least
+constexpr std::uint64_t kMoreSteps = 12;
+
+// As bench/peers/step_common.py has them.
+struct PeerSetting {
+  int sequence, width, layers, heads, batch;
+};
+constexpr PeerSetting kPeerSettings[] = {{64, 512, 8, 8, 1}, {128, 256, 4, 8, 4}};
+
+// Where a training is: the step that it has done last, and a number that is another one after it
+// was started or resumed again, from which step.
+struct Standing {
+  std::int64_t step = 0;
+  std::int64_t first = 0;
+  std::int64_t attempt = 0;
+};
+
+struct Loss {
+  double next = 0;         // seconds until a step is done
+  double back = 0;         // and until it is where it was
+  std::int64_t again = 0;  // steps
+};
+
+struct Side {
+  std::string name;
+  std::vector<Loss> losses;
+};
+
+Standing standing_of_ours(const FaultTraining& job) {
+  const auto [times, after] = job.resumed();
+  return {job.step(), after, times};
+}
+
+// The last complete line of what torch_elastic.py writes.
+Standing standing_of_theirs(const std::string& folder) {
+  const std::string text = file_text(folder + "/steps");
+  const std::size_t end = text.rfind('\n');
+  Standing standing;
+  if (end != std::string::npos) {
+    const std::size_t begin = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
+    std::istringstream line(text.substr(begin == std::string::npos ? 0 : begin + 1));
+    line >> standing.step >> standing.first >> standing.attempt;
+  }
+  return standing;
+}
+
+std::vector<Loss> kill_ranks(FaultTraining& job,
+                             int count,
+                             std::uint64_t seed,
+                             const std::function<Standing()>& standing) {
+  RandomStream random(seed);
+  std::vector<Loss> losses;
+  while (static_cast<int>(losses.size()) < count) {
+    const auto target = std::max(standing().step, standing().first) + kStepsBefore +
+                        static_cast<std::int64_t>(random.below(kMoreSteps));
+    if (!job.wait_until([&] { return standing().step >= target; })) {
+      break;
+    }
+    const std::vector<pid_t> ranks = job.ranks();
+    if (ranks.empty()) {
+      break;
+    }
+    const Standing before = standing();
+    const auto begin = PeerClock::now();
+    kill(ranks[random.below(ranks.size())], SIGKILL);
+    Loss loss;
+    Standing now;
+    const auto seconds = [&] {
+      return std::chrono::duration<double>(PeerClock::now() - begin).count();
+    };
+    const bool goes_on = job.wait_until([&] {
+      now = standing();
+      return now.attempt != before.attempt && now.step > now.first;
+    });
+    loss.next = seconds();
+    loss.again = std::max<std::int64_t>(0, before.step - now.first);
+    if (!goes_on || !job.wait_until([&] { return standing().step > before.step; })) {
+      break;
+    }
+    loss.back = seconds();
+    losses.push_back(loss);
+  }
+  return losses;
+}
+
+std::vector<std::string> our_words(const FaultsBenchOptions& options, const std::string& run) {
+  const PeerSetting& setting = kPeerSettings[options.setting];
+  const auto text = [](int number) { return std::to_string(number); };
+  return {own_program(),   "train",
+          "--model",       "gpt",
+          "--data",        "licenses",
+          "--steps",       "1000000",
+          "--threads",     "1",
+          "--log-every",   "1000000",
+          "--eval-every",  "1000000",
+          "--zero",        text(options.zero),
+          "--run",         run,
+          "--layers",      text(setting.layers),
+          "--width",       text(setting.width),
+          "--heads",       text(setting.heads),
+          "--sequence",    text(setting.sequence),
+          "--batch",       text(setting.batch * options.ranks),
+          "--micro-batch", text(setting.batch),
+          "--elastic",     detail::concat("1:", options.ranks)};
+}
+
+Side our_side(const FaultsBenchOptions& options, const std::string& run, bool starts_again) {
+  std::vector<std::string> words = our_words(options, run);
+  if (starts_again) {
+    words.insert(words.end(), {"--restart", std::to_string(options.faults)});
+  }
+  FaultTraining job(words, run);
+  const int count = starts_again ? options.faults : std::min(options.faults, options.ranks - 1);
+  Side side{starts_again ? "trireme, started again" : "trireme, the others go on",
+            kill_ranks(job, count, options.seed, [&] { return standing_of_ours(job); })};
+  job.stop();
+  return side;
+}
+
+Side their_side(const FaultsBenchOptions& options, const Peer& peer, const std::string& folder) {
+  setenv("OMP_NUM_THREADS", "1", 0);
+  setenv("GLOO_SOCKET_IFNAME", "lo", 0);  // the address of the host's name may be refused
+  FaultTraining job(peer.command, folder);
+  Side side{peer.name, kill_ranks(job, options.faults, options.seed, [&] {
+              return standing_of_theirs(folder);
+            })};
+  job.stop();
+  return side;
+}
+
+double median_of(const std::vector<Loss>& losses, double Loss::*what) {
+  std::vector<double> values;
+  values.reserve(losses.size());
+  for (const Loss& loss : losses) {
+    values.push_back(loss.*what);
+  }
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+std::int64_t most_again(const std::vector<Loss>& losses) {
+  std::int64_t most = 0;
+  for (const Loss& loss : losses) {
+    most = std::max(most, loss.again);
+  }
+  return most;
+}
+
+void write_json(const std::string& path, const std::vector<Side>& sides) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Side& side : sides) {
+    nlohmann::json losses = nlohmann::json::array();
+    for (const Loss& loss : side.losses) {
+      losses.push_back({{"next_step_seconds", loss.next},
+                        {"where_it_was_seconds", loss.back},
+                        {"steps_again", loss.again}});
+    }
+    all.push_back({{"system", side.name}, {"kills", losses}});
+  }
+  std::ofstream(path) << all.dump(2) << "\n";
+}
+
+}  // namespace
+
+int run_faults_peers(const FaultsBenchOptions& options) {
+  TRIREME_CHECK(options.ranks >= 2, "--peers: expected 2 ranks or more, found {}", {options.ranks});
+  const ScratchFolder folder;
+  const std::string theirs = folder.file("torch");
+  const Peer peer =
+      // One kill may take several restarts: of those that start, one may not reach another yet.
+      elastic_peer(options.ranks, 10 + 3 * options.faults, options.setting, kTheirSaves, theirs);
+  std::vector<Side> sides = {our_side(options, folder.file("survivors"), false),
+                             our_side(options, folder.file("restarted"), true)};
+  if (peer.missing.empty()) {
+    std::filesystem::create_directory(theirs);
+    sides.push_back(their_side(options, peer, theirs));
+  }
+  Table table({"system",
+               "kills",
+               "s to the next step",
+               "s to where it was",
+               "steps computed again, at most"});
+  bool complete = true;
+  for (const Side& side : sides) {
+    table.add({side.name,
+               std::to_string(side.losses.size()),
+               number_text(median_of(side.losses, &Loss::next)),
+               number_text(median_of(side.losses, &Loss::back)),
+               std::to_string(most_again(side.losses))});
+    complete &= !side.losses.empty();
+  }
+  std::printf(
+      "\nTrireme %s, from SIGKILL of one of %s to the next step, the step included, medians;\n"
+      "torchrun starts PyTorch DDP again from its last checkpoint, one every %d steps\n%s%s",
+      TRIREME_VERSION,
+      detail::counted(options.ranks, "rank").c_str(),
+      kTheirSaves,
+      host_text(options.command_line).c_str(),
+      table.text().c_str());
+  if (!peer.missing.empty()) {
+    std::printf("torchrun: not measured: %s\n", peer.missing.c_str());
+  }
+  if (!options.json_path.empty()) {
+    write_json(options.json_path, sides);
+  }
+  return complete ? 0 : 1;
+}
+
+}  // namespace trireme::bench

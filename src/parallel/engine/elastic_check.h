@@ -1,0 +1,16 @@
+#pragma once
+
+#include "trireme/parallel/options.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme::detail {
+
+// In an elastic job whose number of ranks may change, what depends on that number is refused by its
+// name, unless the user has allowed it. Throws ConfigError.
+void check_elastic_engine(const EngineOptions& options, torch::nn::Module& model);
+void check_elastic_data_parallel();
+
+}  // namespace trireme::detail

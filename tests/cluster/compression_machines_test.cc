@@ -1,0 +1,82 @@
+// Compressed gradients between machines: the bits of one process, and on the wire the bytes that
+// the formula says.
+
+#include <gtest/gtest.h>
+
+#include "support/compressed_training.h"
+#include "support/ranks.h"
+
+namespace trireme::compression_machines_test {
+namespace {
+
+using testing::engine_weights;
+using testing::kOddRate;
+
+// A model of one matrix, so that what is not gradients is small beside them.
+struct MatrixImpl : torch::nn::Module {
+  torch::Tensor weight = register_parameter("weight", torch::ones({500, 1001}));
+};
+TORCH_MODULE(Matrix);
+
+TEST(CompressionMachines, KeepsTheBitsOfOneProcess) {
+  for (const int size : {2, 3}) {
+    testing::fork_ranks(size, [&, job = testing::unique_job()](int rank) {
+      at::set_num_threads(1);
+      const auto world = init(testing::options_for(job, rank, size));
+      for (const char* name : {"bf16", "fp16", "int8"}) {
+        const auto expected = testing::reference_weights(testing::without_feedback(name), 4);
+        for (int zero = 0; zero <= 3; ++zero) {
+          EXPECT_TRUE(testing::same_bits(
+              engine_weights(world,
+                             Sgd({.lr = kOddRate}),
+                             {.zero = zero, .micro_batches = 4, .compress = make_compressor(name)}),
+              expected))
+              << name << ", stage " << zero;
+        }
+      }
+    });
+  }
+}
+
+// Two ranks on two machines. A rank sends the other its half of the gradients, and with DDP its
+// half of the sums. (Stages 1 to 3 send parameters instead of sums, as they are.)
+TEST(CompressionMachines, SendsAsManyBytesAsTheFormulaSays) {
+  testing::fork_ranks(2, [&, job = testing::unique_job()](int rank) {
+    at::set_num_threads(1);
+    const auto world = init(testing::options_for(job, rank, 2));
+    const std::pair<const char*, std::pair<std::int64_t, std::int64_t>> formats[] = {
+        {"bf16", {128, 256}}, {"fp16", {128, 258}}, {"int8", {256, 260}}};
+    const auto other = static_cast<std::size_t>(1 - rank);
+    const auto me = static_cast<std::size_t>(rank);
+    for (const auto& [name, format] : formats) {
+      for (const int zero : {0, 2}) {
+        SCOPED_TRACE(std::string(name) + ", stage " + std::to_string(zero));
+        Matrix model;
+        Engine engine(model,
+                      Sgd({.lr = 0.5}),
+                      {.zero = zero, .bucket_bytes = 64 << 20, .compress = make_compressor(name)},
+                      world);
+        const auto step = [&] {
+          engine.backward(model->weight.sum());
+          engine.step();
+        };
+        step();  // the order of buckets is told after the first
+        const std::int64_t before = world->use().network_bytes;
+        const CompressionUse use = engine.compression();
+        step();
+        const std::int64_t sent = world->use().network_bytes - before;
+        const std::int64_t ledger = engine.compression().sent_bytes - use.sent_bytes;
+        constexpr std::int64_t kNumel = 500 * 1001;
+        const auto terms = testing::mail_bytes({kNumel}, 2, format.first, format.second);
+        const auto sums = testing::mail_bytes({kNumel}, 2, format.first, format.second, false);
+        EXPECT_EQ(ledger, terms[other] + (zero == 0 ? sums[me] : 0));
+        const std::int64_t parameters = zero == 0 ? 0 : kNumel / 2 * 4;
+        EXPECT_GE(sent, ledger + parameters - 64);
+        EXPECT_LE(sent, ledger + parameters + 8192);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace trireme::compression_machines_test

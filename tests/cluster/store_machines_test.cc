@@ -1,0 +1,112 @@
+// Elastic trainings over three machines that agree in an etcd who leads, a member of which is on
+// each of them: the machine that leads is killed, or cut off. The weights at the end are
+// those of one process in peace.
+
+#include <algorithm>
+
+#include "cluster/elastic_machines.h"
+#include "support/etcd.h"
+
+namespace trireme::store_machines_test {
+namespace {
+
+using testing::comes_true;
+using testing::EtcdMembers;
+using testing::Finished;
+
+class StoreMachines : public testing::ElasticMachines {
+ protected:
+  void SetUp() override {
+    if (const auto reason = EtcdMembers::unavailable()) {
+      GTEST_SKIP() << *reason;
+    }
+    ElasticMachines::SetUp();
+    if (!machines_) {
+      return;
+    }
+    etcd_ = std::make_unique<EtcdMembers>(
+        std::vector<std::string>{
+            machines_->address(0), machines_->address(1), machines_->address(2)},
+        29800,
+        [this](int machine, const EtcdMembers::Words& command) {
+          return machines_->run(machine, command);
+        });
+  }
+  std::string meeting() const override { return "--store " + etcd_->store(); }
+
+  // The machine that leads says where it can be asked to scale; -1 where none has said it.
+  int leader(int but = -1) {
+    int found = -1;
+    comes_true([&] {
+      for (int machine = 0; machine < 3; ++machine) {
+        const bool leads =
+            program(machine).output().find("changes its number of ranks") != std::string::npos;
+        found = leads && machine != but ? machine : found;
+      }
+      return found >= 0;
+    });
+    EXPECT_GE(found, 0) << program(0).output();
+    return found;
+  }
+  // Somebody says it: rank 0 may be on any machine.
+  void one_says(const std::string& what, const std::vector<int>& machines) {
+    EXPECT_TRUE(comes_true([&] {
+      return std::any_of(machines.begin(), machines.end(), [&](int machine) {
+        return program(machine).output().find(what) != std::string::npos;
+      });
+    })) << "no \""
+        << what << "\" in: " << program(machines.front()).output()
+        << "\nand: " << program(machines.back()).output();
+  }
+  static std::vector<int> others(int machine) {
+    std::vector<int> all = {0, 1, 2};
+    std::erase(all, machine);
+    return all;
+  }
+
+  std::unique_ptr<EtcdMembers> etcd_;
+};
+
+TEST_F(StoreMachines, GoOnWithoutTheOneThatLeads) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 1");
+  one_says("step 50/", {0, 1, 2});
+  const int first = leader();
+  ASSERT_GE(first, 0);
+  machines_->cut(first);
+  one_says("4 ranks, ZeRO-2", others(first));
+  // Before the others went on, nothing ran there any more.
+  ASSERT_TRUE(says(first, "could not renew its lead in the store"));
+  EXPECT_TRUE(ranks(first).empty());
+  machines_->mend(first);
+  one_says(name(first) + " has come", others(first));
+  const int second = leader(first);
+  ASSERT_GE(second, 0);
+  ASSERT_TRUE(comes_true([&] { return ranks(first).size() == 2; }));
+  machines_->kill(second);  // and its member of the store
+  for (const int machine : others(second)) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("a leader cut off, the next one killed");
+}
+
+TEST_F(StoreMachines, RefuseWhatIsOfAnotherJob) {
+  start(0, "--elastic 1:6 --heartbeat 1");
+  ASSERT_TRUE(says(0, "waiting at"));
+  start(1, "--elastic 1:6 --heartbeat 2");
+  const Finished other = program(1).wait(kPatience);
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.out.find("it has --heartbeat 1, and this launcher 2"), std::string::npos)
+      << other.out;
+  start(1, "--elastic 1:6 --heartbeat 1 --lr 0.5");
+  const Finished settings = program(1).wait(kPatience);
+  EXPECT_EQ(settings.code, 2);
+  EXPECT_NE(settings.out.find("the program, its arguments or settings (a digest)"),
+            std::string::npos)
+      << settings.out;
+  kill(program(0).pid(), SIGTERM);
+  program(0).wait(kPatience);
+}
+
+}  // namespace
+}  // namespace trireme::store_machines_test

@@ -1,0 +1,79 @@
+// trireme train --compress: the same run for any number of ranks and any stage, also when it is
+// ended and started again.
+
+#include "tools/train_runs.h"
+
+namespace trireme::train_compress_test {
+namespace {
+
+using testing::expect_parts;
+using testing::Finished;
+using testing::Json;
+using testing::read_file;
+using testing::Words;
+
+class TrainCompress : public testing::TrainRuns {
+ protected:
+  std::string weights(const std::string& run) const {
+    return read_file(path(run) + "/model.safetensors");
+  }
+};
+
+TEST_F(TrainCompress, GivesTheSameRunForAnyNumberOfRanks) {
+  const std::string settings =
+      gpt() + "--steps 6 --schedule constant --optimizer sgd --momentum 0 --compress ";
+  const Words exact = train_well("exact", settings + "none");
+  for (const std::string name : {"int8", "topk:0.1:0.5"}) {
+    const Words alone = train_well("alone-" + name, settings + name);
+    EXPECT_NE(alone, exact);
+    EXPECT_EQ(train_well("three-" + name, settings + name + " -n 3 --zero 2"), alone);
+    EXPECT_EQ(weights("three-" + name), weights("alone-" + name));
+    // Ended after 3 steps by two ranks, taken up by three, at another stage.
+    train_well("halves-" + name, settings + name + " -n 2 --steps 3 --save-every 3 --zero 1");
+    const Finished more =
+        train("halves-" + name, settings + name + " -n 3 --save-every 3 --zero 3 --allow-changes");
+    EXPECT_EQ(more.code, 0) << more.out << more.err;
+    EXPECT_EQ(weights("halves-" + name), weights("alone-" + name));
+  }
+  const Json use = summary("three-int8").at("compression");
+  EXPECT_GT(use.at("exact_bytes").get<double>(), 2 * use.at("sent_bytes").get<double>());
+  EXPECT_FALSE(summary("alone-int8").contains("compression"));  // nothing was sent
+  std::int64_t sent = 0;
+  for (const Json& line : testing::read_json_lines(path("three-int8") + "/metrics.jsonl")) {
+    sent += line.value("sent_bytes", std::int64_t{0});
+  }
+  EXPECT_EQ(sent, use.at("sent_bytes").get<std::int64_t>());
+  // Without the compressor, the state is another one.
+  const Finished other = train("halves-int8", settings + "bf16 --steps 9 -n 2");
+  EXPECT_EQ(other.code, 2);
+  expect_parts(other.err, {"compress", "int8", "bf16"});
+}
+
+TEST_F(TrainCompress, SaysWhatAutoComesTo) {
+  const Finished automatic = train("auto", gpt() + "--steps 2 -n 2 --compress auto");
+  EXPECT_EQ(automatic.code, 0) << automatic.err;
+  expect_parts(automatic.out + automatic.err,
+               {"compress auto: none, since all ranks are on one machine"});
+  const Finished asked = train("asked", gpt() + "--steps 2 -n 2 --compress sign");
+  EXPECT_EQ(asked.code, 0) << asked.err;
+  expect_parts(asked.out + asked.err,
+               {"sign saves nothing", "warning: sign and adamw", "compressed gradients"});
+}
+
+TEST_F(TrainCompress, RefusesByName) {
+  const std::pair<std::string, Words> wrong[] = {
+      {"--compress int4", {"compress: expected one of bf16", "found int4"}},
+      {"--compress topk:2", {"topk keeps a fraction above 0 and at most 1, found 2"}},
+      {"--compress sign --precision float16", {"compress: sign", "loss scale", "bfloat16"}},
+      {"--compress sign --balance measured", {"compress: sign", "balance"}},
+      {"--compress sign --micro-batch auto", {"compress: sign", "micro_batch = auto"}},
+      {"--compress topk:0.1:0.9", {"topk:0.1:0.9", "--optimizer sgd --momentum 0"}}};
+  for (const auto& [flags, parts] : wrong) {
+    const Finished finished = train("wrong", gpt() + "--steps 2 " + flags);
+    EXPECT_EQ(finished.code, 2) << flags << finished.out << finished.err;
+    expect_parts(finished.err, parts);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::train_compress_test
