@@ -46,7 +46,7 @@ TEST_F(ElasticMachines, OutliveARankAndAMachine) {
 
 TEST_F(ElasticMachines, OneThatIsCutOffEndsItsRanksAndComesBack) {
   calm();
-  start_all("--elastic 1:6 --heartbeat 1");
+  start_all("--elastic 1:6 --heartbeat 2");
   ASSERT_TRUE(says(0, "step 50/"));
   machines_->cut(2);
   ASSERT_TRUE(says(0, name(2) + " has not been heard from"));
