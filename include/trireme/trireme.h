@@ -29,4 +29,5 @@
 #include "trireme/tensor/torch_cuda.h"     // models on GPUs
 #include "trireme/train/checkpoints.h"     // saving and resuming
 #include "trireme/train/elastic_state.h"   // what they go on with
+#include "trireme/train/map_reduce.h"      // functions of partitions of data
 #include "trireme/train/trainer.h"         // the training loop

@@ -195,6 +195,17 @@ void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) 
                      detail::pulse().step.load(std::memory_order_relaxed) - 1,
                      world_->rank(),
                      world_->size());
+  keep(step, state, notes, Kind::kStep);
+}
+
+void Vault::keep_loaded(const StateView& state) {
+  if (every_ > 0 && newest_) {
+    const Version loaded = *newest_;
+    keep(loaded.step, state, loaded.notes, Kind::kLoaded);
+  }
+}
+
+void Vault::keep(std::int64_t step, const StateView& state, const Notes& notes, Kind kind) {
   if (mirror_) {
     mirror_->wait();
   }
@@ -219,7 +230,7 @@ void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) 
     world_->barrier().wait();  // so that a loss costs the step at hand, and none before it
   }
   detail::mark(PulsePhase::kVault);
-  if (world_->rank() == 0) {
+  if (kind == Kind::kStep && world_->rank() == 0) {
     detail::drill_commit(world_->epoch());
   }
   const bool copies = every_ > 0 && saves_ % every_ == 0;

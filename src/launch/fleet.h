@@ -81,8 +81,9 @@ class Fleet {
   bool is_connected(int machine) const {
     return roster_.links[static_cast<std::size_t>(machine)]->open();
   }
-  // It has not been heard of for so long that it may be lost.
-  bool is_quiet(int machine) const;
+  // The leader, while another comes for the place of a machine that is connected: it lives, and is
+  // not the one that comes. That takes a lease to tell, in which it must not fall silent.
+  bool is_here_for_sure(int machine);
   // The leader: all ranks have come to their ends, as far as that is known of an elastic job.
   void set_complete(bool is) { complete_ = is; }
   // The leader: a machine has come (back).
@@ -103,6 +104,9 @@ class Fleet {
     bool gone = false;
     bool lost = false;
     std::int64_t stamp = 0;  // of its last heartbeat, by its own clock of leases
+    // Since when, and when last, another has come for its place.
+    Clock::time_point claimed{};
+    Clock::time_point last_claim{};
   };
 
   bool is_host() const { return roster_.machine == roster_.leader; }

@@ -35,8 +35,16 @@ void Fleet::lease(Milliseconds limit, const Leadership* leadership) {
   lost_limit_ = limit + limit / 8 + kBeyondLease;
 }
 
-bool Fleet::is_quiet(int machine) const {
-  return seconds_since(machine) * 1000 > static_cast<double>(lease_->count()) / 2;
+// A machine that was cut off, or whose launcher was started again, may be here before the end of its
+// old connection is, and after words that had been on their way.
+bool Fleet::is_here_for_sure(int machine) {
+  Peer& peer = peers_[index(machine)];
+  const auto now = Clock::now();
+  if (now - peer.last_claim > *lease_ + kHeartbeat) {
+    peer.claimed = now;  // a new one
+  }
+  peer.last_claim = now;
+  return peer.heard - peer.claimed > *lease_;
 }
 
 bool Fleet::lease_is_over() const {

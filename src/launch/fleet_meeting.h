@@ -83,7 +83,8 @@ class Reception {
     std::string listener;  // "HOST:PORT"
     std::unique_ptr<Link> link;
   };
-  // Those who have been let in since the last call. `presence`: of a machine now.
+  // Those who have been let in since the last call. `presence`: of a machine now; who is not sure
+  // yet says kSilent, and is asked again when the one that has come tries again.
   enum class Presence { kAbsent, kSilent, kHere };
   virtual std::vector<Arrival> turn(const std::function<Presence(int machine)>& presence) = 0;
 };

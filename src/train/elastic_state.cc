@@ -25,6 +25,8 @@ ElasticState::ElasticState(EngineBase& engine, const std::shared_ptr<World>& wor
   kept_ = vault_->newest()->step;
   engine_.restore([this](const StateView& into) { vault_->load(into); }, notes_.at(kEngineNote));
   notes_.erase(kEngineNote);
+  const EngineState state = engine_.state();
+  vault_->keep_loaded(state.view);
 }
 
 void ElasticState::keep(const Notes& notes) {

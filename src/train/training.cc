@@ -193,6 +193,13 @@ bool Training::begin_with_memory() {
   runner_.engine().restore([&](const StateView& into) { vault_->load(into); },
                            kept.notes.at(kEngineNote));
   go_on(TrainProgress::parse(kept.notes.at(kProgressNote), "the memory that the launcher keeps"));
+  const EngineState state = runner_.engine().state();
+  try {
+    vault_->keep_loaded(state.view);
+  } catch (const CommError& error) {
+    remember_end(error);
+    throw;
+  }
   begin_after("the state in memory", kept.ranks);
   return true;
 }

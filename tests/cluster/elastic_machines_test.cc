@@ -15,16 +15,9 @@ namespace trireme::elastic_machines_test {
 namespace {
 
 using testing::comes_true;
+using testing::count_of;
 using testing::ElasticMachines;
 using testing::Finished;
-
-std::size_t count_of(const std::string& text, const std::string& part) {
-  std::size_t count = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) {
-    ++count;
-  }
-  return count;
-}
 
 TEST_F(ElasticMachines, OutliveARankAndAMachine) {
   calm();

@@ -7,13 +7,12 @@
 #include <filesystem>
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "cluster/shared_numbers.h"
+#include "support/free_port.h"
 #include "support/machines.h"
 #include "support/processes.h"
 #include "support/ranks.h"
@@ -25,6 +24,7 @@ namespace {
 
 using testing::comes_true;
 using testing::fork_rank;
+using testing::free_port;
 using testing::Machines;
 using testing::SharedNumbers;
 using testing::wait_for;
@@ -93,18 +93,6 @@ void live_in(const std::shared_ptr<World>& world, int victim, const std::functio
   } catch (const CommError& error) {
     EXPECT_NE(error.reason(), CommError::Reason::kMismatch) << error.what();
   }
-}
-
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 InitOptions options_of(const std::string& place, int rank, int size, std::int64_t epoch) {

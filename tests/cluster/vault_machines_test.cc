@@ -165,6 +165,9 @@ class VaultMachinesTest : public ::testing::Test {
       into.expect(newest, vault.newest()->ranks == world->size());
     }
     State state(world->rank(), world->size(), /*whole=*/false);
+    state.set(newest);
+    vault.keep_loaded(state.view());
+    saved_[static_cast<std::size_t>(world->rank())] = newest;
     for (std::int64_t step = std::max<std::int64_t>(newest, 0) + 1; step <= course.until; ++step) {
       state.set(step);
       vault.save(step, state.view(), notes_of(step));
@@ -239,6 +242,17 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(Layout{1, 1}, Layout{3, 1}, Layout{1, 3, 2}),
                        ::testing::Values(1, 3),
                        ::testing::Bool()));
+
+// The second before the others have taken a step without the first: what they had found was
+// copied again.
+TEST_F(VaultMachinesTest, OneMachineAfterTheOtherIsLost) {
+  for (const int every : {1, 3}) {
+    KeepingMachines bed(3);
+    run(bed, {1, 2, 1}, {.every = every, .until = 4}, {1}, kLongEnough);
+    run(bed, {1, 0, 1}, {.every = every, .found = 4, .until = 4}, {2}, kLongEnough);
+    run(bed, {2, 0, 0}, {.every = every, .found = 4, .until = 5});
+  }
+}
 
 // A version of which only a part has come to the other machine does not count.
 TEST_F(VaultMachinesTest, AMachineIsLostInTheMiddleOfATransfer) {

@@ -64,22 +64,23 @@ if(NOT alone STREQUAL together)
   message(FATAL_ERROR "05_train: one rank says ${alone}, three say ${together}")
 endif()
 
-# A compressor of a user's own: the same loss and weight, too.
-function(run_compressor ranks result)
-  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/08_compressor"
-    RESULT_VARIABLE code OUTPUT_VARIABLE text)
-  message("${text}")
-  string(REGEX MATCH "loss .*" loss "${text}")
-  if(NOT code EQUAL 0 OR NOT loss)
-    message(FATAL_ERROR "08_compressor with ${ranks} ranks failed with ${code}")
+# A compressor of a user's own, and sums over partitions: the same numbers, too.
+function(run_alike example)
+  foreach(ranks IN ITEMS 1 3)
+    execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/${example}"
+      RESULT_VARIABLE code OUTPUT_VARIABLE text)
+    message("${text}")
+    string(REGEX MATCH "loss .*" with_${ranks} "${text}")
+    if(NOT code EQUAL 0 OR NOT with_${ranks})
+      message(FATAL_ERROR "${example} with ${ranks} ranks failed with ${code}")
+    endif()
+  endforeach()
+  if(NOT with_1 STREQUAL with_3)
+    message(FATAL_ERROR "${example}: one rank says ${with_1}, three say ${with_3}")
   endif()
-  set(${result} "${loss}" PARENT_SCOPE)
 endfunction()
-run_compressor(1 alone)
-run_compressor(3 together)
-if(NOT alone STREQUAL together)
-  message(FATAL_ERROR "08_compressor: one rank says ${alone}, three say ${together}")
-endif()
+run_alike(08_compressor)
+run_alike(10_map_reduce)
 
 # Killed and started again, with other ranks: the loss of one that was not.
 function(run_resumed ranks expected_code result)

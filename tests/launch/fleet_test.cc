@@ -206,6 +206,35 @@ TEST(Fleet, AKilledLauncherEndsTheJob) {
   }
 }
 
+// A machine that comes back may be there before the end of its old connection is: whose place it
+// wants is refused only when the one that has it is still heard from after a while.
+TEST(Fleet, AMachineThatComesBackIsLetInWhenItsOldConnectionEnds) {
+  const Launchers machines(2);
+  const std::vector<std::string> elastic = {
+      "--elastic", "1:2", "--restart", "9", "--heartbeat", "5", "--stall", "2"};
+  const std::string script = "echo ready; exec sleep 100";
+  const auto leader = machines.start({0, 1, script, elastic});
+  const auto before = machines.start({1, 1, script, elastic});
+  ASSERT_TRUE(leader->wait_for_output("ready"));
+  ASSERT_TRUE(before->wait_for_output("ready"));
+  const auto after = machines.start({1, 1, script, elastic});
+  std::this_thread::sleep_for(milliseconds(2000));  // in which it asks again and again
+  kill(before->pid(), SIGKILL);
+  EXPECT_TRUE(after->wait_for_output("ready"));
+
+  const auto stranger = machines.start({1, 1, script, elastic});
+  const Finished refused = stranger->wait(milliseconds(60'000));
+  EXPECT_EQ(refused.code, 2);
+  expect_parts(refused.err, {"--node-rank 1 is already taken by "});
+
+  for (const auto& launcher : {after.get(), leader.get()}) {
+    kill(launcher->pid(), SIGKILL);
+  }
+  expect_no_part(after->wait(milliseconds(30'000)).err, "already taken");
+  expect_parts(leader->wait(milliseconds(30'000)).err, {") has come, with 1 rank"});
+  machines.expect_nothing_left();
+}
+
 TEST(Fleet, AStoppedLauncherIsSilentAndThenEndsTheJob) {
   const Launchers machines(3);
   std::vector<std::unique_ptr<Program>> programs;

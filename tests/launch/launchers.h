@@ -7,14 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include "support/free_port.h"
 #include "support/processes.h"
-#include "trireme/core/file_descriptor.h"
 
 // Several launchers of one job on this machine, over the loopback address.
 
@@ -32,18 +29,6 @@ inline void expect_parts(const std::string& text, const std::vector<std::string>
 
 inline void expect_no_part(const std::string& text, const std::string& part) {
   EXPECT_EQ(text.find(part), std::string::npos) << "\"" << part << "\" in: " << text;
-}
-
-// A port of the loopback address that nobody has, kept from others only by chance.
-inline int free_port() {
-  const FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  return ntohs(address.sin_port);
 }
 
 // One job of several launchers that meet at one port.

@@ -6,11 +6,10 @@
 #include <fstream>
 #include <thread>
 
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/free_port.h"
 #include "support/machines.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/deadline.h"
@@ -56,18 +55,6 @@ Seat seat_of(int rank, int size) {
     }
   }
   return seat;
-}
-
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 class LayoutCheck final : public ::testing::Environment {

@@ -53,6 +53,10 @@ class Vault {
   // Fills all of `into` with it, but for generators where the number of ranks is another. Throws
   // ConfigError, having written nothing, where it is the state of something else. Collective.
   void load(const StateView& into) const;
+  // Where several machines keep copies: saves at once what was loaded, of which there may be one
+  // copy only by now, so that another machine can be lost before the first step has ended. As
+  // `save`, with the state of the version that was found.
+  void keep_loaded(const StateView& state);
 
   // Each element in the slices of one rank. Throws MemoryError, on every rank, where one has no
   // room for it, and CommError, when the state is kept, where the launcher wants the ranks to meet
@@ -62,6 +66,8 @@ class Vault {
  private:
   void choose();
   void make_room(const StateView& state, const Notes& notes);
+  enum class Kind { kStep, kLoaded };
+  void keep(std::int64_t step, const StateView& state, const Notes& notes, Kind kind);
 
   std::shared_ptr<World> world_;
   std::int64_t use_;        // which vault of its world this is
