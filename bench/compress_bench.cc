@@ -51,7 +51,8 @@ constexpr Row kRows[] = {{"none", "torch-ddp"},
                          {"int8", "torch-ddp-fp16"},
                          {"sign", "torch-ddp-powersgd"},
                          {"topk:0.01", "torch-ddp-powersgd"},
-                         {"randk:0.01", "torch-ddp-powersgd"}};
+                         {"randk:0.01", "torch-ddp-powersgd"},
+                         {"powersgd:4", "torch-ddp-powersgd"}};
 
 class CompressBench {
  public:

@@ -38,8 +38,16 @@ def with_hook(model, name):
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return model, optimizer, f"{settings}, fp16_compress_hook"
     options = {"matrix_approximation_rank": 4, "start_powerSGD_iter": 2}
-    model.register_comm_hook(powerSGD_hook.PowerSGDState(None, **options), powerSGD_hook.powerSGD_hook)
-    return model, optimizer, f"{settings}, powerSGD_hook({words(options)})"
+
+    def in_turn(state, bucket):
+        # It issues its second and third all-reduce when the one before is done. Those of two buckets then have
+        # another order on each rank, which Gloo answers with lost connections.
+        future = powerSGD_hook.powerSGD_hook(state, bucket)
+        future.wait()
+        return future
+
+    model.register_comm_hook(powerSGD_hook.PowerSGDState(None, **options), in_turn)
+    return model, optimizer, f"{settings}, powerSGD_hook({words(options)}), one bucket after another"
 
 
 def zero_redundancy(model):

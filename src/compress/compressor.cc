@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "compress/formats.h"
+#include "compress/low_rank.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -14,6 +15,8 @@ namespace {
 // Parameters begin at multiples of 64 bytes, and buckets are cut there: of 16-bit elements, 32.
 constexpr std::int64_t kBlockUnit = 32;
 constexpr std::int64_t kLargestBlock = 1 << 20;
+constexpr int kUsualRank = 4;
+constexpr int kMostRank = 1024;
 
 // What is between colons.
 std::vector<std::string> words_of(const std::string& name) {
@@ -56,6 +59,11 @@ Compressor::Compressor(Format format) : format_(std::move(format)) {
       "compressor {}: momentum is at least 0 and below 1, and only with feedback, found {} "
       "(Format::momentum)",
       {format_.name, format_.momentum});
+  TRIREME_CHECK(
+      format_.rank == 0 || (format_.rank > 0 && format_.feedback && format_.momentum == 0),
+      "compressor {}: factors have a rank of at least 1, feedback, and no momentum, found rank {} "
+      "(Format::rank)",
+      {format_.name, format_.rank});
 }
 
 std::int64_t Compressor::blocks(std::int64_t numel) const {
@@ -67,8 +75,14 @@ std::size_t Compressor::encoded_bytes(std::int64_t numel) const {
 }
 
 std::vector<std::string> compressor_names() {
-  return {
-      "bf16", "fp16", "int8", "sign", "topk:FRACTION", "topk:FRACTION:MOMENTUM", "randk:FRACTION"};
+  return {"bf16",
+          "fp16",
+          "int8",
+          "sign",
+          "topk:FRACTION",
+          "topk:FRACTION:MOMENTUM",
+          "randk:FRACTION",
+          "powersgd:RANK"};
 }
 
 std::shared_ptr<const Compressor> make_compressor(const std::string& name) {
@@ -99,6 +113,13 @@ std::shared_ptr<const Compressor> make_compressor(const std::string& name) {
   }
   if (kind == "randk" && numbers == 1) {
     return detail::make_random_k(fraction());
+  }
+  if (kind == "powersgd" && numbers <= 1) {
+    const double rank = numbers == 0 ? kUsualRank : number_in(name, words[1]);
+    TRIREME_CHECK(rank == std::floor(rank) && rank >= 1 && rank <= kMostRank,
+                  "compress: powersgd has a rank, a whole number from 1 to {}, found {}",
+                  {kMostRank, words[1]});
+    return detail::make_low_rank(static_cast<int>(rank));
   }
   throw ConfigError(detail::concat("compress: expected one of {}, found {}",
                                    {detail::listed(compressor_names()), name}));

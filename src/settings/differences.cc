@@ -23,7 +23,7 @@ std::set<std::string> free_settings(bool local_first, bool scaled) {
       "run",          "snapshot_limit",  "allow_changes",
       "log_every",    "histogram_every", "tensorboard",
       "save_weights", "save_initial",    "record_samples",
-      "goal",
+      "goal",         "compress_check",
   };
   if (!local_first) {
     names.insert({"balance", "speeds"});
@@ -55,6 +55,9 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
              : setting.absent_text.empty() ? setting.default_text
                                            : setting.absent_text;
     };
+    if (setting.name == "compress" && given.compress == "auto") {
+      continue;  // a run keeps what that came to when it began
+    }
     if (recorded(json) == setting.to_json(given)) {
       continue;  // also where both leave it to something that differs, which is named
     }

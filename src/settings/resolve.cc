@@ -83,6 +83,9 @@ void choose_model(TrainSettings& s, const ModelKind& kind) {
 }
 
 void check_compress(const TrainSettings& s) {
+  TRIREME_CHECK(s.compress_check == 0 || s.compress != "none",
+                "compress_check: expected 0 where nothing is compressed (compress = none), found ",
+                s.compress_check);
   if (s.compress == "none" || s.compress == "auto") {
     return;
   }

@@ -466,9 +466,17 @@ std::vector<Setting> rank_settings() {
             "How gradients travel between ranks. none: as they are; bf16, fp16: in 2 bytes per "
             "element; int8: in 1; sign: in 1 bit, with feedback; topk:0.01: the largest hundredth, "
             "with feedback (topk:0.01:0.9 with momentum, too); randk:0.01: a hundredth that is "
-            "drawn in each step; auto: bf16 between machines, none on one. Changes the result, but "
+            "drawn in each step; powersgd:4: matrices as two factors of rank 4, with feedback; "
+            "auto: what measuring the link and encoding comes to, of none, bf16 and int8; on one "
+            "machine none. Changes the result, but "
             "not with the number of ranks or the stage.",
             {.kind = "none, auto or a compressor", .absent = "\"none\""}),
+      field(
+          "compress_check",
+          &S::compress_check,
+          "Every so many steps, also sum the gradients exactly, and record how far the compressed "
+          "sum is from that: relative error and cosine (0: never).",
+          {.least = 0, .absent = "0"}),
       field("loss_scale_initial",
             &S::loss_scale_initial,
             "Initial loss scale of float16, a power of two.",

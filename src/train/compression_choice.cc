@@ -1,23 +1,19 @@
 #include "train/compression_choice.h"
 
 #include "trireme/core/concat.h"
+#include "trireme/train/automatic_compression.h"
 
 namespace trireme::detail {
 
 std::shared_ptr<const Compressor> compressor_of(
     const TrainSettings& settings,
-    const World& world,
+    World& world,
     const std::function<void(const std::string&)>& say) {
   std::string name = settings.compress;
-  if (name == "auto" && world.one_machine()) {
-    say("compress auto: none, since all ranks are on one machine and read each other's gradients "
-        "in "
-        "memory: there is nothing to send");
-    name = "none";
-  } else if (name == "auto") {
-    say(concat("compress auto: bf16, since gradients travel between {} machines",
-               {world.machines()}));
-    name = "bf16";
+  if (name == "auto") {
+    const CompressionChoice choice = automatic_compression(settings, world);
+    name = choice.name;
+    say(concat("compress auto: {}, since {}", {choice.name, choice.why}));
   } else if (name != "none" && world.one_machine()) {
     say(
         concat("compress: all ranks are on one machine, where {} saves nothing and takes time: for "

@@ -11,9 +11,9 @@
 namespace trireme::detail {
 
 // What settings.compress stands for in this world; null: none. Says what `auto` has come to, and
-// what should be known of the others.
+// what should be known of the others. Collective.
 std::shared_ptr<const Compressor> compressor_of(const TrainSettings& settings,
-                                                const World& world,
+                                                World& world,
                                                 const std::function<void(const std::string&)>& say);
 
 }  // namespace trireme::detail

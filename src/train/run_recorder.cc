@@ -248,18 +248,23 @@ void RunRecorder::write_waiting() {
 }
 
 void RunRecorder::write(const StepReport& report) {
-  const double per_second = static_cast<double>(report.samples) / report.seconds;
   JsonLine line;
+  const auto add = [&](const std::string& name, auto value) {  // to both
+    line.add(name, value);
+    if (events_) {
+      events_->add_scalar("train/" + name, report.step, static_cast<double>(value));
+    }
+  };
   line.add("step", report.step);
   line.add("epoch", report.epoch);
-  line.add("loss", report.loss);
-  line.add("lr", report.learning_rate);
+  add("loss", report.loss);
+  add("lr", report.learning_rate);
   if (std::isfinite(report.gradient_norm)) {
-    line.add("grad_norm", report.gradient_norm);
+    add("grad_norm", report.gradient_norm);
   }
   line.add("seconds", report.seconds);
   line.add("samples", report.samples);
-  line.add("samples_per_second", per_second);
+  add("samples_per_second", static_cast<double>(report.samples) / report.seconds);
   if (report.tokens > 0) {
     line.add("tokens_per_second", static_cast<double>(report.tokens) / report.seconds);
   }
@@ -267,23 +272,16 @@ void RunRecorder::write(const StepReport& report) {
   line.add("data_seconds", report.data_seconds);
   line.add("rank_bytes", report.rank_bytes);
   if (report.sent_bytes > 0) {
-    line.add("sent_bytes", report.sent_bytes);
+    add("sent_bytes", report.sent_bytes);
+  }
+  if (report.check.step > 0) {
+    add("compress_error", report.check.relative_error);
+    add("compress_cosine", report.check.cosine);
   }
   if (report.skipped) {
     line.add("skipped", true);
   }
   metrics_->add(line.text());
-  if (events_) {
-    events_->add_scalar("train/loss", report.step, report.loss);
-    events_->add_scalar("train/lr", report.step, report.learning_rate);
-    events_->add_scalar("train/samples_per_second", report.step, per_second);
-    if (std::isfinite(report.gradient_norm)) {
-      events_->add_scalar("train/grad_norm", report.step, report.gradient_norm);
-    }
-    if (report.sent_bytes > 0) {
-      events_->add_scalar("train/sent_bytes", report.step, static_cast<double>(report.sent_bytes));
-    }
-  }
 }
 
 void RunRecorder::evaluated(std::int64_t step, const Evaluation& evaluation, bool best) {

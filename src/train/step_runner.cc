@@ -49,6 +49,7 @@ StepRunner::StepRunner(const TrainSettings& settings,
   steps_ = count_steps();
   EngineOptions options = engine_options_of(settings_, steps_);
   options.compress = compressor_of(settings_, *world_, say_);
+  options.compress_check = options.compress ? settings_.compress_check : 0;
   options.micro_batches = settings_.batch / micro_batch_;
   options.broadcast_buffers = !statistics_.covers_all_buffers();
   const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());

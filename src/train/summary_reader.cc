@@ -70,7 +70,14 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
       const Json& use = json.at("compression");
       result.compression = {use.at("sent_bytes").get<std::int64_t>(),
                             use.at("exact_bytes").get<std::int64_t>(),
-                            use.at("seconds").get<double>()};
+                            use.at("seconds").get<double>(),
+                            use.value("exact_parameters", std::vector<std::string>())};
+      if (use.contains("check")) {
+        const Json& check = use.at("check");
+        result.compression.check = {check.at("step").get<std::int64_t>(),
+                                    check.at("relative_error").get<double>(),
+                                    check.at("cosine").get<double>()};
+      }
     }
     result.machines = json.value(Json::json_pointer("/machine/machines"), 1);
     result.sum_group = json.value("sum_group", std::int64_t{0});

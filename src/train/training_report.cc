@@ -141,11 +141,25 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (const CompressionUse& use = result.compression; use.sent_bytes > 0) {
     add_line(table,
              "compressed gradients",
-             concat("{}: {} sent by a rank instead of {}, {} of encoding",
+             concat("{}: {} sent by a rank instead of {}, {} of encoding{}",
                     {settings.compress,
                      megabytes_text(use.sent_bytes),
                      megabytes_text(use.exact_bytes),
-                     format("%.2f s", use.seconds)}));
+                     format("%.2f s", use.seconds),
+                     use.exact_parameters.empty()
+                         ? ""
+                         : concat("; ",
+                                  counted(static_cast<std::int64_t>(use.exact_parameters.size()),
+                                          "parameter"),
+                                  " exactly (summary.json)")}));
+  }
+  if (const CompressionUse::Check& check = result.compression.check; check.step > 0) {
+    add_line(table,
+             "compressed sum",
+             concat("beside the exact one of step {}: error {}, cosine {}",
+                    {check.step,
+                     format("%.2f %%", 100 * check.relative_error),
+                     format("%.5f", check.cosine)}));
   }
   add_line(table, "time waiting for data", format("%.2f %%", 100 * result.data_share));
   if (result.save_share > 0) {
@@ -238,9 +252,19 @@ std::string summary_json(const TrainSettings& settings,
   }
   json["processor_share"] = result.processor_share;
   json["communication_share"] = result.communication_share;
-  if (const CompressionUse& use = result.compression; use.sent_bytes > 0) {
-    json["compression"] = {
-        {"sent_bytes", use.sent_bytes}, {"exact_bytes", use.exact_bytes}, {"seconds", use.seconds}};
+  if (const CompressionUse& use = result.compression; use.sent_bytes > 0 || use.check.step > 0) {
+    json["compression"] = {{"sent_bytes", use.sent_bytes},
+                           {"exact_bytes", use.exact_bytes},
+                           {"saved_bytes", use.exact_bytes - use.sent_bytes},
+                           {"seconds", use.seconds}};
+    if (!use.exact_parameters.empty()) {
+      json["compression"]["exact_parameters"] = use.exact_parameters;
+    }
+    if (use.check.step > 0) {
+      json["compression"]["check"] = {{"step", use.check.step},
+                                      {"relative_error", use.check.relative_error},
+                                      {"cosine", use.check.cosine}};
+    }
   }
   json["data_share"] = result.data_share;
   json["record_share"] = result.record_share;

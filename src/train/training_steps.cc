@@ -75,8 +75,11 @@ void Training::report(const StepRunner::Outcome& outcome) {
   report.comm_seconds = outcome.comm_seconds;
   report.record_seconds = last_record_seconds_;
   report.rank_bytes = outcome.rank_bytes;
-  const std::int64_t sent = runner_.engine().compression().sent_bytes;
-  report.sent_bytes = sent - std::exchange(sent_bytes_, sent);
+  const CompressionUse use = runner_.engine().compression();
+  report.sent_bytes = use.sent_bytes - std::exchange(sent_bytes_, use.sent_bytes);
+  if (std::exchange(checked_step_, use.check.step) != use.check.step) {
+    report.check = use.check;
+  }
   report.skipped = outcome.skipped;
   // As fast as the steps since this run was resumed: before that it may have had other ranks.
   report.seconds_left = (progress_.seconds - first_seconds_) /

@@ -38,6 +38,23 @@ TEST(CompressionMachines, KeepsTheBitsOfOneProcess) {
   }
 }
 
+TEST(CompressionMachines, FactorsKeepTheBitsOfOneProcess) {
+  for (const int size : {2, 3}) {
+    testing::fork_ranks(size, [&, job = testing::unique_job()](int rank) {
+      at::set_num_threads(1);
+      const auto world = init(testing::options_for(job, rank, size));
+      const auto alone = init(testing::options_for(testing::unique_job(), 0, 1));
+      EngineOptions options{.micro_batches = 5, .compress = make_compressor("powersgd:2")};
+      const auto expected = engine_weights(alone, Sgd({.lr = kOddRate}), options);
+      for (options.zero = 0; options.zero <= 3; ++options.zero) {
+        EXPECT_TRUE(
+            testing::same_bits(engine_weights(world, Sgd({.lr = kOddRate}), options), expected))
+            << options.zero;
+      }
+    });
+  }
+}
+
 // Two ranks on two machines. A rank sends the other its half of the gradients, and with DDP its
 // half of the sums. (Stages 1 to 3 send parameters instead of sums, as they are.)
 TEST(CompressionMachines, SendsAsManyBytesAsTheFormulaSays) {
@@ -75,6 +92,31 @@ TEST(CompressionMachines, SendsAsManyBytesAsTheFormulaSays) {
         EXPECT_LE(sent, ledger + parameters + 8192);
       }
     }
+  });
+}
+
+// Two factors of a matrix, each added up and given to both ranks; with DDP nothing else.
+TEST(CompressionMachines, SendsTheBytesOfTwoFactors) {
+  testing::fork_ranks(2, [&, job = testing::unique_job()](int rank) {
+    at::set_num_threads(1);
+    const auto world = init(testing::options_for(job, rank, 2));
+    Matrix model;
+    Engine engine(model, Sgd({.lr = 0.5}), {.compress = make_compressor("powersgd:4")}, world);
+    const auto step = [&] {
+      engine.backward(model->weight.sum());
+      engine.step();
+    };
+    step();
+    const std::int64_t before = world->use().network_bytes;
+    const std::int64_t ledger = engine.compression().sent_bytes;
+    step();
+    std::int64_t expected = 0;
+    for (const std::int64_t numel : {500 * 4 + 1, 1001 * 4}) {  // a count beside the first
+      expected += 4 * numel;                                    // a half as a term, a half as a sum
+    }
+    EXPECT_EQ(engine.compression().sent_bytes - ledger, expected);
+    EXPECT_GE(world->use().network_bytes - before, expected - 64);
+    EXPECT_LE(world->use().network_bytes - before, expected + 8192);
   });
 }
 

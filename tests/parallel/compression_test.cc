@@ -2,10 +2,10 @@
 // process, at every stage and on any number of ranks.
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include "support/compressed_training.h"
 #include "support/ranks.h"
+#include "support/shared_state.h"
 #include "trireme/core/error.h"
 
 namespace trireme::compression_test {
@@ -18,10 +18,11 @@ using testing::kOddRate;
 using testing::message_of;
 using testing::OddNet;
 using testing::same_bits;
+using testing::SharedState;
 
-// With feedback, with momentum, and drawn.
+// With feedback, with momentum, drawn, and as factors.
 const std::vector<std::string> kAll = {
-    "bf16", "fp16", "int8", "sign", "topk:0.25", "topk:0.25:0.5", "randk:0.25"};
+    "bf16", "fp16", "int8", "sign", "topk:0.25", "topk:0.25:0.5", "randk:0.25", "powersgd:2"};
 
 void in_world(int size, const std::function<void(std::shared_ptr<World>)>& body) {
   fork_ranks(size, [&, job = testing::unique_job()](int rank) {
@@ -109,22 +110,26 @@ TEST(Compression, WithMomentumAndNothingLeftOutIsMomentumSgd) {
 }
 
 // What was sent and what is left add up to the gradients, exactly: they are multiples of 1/64, and
-// so is what topk leaves. A step that is dropped leaves what there was.
+// so is what topk leaves. A step that is dropped leaves what there was, and what a step does not
+// use waits.
 TEST(Compression, LosesNothingOfTheStepsThatWereTaken) {
-  struct RowImpl : torch::nn::Module {
+  struct RowsImpl : torch::nn::Module {
     torch::Tensor row = register_parameter("row", torch::zeros({1500}));
+    torch::Tensor side = register_parameter("side", torch::zeros({1500}));
   };
   in_world(3, [](const std::shared_ptr<World>& world) {
     const auto gradient = [](int step, std::int64_t m) {
       const torch::Tensor numbers = torch::arange(1500, torch::kFloat);
       return (torch::fmod(numbers * (step + 3) + 11 * m, 61) - 30) / 64;
     };
-    const auto model = std::make_shared<RowImpl>();
-    Engine<RowImpl> engine(model,
-                           Sgd({.lr = 1}),
-                           {.zero = 2, .micro_batches = 4, .compress = make_compressor("topk:0.1")},
-                           world);
-    torch::Tensor all = torch::zeros({1500});
+    const auto uses_side = [](int step, std::int64_t m) { return step != 4 && m % 2 == 0; };
+    const auto model = std::make_shared<RowsImpl>();
+    Engine<RowsImpl> engine(
+        model,
+        Sgd({.lr = 1}),
+        {.zero = 2, .micro_batches = 4, .compress = make_compressor("topk:0.1")},
+        world);
+    torch::Tensor all = torch::zeros({2, 1500});
     for (int step = 0; step < 6; ++step) {
       const bool bad = step == 2;
       for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
@@ -133,7 +138,11 @@ TEST(Compression, LosesNothingOfTheStepsThatWereTaken) {
         if (bad && m == 1) {
           weight[7] = INFINITY;
         }
-        engine.backward((model->row * weight).sum());
+        torch::Tensor loss = (model->row * weight).sum();
+        if (uses_side(step, m)) {
+          loss = loss + (model->side * weight).sum();
+        }
+        engine.backward(loss);
         if (!bad || k + 1 < engine.local_micro_batches()) {
           engine.step();
         } else {
@@ -141,92 +150,30 @@ TEST(Compression, LosesNothingOfTheStepsThatWereTaken) {
         }
       }
       for (std::int64_t m = 0; m < 4 && !bad; ++m) {
-        all += gradient(step, m);
+        all[0] += gradient(step, m);
+        all[1] += uses_side(step, m) ? gradient(step, m) : torch::zeros({1500});
       }
     }
     // All that was sent moved the weights, by a quarter (the mean); what is left is in the state.
     const EngineState state = engine.state();
-    std::vector<double> left(1500, 0);
+    std::vector<double> left(3000, 0);
     for (const StateSlice& slice : state.view.slices) {
-      if (state.view.tensors[slice.tensor].kind.starts_with("residual.")) {
+      const StateTensor& tensor = state.view.tensors[slice.tensor];
+      if (tensor.kind.starts_with("residual.")) {
         for (std::int64_t i = slice.range.begin; i < slice.range.end; ++i) {
-          left[static_cast<std::size_t>(i)] +=
+          left[static_cast<std::size_t>(i + (tensor.name == "side" ? 1500 : 0))] +=
               reinterpret_cast<const float*>(slice.data)[i - slice.range.begin];
         }
       }
     }
     world->all_reduce(left).wait();
     auto scope = engine.gathered();
-    const torch::Tensor row = model->row.detach();
-    for (std::int64_t i = 0; i < 1500; ++i) {
-      EXPECT_EQ(left[static_cast<std::size_t>(i)] - 4 * row[i].item<double>(),
-                all[i].item<double>())
-          << i;
-    }
+    const torch::Tensor moved =
+        4 * torch::cat({model->row.detach(), model->side.detach()}).to(torch::kDouble);
+    const torch::Tensor rest = torch::tensor(left, torch::kDouble);
+    EXPECT_TRUE(torch::equal(rest - moved, all.flatten().to(torch::kDouble)));
   });
 }
-
-// A state in memory that all processes of a test share.
-class SharedState {
- public:
-  SharedState()
-      : memory_(static_cast<std::byte*>(
-            mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  SharedState(const SharedState&) = delete;
-  SharedState& operator=(const SharedState&) = delete;
-  ~SharedState() { munmap(memory_, kBytes); }
-
-  bool operator==(const SharedState& other) const {
-    return std::memcmp(memory_, other.memory_, kBytes) == 0;
-  }
-
-  void save(EngineBase& engine) {
-    const EngineState state = engine.state();
-    each_slice(state.view, [](std::byte* kept, const StateSlice& slice, std::size_t bytes) {
-      std::memcpy(kept, slice.data, bytes);
-    });
-    if (engine.ranks().rank() == 0) {
-      std::strcpy(reinterpret_cast<char*>(memory_), engine.progress().c_str());
-    }
-    engine.ranks().barrier().wait();
-  }
-  void load(EngineBase& engine) {
-    engine.restore(
-        [&](const StateView& into) {
-          each_slice(into, [](std::byte* kept, const StateSlice& slice, std::size_t bytes) {
-            std::memcpy(slice.data, kept, bytes);
-          });
-        },
-        reinterpret_cast<char*>(memory_));
-  }
-
- private:
-  static constexpr std::size_t kBytes = 8 << 20;
-
-  // The generators are as many as ranks; nothing here is random.
-  void each_slice(const StateView& view,
-                  const std::function<void(std::byte*, const StateSlice&, std::size_t)>& visit) {
-    std::vector<std::size_t> offsets;
-    std::size_t end = 4096;
-    for (const StateTensor& tensor : view.tensors) {
-      offsets.push_back(end);
-      end += tensor.kind == kRandomKind ? 0 : tensor.size_bytes();
-    }
-    ASSERT_LE(end, kBytes);
-    for (const StateSlice& slice : view.slices) {
-      const StateTensor& tensor = view.tensors[slice.tensor];
-      const std::size_t element = dtype_bytes(tensor.dtype);
-      if (tensor.kind != kRandomKind) {
-        visit(
-            memory_ + offsets[slice.tensor] + static_cast<std::size_t>(slice.range.begin) * element,
-            slice,
-            static_cast<std::size_t>(slice.range.size()) * element);
-      }
-    }
-  }
-
-  std::byte* memory_;
-};
 
 void take_steps(Engine<testing::OddNetImpl>& engine, int first, int last) {
   for (int step = first; step < last; ++step) {
@@ -283,6 +230,33 @@ TEST(Compression, RanksMayAddUpTheirOwnFirst) {
       EXPECT_TRUE(same_bits(found, first)) << zero;
     }
   });
+}
+
+// One term, of all micro-batches: with feedback as if they were one micro-batch.
+TEST(Compression, AProcessAloneThatAddsUpFirstKeepsWhatItLeavesOut) {
+  struct RowImpl : torch::nn::Module {
+    torch::Tensor row = register_parameter("row", torch::zeros({1500}));
+  };
+  const auto alone = init(testing::options_for(testing::unique_job(), 0, 1));
+  std::vector<float> found[2];
+  for (const int parts : {1, 2}) {
+    const auto model = std::make_shared<RowImpl>();
+    Engine<RowImpl> engine(model,
+                           Sgd({.lr = 1}),
+                           {.micro_batches = parts,
+                            .sum_order = SumOrder::kLocalFirst,
+                            .compress = make_compressor("topk:0.1")},
+                           alone);
+    for (int step = 0; step < 4; ++step) {
+      for (int part = 0; part < parts; ++part) {
+        // Whole numbers, and the mean of two is that of one.
+        engine.backward((model->row * (torch::arange(1500) % (40 + step) - 20)).sum());
+        engine.step();
+      }
+    }
+    found[parts - 1] = testing::flat_weights(*model);
+  }
+  EXPECT_TRUE(same_bits(found[0], found[1]));
 }
 
 TEST(Compression, SendsAsManyBytesAsTheFormulaSays) {

@@ -21,31 +21,19 @@ using Json = nlohmann::json;
 
 TEST(Differences, AreThoseThatChangeTheResult) {
   // How it is computed and what is written, but not what is computed.
-  const std::set<std::string> free = {"ranks",
-                                      "zero",
-                                      "placement",
-                                      "unit_bytes",
-                                      "bucket_bytes",
-                                      "balance",
-                                      "speeds",
-                                      "straggler_factor",
-                                      "timeout",
-                                      "data_threads",
-                                      "memory_limit",
-                                      "recompute",
-                                      "log_every",
-                                      "histogram_every",
-                                      "tensorboard",
-                                      "save_weights",
-                                      "save_initial",
-                                      "save_every",
-                                      "keep_last",
-                                      "keep_every",
-                                      "snapshot_limit",
-                                      "allow_changes",
-                                      "record_samples",
-                                      "goal",
-                                      "run"};
+  const std::set<std::string> free = {"ranks",          "zero",
+                                      "placement",      "unit_bytes",
+                                      "bucket_bytes",   "balance",
+                                      "speeds",         "straggler_factor",
+                                      "timeout",        "data_threads",
+                                      "memory_limit",   "recompute",
+                                      "log_every",      "histogram_every",
+                                      "tensorboard",    "save_weights",
+                                      "save_initial",   "save_every",
+                                      "keep_last",      "keep_every",
+                                      "snapshot_limit", "allow_changes",
+                                      "record_samples", "compress_check",
+                                      "goal",           "run"};
   for (const Setting& each : settings_table()) {
     TrainSettings given;
     each.set_text(given, another_value(each).first);

@@ -23,7 +23,7 @@ TEST_F(TrainCompress, GivesTheSameRunForAnyNumberOfRanks) {
   const std::string settings =
       gpt() + "--steps 6 --schedule constant --optimizer sgd --momentum 0 --compress ";
   const Words exact = train_well("exact", settings + "none");
-  for (const std::string name : {"int8", "topk:0.1:0.5"}) {
+  for (const std::string name : {"int8", "topk:0.1:0.5", "powersgd:2"}) {
     const Words alone = train_well("alone-" + name, settings + name);
     EXPECT_NE(alone, exact);
     EXPECT_EQ(train_well("three-" + name, settings + name + " -n 3 --zero 2"), alone);
@@ -38,6 +38,9 @@ TEST_F(TrainCompress, GivesTheSameRunForAnyNumberOfRanks) {
   const Json use = summary("three-int8").at("compression");
   EXPECT_GT(use.at("exact_bytes").get<double>(), 2 * use.at("sent_bytes").get<double>());
   EXPECT_FALSE(summary("alone-int8").contains("compression"));  // nothing was sent
+  const Json vectors = summary("three-powersgd:2").at("compression").at("exact_parameters");
+  EXPECT_NE(std::find(vectors.begin(), vectors.end(), "block0.norm1.bias"), vectors.end())
+      << vectors;
   std::int64_t sent = 0;
   for (const Json& line : testing::read_json_lines(path("three-int8") + "/metrics.jsonl")) {
     sent += line.value("sent_bytes", std::int64_t{0});
@@ -49,11 +52,40 @@ TEST_F(TrainCompress, GivesTheSameRunForAnyNumberOfRanks) {
   expect_parts(other.err, {"compress", "int8", "bf16"});
 }
 
+// Every second step, with the same losses as without.
+TEST_F(TrainCompress, RecordsHowFarTheSumIsFromTheExactOne) {
+  const std::string settings = gpt() + "--steps 5 --schedule constant -n 2 --compress int8 ";
+  const Words without = train_well("without", settings);
+  EXPECT_EQ(train_well("with", settings + "--compress-check 2"), without);
+  std::vector<std::int64_t> checked;
+  for (const Json& line : testing::read_json_lines(path("with") + "/metrics.jsonl")) {
+    if (line.contains("compress_error")) {
+      checked.push_back(line.at("step").get<std::int64_t>());
+      // Half a step of 127 for the largest element, and for the others no more.
+      EXPECT_GT(line.at("compress_error").get<double>(), 1e-4);
+      EXPECT_LT(line.at("compress_error").get<double>(), 0.1);
+      EXPECT_GT(line.at("compress_cosine").get<double>(), 0.99);
+    }
+  }
+  EXPECT_EQ(checked, (std::vector<std::int64_t>{2, 4}));
+  EXPECT_EQ(summary("with").at("compression").at("check").at("step"), 4);
+  EXPECT_FALSE(summary("without").at("compression").contains("check"));
+}
+
 TEST_F(TrainCompress, SaysWhatAutoComesTo) {
   const Finished automatic = train("auto", gpt() + "--steps 2 -n 2 --compress auto");
   EXPECT_EQ(automatic.code, 0) << automatic.err;
   expect_parts(automatic.out + automatic.err,
                {"compress auto: none, since all ranks are on one machine"});
+  EXPECT_EQ(testing::parse_json(read_file(path("auto") + "/config.json")).at("compress"), "none");
+  // A run goes on with what it began with.
+  const std::string settings = gpt() + "--schedule constant -n 2 --save-every 2 ";
+  train_well("whole", settings + "--compress int8 --steps 4");
+  train_well("halves", settings + "--compress int8 --steps 2");
+  const Finished more = train("halves", settings + "--compress auto --steps 4 --allow-changes");
+  EXPECT_EQ(more.code, 0) << more.err;
+  expect_parts(more.out + more.err, {"compress auto: int8, since the run began with it"});
+  EXPECT_EQ(weights("halves"), weights("whole"));
   const Finished asked = train("asked", gpt() + "--steps 2 -n 2 --compress sign");
   EXPECT_EQ(asked.code, 0) << asked.err;
   expect_parts(asked.out + asked.err,
@@ -67,6 +99,9 @@ TEST_F(TrainCompress, RefusesByName) {
       {"--compress sign --precision float16", {"compress: sign", "loss scale", "bfloat16"}},
       {"--compress sign --balance measured", {"compress: sign", "balance"}},
       {"--compress sign --micro-batch auto", {"compress: sign", "micro_batch = auto"}},
+      {"--compress-check 3", {"--compress-check: expected 0", "compress = none", "found 3"}},
+      {"--compress powersgd:0", {"powersgd has a rank", "found 0"}},
+      {"--compress powersgd:500", {"powersgd:500", "expected a matrix", "largest parameter"}},
       {"--compress topk:0.1:0.9", {"topk:0.1:0.9", "--optimizer sgd --momentum 0"}}};
   for (const auto& [flags, parts] : wrong) {
     const Finished finished = train("wrong", gpt() + "--steps 2 " + flags);

@@ -44,7 +44,9 @@ Words history(const std::string& run) {
                              "comm_seconds",
                              "data_seconds",
                              "rank_bytes",
-                             "sent_bytes"}) {
+                             "sent_bytes",
+                             "compress_error",
+                             "compress_cosine"}) {
       line.erase(name);
     }
     all.push_back(line.dump());

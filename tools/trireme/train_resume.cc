@@ -209,6 +209,7 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
         recorded_settings(text_in(run / "config.json"), (run / "config.json").string());
     TrainSettings now = settings;
     now.ranks = saved.ranks;
+    now.compress = now.compress == "auto" ? saved.compress : now.compress;  // that it came to
     if (several_machines) {
       now = resolve(now);
     }

@@ -15,6 +15,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include "settled_compression.h"
 #include "shared_check.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/vault.h"
@@ -160,6 +161,9 @@ class Job {
     settle_ranks();
     if (leads()) {
       lock_.emplace(run_);  // before anything in the folder changes
+    }
+    compression_text_ = settle_compression(settings_, *world_, step_ || goes_on());
+    if (leads()) {
       if (is_after_a_loss() && vault_ && !vault_->newest()) {
         prepare_folder(run_);
       }
@@ -239,6 +243,14 @@ class Job {
     }
   }
 
+  std::shared_ptr<RunRecorder> make_recorder(const std::string& folder) {
+    auto recorder = std::make_shared<RunRecorder>(folder, settings_, stdout);
+    if (!compression_text_.empty()) {
+      recorder->message(std::exchange(compression_text_, ""));
+    }
+    return recorder;
+  }
+
   // Once, by the first rank of each machine: its command has no say.
   void warn_of_other_settings() const {
     static bool looked = false;
@@ -313,7 +325,7 @@ class Job {
     const Trainable model = make_model(settings_, data.train->shape(), *world_);
     if (leads()) {
       describe(model);
-      recorder_ = std::make_shared<RunRecorder>(run_, settings_, stdout);
+      recorder_ = make_recorder(run_);
       recorder_->name_classes(data.train->class_names());
     }
     TrainCheckpoints checkpoints{.resume = step_.has_value(), .step = step_, .vault = vault_};
@@ -394,7 +406,7 @@ class Job {
       const std::string folder = fold_folder(fold);
       prepare_folder(folder);
       print(concat("fold ", fold + 1, " of ", settings_.folds));
-      recorder_ = std::make_shared<RunRecorder>(folder, settings_, stdout);
+      recorder_ = make_recorder(folder);
       recorder_->name_classes(opened.parts.train->class_names());
       return recorder_;
     };
@@ -451,6 +463,7 @@ class Job {
   std::optional<FolderLock> lock_;
   std::shared_ptr<Vault> vault_;
   std::shared_ptr<RunRecorder> recorder_;
+  std::string compression_text_;  // to be told when there is a recorder
 };
 
 // One epoch of the job.

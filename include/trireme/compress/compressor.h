@@ -41,6 +41,9 @@ class Compressor {
     // With feedback, momentum before encoding (Deep Gradient Compression); 0: none.
     // The optimizer then has none of its own.
     double momentum = 0;
+    // Above 0: matrices travel as two factors of this rank, and everything else as it is
+    // (PowerSGD); encode and decode are not called. With feedback, without momentum.
+    int rank = 0;
   };
 
   // Throws ConfigError for a format that cannot be.
@@ -71,7 +74,8 @@ class Compressor {
 // bf16: 2 bytes per element. fp16: 2, with an exponent for every 128 elements, so that nothing
 // overflows. int8: 1, with a scale for every 256. sign: 1 bit, with the mean magnitude of every
 // 1024, and feedback. topk:0.01: the largest hundredth of every 1024, with feedback; topk:0.01:0.9
-// with momentum, too. randk:0.01: a hundredth that is drawn in each step.
+// with momentum, too. randk:0.01: a hundredth that is drawn in each step. powersgd:4: two factors
+// of rank 4 for each matrix, with feedback.
 std::vector<std::string> compressor_names();
 // One of them; throws ConfigError for others.
 std::shared_ptr<const Compressor> make_compressor(const std::string& name);

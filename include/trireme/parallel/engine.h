@@ -36,6 +36,16 @@ struct CompressionUse {
   std::int64_t sent_bytes = 0;   // of gradients and their sums, to other ranks
   std::int64_t exact_bytes = 0;  // what they would have been without
   double seconds = 0;            // spent on encoding and decoding
+  // Parameters that travel exactly all the same (Compressor::Format::rank).
+  std::vector<std::string> exact_parameters{};
+  // The sum of a step's gradients beside the exact one, of all ranks
+  // (EngineOptions::compress_check).
+  struct Check {
+    std::int64_t step = 0;  // from 1; 0: none yet
+    double relative_error = 0;
+    double cosine = 0;
+  };
+  Check check{};  // the last one
 };
 
 // The state that training resumes from, as named ranges; see EngineBase::state.

@@ -107,6 +107,9 @@ struct EngineOptions {
   // How gradients travel: make_compressor("int8"), or one of your own. The result is another than
   // without, but the same, bit for bit, at every stage and for any number of ranks.
   std::shared_ptr<const Compressor> compress{};
+  // Every so many steps, sum the gradients exactly as well and compare (CompressionUse::check); 0:
+  // never. Takes the memory of another copy of the gradients.
+  std::int64_t compress_check = 0;
   GradientHook gradient_hook{};
   bool broadcast_buffers = true;  // rank 0's buffers (running statistics) to all, after each step
   // Threads of this rank for updates; 0: as many as LibTorch uses.

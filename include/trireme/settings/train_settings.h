@@ -131,6 +131,7 @@ struct TrainSettings {
   TrainPrecision precision = TrainPrecision::kFloat32;
   SumOrder sum_order = SumOrder::kChained;
   std::string compress = "none";
+  std::int64_t compress_check = 0;
   double loss_scale_initial = 65536;
   std::int64_t loss_scale_window = 2000;
   std::int64_t unit_bytes = 16 << 20;

@@ -33,7 +33,8 @@ struct StepReport {
   double comm_seconds = 0;    // in communication, mean of the ranks
   double record_seconds = 0;  // of the step before: spent on reporting it
   std::int64_t rank_bytes = 0;
-  std::int64_t sent_bytes = 0;  // of compressed gradients, by the rank that reports
+  std::int64_t sent_bytes = 0;    // of compressed gradients, by the rank that reports
+  CompressionUse::Check check{};  // of this step; step 0: it was not compared
   double seconds_left = 0;
   bool skipped = false;  // an overflow of float16
 };

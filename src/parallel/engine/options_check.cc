@@ -18,13 +18,14 @@ std::string compress_text(const Compressor* compressor) {
   }
   const Compressor::Format& format = compressor->format();
   return concat(
-      "the compressor {}, which makes {} bytes of {} elements, with {} and momentum {}, "
+      "the compressor {}, which makes {} bytes of {} elements, with {}, momentum {} and rank {}, "
       "and encodes test blocks as {}",
       {format.name,
        format.bytes,
        format.block,
        format.feedback ? "feedback" : "no feedback",
        exact_text(format.momentum),
+       format.rank,
        try_compressor(*compressor)});
 }
 
@@ -49,6 +50,10 @@ void check_options(const EngineOptions& options) {
   TRIREME_CHECK(options.ema_decay >= 0 && options.ema_decay < 1,
                 "EngineOptions::ema_decay must be in [0, 1), found ",
                 options.ema_decay);
+  TRIREME_CHECK(options.compress_check >= 0 && (options.compress_check == 0 || options.compress),
+                "EngineOptions::compress_check must be 0, or a number of steps with "
+                "EngineOptions::compress, found {}{}",
+                {options.compress_check, options.compress ? "" : " and no compressor"});
   if (options.compress) {
     const Compressor::Format& format = options.compress->format();
     TRIREME_CHECK(!options.gradient_hook,
@@ -132,6 +137,7 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       concat("broadcast_buffers ", o.broadcast_buffers),
       concat(o.gradient_hook ? "a" : "no", " gradient hook"),
       compress_text(o.compress.get()),
+      concat("compress_check ", o.compress_check),
   };
 }
 

@@ -13,7 +13,19 @@
 namespace trireme::detail {
 namespace {
 
-// The gradient's elements in the order of the parameter's memory and in its dtype.
+std::vector<Bucket> plan_dense_buckets(const PartContext& context) {
+  std::vector<FlatLayout> layouts;
+  layouts.reserve(context.plan.units.size());
+  for (const Unit& unit : context.plan.units) {
+    layouts.push_back(unit.trainable && !unit.sparse ? unit.layout : FlatLayout({}, unit.dtype));
+  }
+  const auto& compress = context.options.compress;
+  return plan_buckets(
+      layouts, context.options.bucket_bytes, compress ? compress->format().block : 1);
+}
+
+}  // namespace
+
 at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor& gradient) {
   TRIREME_CHECK(gradient.sizes() == at::IntArrayRef(parameter.sizes),
                 "the gradient of parameter {} has sizes {}, the parameter had {} when the engine "
@@ -35,19 +47,6 @@ at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor
   ordered.copy_(dense);
   return ordered;
 }
-
-std::vector<Bucket> plan_dense_buckets(const PartContext& context) {
-  std::vector<FlatLayout> layouts;
-  layouts.reserve(context.plan.units.size());
-  for (const Unit& unit : context.plan.units) {
-    layouts.push_back(unit.trainable && !unit.sparse ? unit.layout : FlatLayout({}, unit.dtype));
-  }
-  const auto& compress = context.options.compress;
-  return plan_buckets(
-      layouts, context.options.bucket_bytes, compress ? compress->format().block : 1);
-}
-
-}  // namespace
 
 BucketPath::BucketPath(const PartContext& context, GradientSums& sums, bool launches)
     : context_(context),

@@ -9,6 +9,9 @@
 
 namespace trireme::detail {
 
+// The gradient's elements in the order of the parameter's memory and in its dtype.
+at::Tensor in_order_of(const Parameter& parameter, Dtype dtype, const at::Tensor& gradient);
+
 // Dense gradients, written once, straight into buckets, which are launched in one order as soon as
 // they are full. What launching means is the subclass's: a sum, a user's function, later a codec.
 //

@@ -11,7 +11,21 @@ namespace {
 
 constexpr std::int64_t kBlocksAtATime = 64;
 
-const Compressor& checked(const PartContext& context) {
+bool is_in(const std::vector<Range>& ranges, std::int64_t element) {
+  return std::ranges::any_of(ranges,
+                             [&](const Range& r) { return r.begin <= element && element < r.end; });
+}
+
+ConstSpan bytes_span(const std::shared_ptr<std::byte[]>& bytes, std::size_t count) {
+  return {bytes.get(), static_cast<std::int64_t>(count), Dtype::kUint8, bytes};
+}
+Span bytes_span_to(const std::shared_ptr<std::byte[]>& bytes, std::size_t count) {
+  return {bytes.get(), static_cast<std::int64_t>(count), Dtype::kUint8, bytes};
+}
+
+}  // namespace
+
+const Compressor& checked_compressor(const PartContext& context) {
   const Compressor& compressor = *context.options.compress;
   TRIREME_CHECK(!context.plan.ownership.by_machine(),
                 "compressor {}: every owner needs every rank's gradients, found owners in each "
@@ -30,25 +44,20 @@ const Compressor& checked(const PartContext& context) {
   return compressor;
 }
 
-bool is_in(const std::vector<Range>& ranges, std::int64_t element) {
-  return std::ranges::any_of(ranges,
-                             [&](const Range& r) { return r.begin <= element && element < r.end; });
+std::vector<char> dense_parameters(const PartContext& context) {
+  std::vector<char> dense;
+  for (std::size_t p = 0; p < context.plan.parameters.size(); ++p) {
+    dense.push_back(context.plan.parameters[p].trainable && !context.plan.unit_of(p).sparse ? 1
+                                                                                            : 0);
+  }
+  return dense;
 }
-
-ConstSpan bytes_span(const std::shared_ptr<std::byte[]>& bytes, std::size_t count) {
-  return {bytes.get(), static_cast<std::int64_t>(count), Dtype::kUint8, bytes};
-}
-Span bytes_span_to(const std::shared_ptr<std::byte[]>& bytes, std::size_t count) {
-  return {bytes.get(), static_cast<std::int64_t>(count), Dtype::kUint8, bytes};
-}
-
-}  // namespace
 
 CompressedPath::CompressedPath(const PartContext& context, GradientSums& sums)
     : BucketPath(context, sums, /*launches=*/true),
-      coder_(checked(context)),
+      coder_(checked_compressor(context)),
       blocks_(context, sums, context.options.compress->format().block),
-      residuals_(context, context.options.compress->format(), blocks_),
+      residuals_(context, context.options.compress->format(), dense_parameters(context), &blocks_),
       owners_(context.plan.units.size()),
       used_(context.plan.parameters.size(), 0) {
   const std::int64_t block = coder_.compressor().format().block;

@@ -11,6 +11,11 @@
 
 namespace trireme::detail {
 
+// That of the options. Throws ConfigError for a context that no compressor goes with.
+const Compressor& checked_compressor(const PartContext& context);
+// By parameter: those that have gradients, and not as sparse rows.
+std::vector<char> dense_parameters(const PartContext& context);
+
 // Sums dense gradients that travel as a compressor makes them (EngineOptions::compress).
 //
 // Note [compression is a wire format of the sum]

@@ -5,6 +5,7 @@
 #include "parallel/gradient/compressed_path.h"
 #include "parallel/gradient/dense_path.h"
 #include "parallel/gradient/hooked_path.h"
+#include "parallel/gradient/low_rank_path.h"
 #include "parallel/gradient/sparse_path.h"
 #include "trireme/core/error.h"
 
@@ -50,12 +51,17 @@ GradientRounds::GradientRounds(const PartContext& context, std::int64_t rounds)
 void GradientRounds::make_paths() {
   if (context_.options.gradient_hook) {
     paths_.push_back(std::make_unique<HookedPath>(context_, sums_));
+  } else if (context_.options.compress && context_.options.compress->format().rank > 0) {
+    paths_.push_back(std::make_unique<LowRankPath>(context_, sums_));
   } else if (context_.options.compress) {
     paths_.push_back(std::make_unique<CompressedPath>(context_, sums_));
   } else {
     paths_.push_back(std::make_unique<DensePath>(context_, sums_, records_));
   }
   paths_.push_back(std::make_unique<SparsePath>(context_, sums_));
+  if (context_.options.compress && context_.options.compress_check > 0) {
+    check_ = std::make_unique<ExactCheck>(context_, records_);
+  }
   for (std::size_t p = 0; p < path_of_.size(); ++p) {
     if (context_.plan.parameters[p].trainable) {
       path_of_[p] = paths_[context_.plan.unit_of(p).sparse ? 1 : 0].get();
@@ -67,6 +73,9 @@ void GradientRounds::set_rounds(std::int64_t rounds) {
   for (const auto& path : paths_) {
     path->set_rounds(rounds);
   }
+  if (check_) {
+    check_->set_rounds(rounds);
+  }
 }
 
 void GradientRounds::begin_round(bool last_of_this_rank, std::vector<bool> expected) {
@@ -77,6 +86,7 @@ void GradientRounds::begin_round(bool last_of_this_rank, std::vector<bool> expec
   for (const auto& path : paths_) {
     path->begin_round(round_);
   }
+  checked_ = check_ && check_->due();  // the same in all rounds of a step
 }
 
 void GradientRounds::add(std::size_t parameter, const at::Tensor& gradient) {
@@ -87,6 +97,9 @@ void GradientRounds::add(std::size_t parameter, const at::Tensor& gradient) {
       "own: put all uses of a layer into one segment, or recompute only one of them",
       {context_.plan.parameters[parameter].name, context_.ranks.rank()});
   const bool finite = path_of_[parameter]->add(parameter, gradient);
+  if (checked_ && !context_.plan.unit_of(parameter).sparse) {
+    check_->add(parameter, gradient);
+  }
   present_[parameter] = finite ? GradientState::kPresent : GradientState::kNotFinite;
 }
 
@@ -101,6 +114,11 @@ void GradientRounds::end_round(const RoundEnd& end) {
     for (const auto& path : paths_) {
       path->end_round(end.given_up);
     }
+  }
+  if (checked_) {
+    check_->end_round(round_, tells, end.given_up);
+  }
+  if (tells) {
     records_.hear();
     if (!context_.one_communication()) {
       records_.forget_own();
@@ -120,8 +138,14 @@ const Agreement& GradientRounds::finish() {
   for (const auto& path : paths_) {
     path->finish();
   }
+  if (checked_) {
+    check_->finish();
+  }
   const Agreement& agreement = records_.agreement();
   sums_.publish();
+  if (checked_ && agreement.bad_rank < 0 && agreement.given_up_rank < 0) {
+    check_->compare(sums_, agreement.used);
+  }
   return agreement;
 }
 
@@ -129,9 +153,21 @@ void GradientRounds::end_step(StepOutcome outcome) {
   for (const auto& path : paths_) {
     path->end_step(outcome);
   }
+  if (checked_) {
+    check_->end_step(outcome);
+    checked_ = false;
+  }
   sums_.release();
   records_.reset();
   round_.number = 0;
+}
+
+CompressionUse GradientRounds::compression() const {
+  CompressionUse use = paths_.front()->compression();
+  if (check_) {
+    use.check = check_->last();
+  }
+  return use;
 }
 
 void GradientRounds::describe(StateView& view, bool saved) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "parallel/gradient/exact_check.h"
 #include "parallel/gradient/gradient_path.h"
 #include "parallel/gradient/round_records.h"
 #include "parallel/memory/gradient_sums.h"
@@ -46,7 +47,7 @@ class GradientRounds {
 
   // What the paths keep from step to step (GradientPath::describe).
   void describe(StateView& view, bool saved);
-  CompressionUse compression() const { return paths_.front()->compression(); }
+  CompressionUse compression() const;
 
  private:
   void make_paths();
@@ -56,9 +57,11 @@ class GradientRounds {
   RoundRecords records_;
   std::vector<std::unique_ptr<GradientPath>> paths_;
   std::vector<GradientPath*> path_of_;  // by parameter; none of a frozen one
+  std::unique_ptr<ExactCheck> check_;   // where it is asked for
   // This step.
   std::vector<GradientState> present_;  // by parameter, in this round
   Round round_;
+  bool checked_ = false;  // it is compared with its exact sum
 };
 
 }  // namespace trireme::detail

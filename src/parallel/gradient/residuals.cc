@@ -8,8 +8,13 @@ namespace trireme::detail {
 
 Residuals::Residuals(const PartContext& context,
                      const Compressor::Format& format,
-                     const SumBlocks& sums)
-    : context_(context), format_(format), sums_(context.plan.units.size()) {
+                     std::vector<char> kept,
+                     const SumBlocks* sums)
+    : context_(context),
+      format_(format),
+      kept_(std::move(kept)),
+      of_sums_(sums != nullptr),
+      sums_(context.plan.units.size()) {
   if (!format_.feedback) {
     return;
   }
@@ -24,10 +29,12 @@ Residuals::Residuals(const PartContext& context,
   }
   for (std::size_t u = 0; u < sums_.size(); ++u) {
     const Unit& unit = context.plan.units[u];
-    if (!unit.trainable || unit.sparse) {
+    if (std::ranges::none_of(unit.parameters, [&](std::size_t p) { return kept_[p] != 0; })) {
       continue;
     }
-    make(sums_, u, sums.held(u));
+    if (of_sums_) {
+      make(sums_, u, sums->held(u));
+    }
     for (Slot& slot : slots_) {
       make(slot.rest, u, {0, unit.layout.total_numel()});
       if (format_.momentum > 0) {
@@ -48,10 +55,12 @@ Carry Residuals::Kept::from(std::int64_t element) {
 }
 
 BlockCoder::Carried Residuals::of_term(std::int64_t round, std::size_t unit, std::int64_t element) {
-  if (static_cast<std::size_t>(round) >= slots_.size()) {
+  // A process alone counts rounds also where it adds up their gradients first.
+  const auto number = static_cast<std::size_t>(context_.adds_locally() ? 0 : round);
+  if (number >= slots_.size()) {
     return {};
   }
-  Slot& slot = slots_[static_cast<std::size_t>(round)];
+  Slot& slot = slots_[number];
   return {slot.rest[unit].from(element), slot.velocity[unit].from(element)};
 }
 
@@ -80,7 +89,7 @@ void Residuals::append(StateView& view,
   for (std::size_t p = 0; p < context_.plan.parameters.size(); ++p) {
     const Parameter& parameter = context_.plan.parameters[p];
     const std::size_t u = context_.plan.places[p].unit;
-    if (!parameter.trainable || context_.plan.units[u].sparse) {
+    if (!kept_[p]) {
       continue;
     }
     const bool rows = parameter.strides == row_strides(parameter.sizes);
@@ -121,7 +130,9 @@ void Residuals::describe(StateView& view, bool saved) {
       append(view, concat("velocity.", number), slot ? &slot->velocity : nullptr, false, saved);
     }
   }
-  append(view, "residual.sum", &sums_, true, saved);
+  if (of_sums_) {
+    append(view, "residual.sum", &sums_, true, saved);
+  }
 }
 
 }  // namespace trireme::detail

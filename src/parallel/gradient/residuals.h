@@ -15,7 +15,11 @@ namespace trireme::detail {
 // Only steps that were taken count: what a step leaves is written beside what it found.
 class Residuals {
  public:
-  Residuals(const PartContext& context, const Compressor::Format& format, const SumBlocks& sums);
+  // `kept`: by parameter. Without `sums`, nothing is left out of them.
+  Residuals(const PartContext& context,
+            const Compressor::Format& format,
+            std::vector<char> kept,
+            const SumBlocks* sums);
 
   // Of this rank's micro-batch of a round, from an element of a unit on.
   BlockCoder::Carried of_term(std::int64_t round, std::size_t unit, std::int64_t element);
@@ -46,6 +50,8 @@ class Residuals {
 
   PartContext context_;
   const Compressor::Format format_;
+  const std::vector<char> kept_;  // by parameter
+  const bool of_sums_;
   std::int64_t micro_batches_ = 0;  // of a step
   std::vector<Slot> slots_;         // of this rank, by round
   std::vector<Kept> sums_;
