@@ -31,10 +31,11 @@ struct Masked {
 
 // Follows from the keys of the samples alone. The mask is the token after the last.
 Masked masked(const TensorBatch& batch, std::int64_t vocabulary) {
-  const std::int64_t length = batch.tokens.size(1) - 1;  // the last is a target of other models
+  const Tensor given = batch.host_tokens.defined() ? batch.host_tokens : batch.tokens.cpu();
+  const std::int64_t length = given.size(1) - 1;  // the last is a target of other models
   const std::int64_t count = masked_of(length);
   Masked result;
-  result.tokens = batch.tokens.slice(1, 0, length).clone(at::MemoryFormat::Contiguous);
+  result.tokens = given.slice(1, 0, length).clone(at::MemoryFormat::Contiguous);
   result.places = at::empty({batch.samples, count}, at::kLong);
   for (std::int64_t i = 0; i < batch.samples; ++i) {
     RandomStream random(batch.key(i));
@@ -60,6 +61,9 @@ Masked masked(const TensorBatch& batch, std::int64_t vocabulary) {
       seen = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(vocabulary)));
     }
   }
+  for (Tensor* tensor : {&result.tokens, &result.places, &result.targets}) {
+    *tensor = on_device(*tensor, batch.tokens.device());
+  }
   return result;
 }
 
@@ -75,8 +79,8 @@ class MaskedTokens final : public Task {
   Judged judge(const Tensor& scores, const TensorBatch& batch) const override {
     const at::NoGradGuard no_grad;
     const Masked made = masked(batch, shape().classes);
-    const Tensor each = losses(scores, made).view({batch.samples, -1}).sum(1);
-    const Tensor correct = scores.argmax(-1).eq(made.targets).sum(1);
+    const Tensor each = losses(scores, made).view({batch.samples, -1}).sum(1).cpu();
+    const Tensor correct = scores.argmax(-1).eq(made.targets).sum(1).cpu();
     Judged judged;
     judged.losses.assign(each.const_data_ptr<float>(), each.const_data_ptr<float>() + each.numel());
     judged.correct.assign(correct.const_data_ptr<std::int64_t>(),
@@ -111,8 +115,8 @@ class BertImpl : public nn::Module {
 
   // tokens [samples, length], places [samples, n] to scores [samples, n, vocabulary]
   Tensor forward(const Tensor& tokens, const Tensor& places) {
-    Tensor x =
-        drop_->forward(words_->forward(tokens) + places_->forward(torch::arange(tokens.size(1))));
+    Tensor x = drop_->forward(words_->forward(tokens) +
+                              places_->forward(torch::arange(tokens.size(1), tokens.options())));
     for (GptBlock& layer : layers_) {
       const auto run = [block = layer.get()](const Tensor& in) { return block->forward(in); };
       x = recompute_ ? recompute(layer.ptr(), x, run) : run(x);

@@ -73,8 +73,8 @@ Tensor GptImpl::forward(const Tensor& tokens) {
   TRIREME_CHECK(tokens.size(1) <= options.sequence,
                 "this gpt sees {} tokens at a time, found {}",
                 {options.sequence, tokens.size(1)});
-  Tensor x =
-      drop_->forward(tokens_->forward(tokens) + places_->forward(torch::arange(tokens.size(1))));
+  Tensor x = drop_->forward(tokens_->forward(tokens) +
+                            places_->forward(torch::arange(tokens.size(1), tokens.options())));
   for (GptBlock& block : blocks_) {
     if (options.recompute) {
       x = recompute(

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -17,10 +17,12 @@ using torch::autograd::variable_list;
 
 using Forward = std::function<Tensor(const Tensor&)>;
 
-// Whether operators run in a lower precision, and in which.
+// Whether operators run in a lower precision, and in which, where the input is.
 struct AutocastState {
-  bool enabled = at::autocast::is_autocast_enabled(at::kCPU);
-  at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
+  explicit AutocastState(at::DeviceType where) : device(where) {}
+  at::DeviceType device;
+  bool enabled = at::autocast::is_autocast_enabled(device);
+  at::ScalarType type = at::autocast::get_autocast_dtype(device);
   bool caches = at::autocast::is_autocast_cache_enabled();
 };
 
@@ -28,7 +30,7 @@ struct AutocastState {
 // to what comes after: it may belong to another graph, or to none.
 class AutocastScope {
  public:
-  explicit AutocastScope(const AutocastState& state) {
+  explicit AutocastScope(const AutocastState& state) : before_(state.device) {
     at::autocast::clear_cache();
     set(state);
   }
@@ -41,8 +43,8 @@ class AutocastScope {
 
  private:
   static void set(const AutocastState& state) {
-    at::autocast::set_autocast_enabled(at::kCPU, state.enabled);
-    at::autocast::set_autocast_dtype(at::kCPU, state.type);
+    at::autocast::set_autocast_enabled(state.device, state.enabled);
+    at::autocast::set_autocast_dtype(state.device, state.type);
     at::autocast::set_autocast_cache_enabled(state.caches);
   }
   AutocastState before_;
@@ -50,6 +52,7 @@ class AutocastScope {
 
 // What backward needs; travels to it in the context's saved data.
 struct Saved : torch::CustomClassHolder {
+  explicit Saved(at::DeviceType device) : autocast(device) {}
   std::shared_ptr<torch::nn::Module> module;
   Forward forward;
   at::Generator random;    // as it was before forward
@@ -70,11 +73,15 @@ std::vector<Tensor> trainable_parameters(const torch::nn::Module& module) {
   return result;
 }
 
-// The default generator's state, put back at the end.
+at::Generator generator_of(const Tensor& input) {
+  return at::globalContext().defaultGenerator(input.device());
+}
+
+// The state of the input's default generator, put back at the end.
 class RandomState {
  public:
-  explicit RandomState(const at::Generator& state)
-      : after_(at::detail::getDefaultCPUGenerator().clone()) {
+  RandomState(const Tensor& input, const at::Generator& state)
+      : generator_(generator_of(input)), after_(generator_.clone()) {
     set(state);
   }
   ~RandomState() { set(after_); }
@@ -82,11 +89,11 @@ class RandomState {
   RandomState& operator=(const RandomState&) = delete;
 
  private:
-  static void set(const at::Generator& state) {
-    at::Generator& generator = const_cast<at::Generator&>(at::detail::getDefaultCPUGenerator());
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state.get_state());
+  void set(const at::Generator& state) {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state.get_state());
   }
+  at::Generator generator_;
   at::Generator after_;
 };
 
@@ -123,7 +130,7 @@ class Recompute : public torch::autograd::Function<Recompute> {
                         const Tensor& input,
                         const c10::intrusive_ptr<Saved>& saved,
                         const at::TensorList& /*parameters*/) {
-    saved->random = at::detail::getDefaultCPUGenerator().clone();
+    saved->random = generator_of(input).clone();
     context->save_for_backward({input});
     context->saved_data["saved"] = c10::IValue::make_capsule(
         c10::static_intrusive_pointer_cast<torch::CustomClassHolder>(saved));
@@ -150,7 +157,7 @@ class Recompute : public torch::autograd::Function<Recompute> {
     wanted.insert(wanted.end(), saved->parameters.begin(), saved->parameters.end());
     variable_list found;
     {
-      const RandomState random(saved->random);
+      const RandomState random(input, saved->random);
       const BufferState buffers(*saved->module);
       const AutocastScope autocast(saved->autocast);
       const torch::AutoGradMode enable(true);
@@ -183,7 +190,7 @@ Tensor recompute(const std::shared_ptr<torch::nn::Module>& module,
   if (!torch::GradMode::is_enabled()) {
     return forward(input);
   }
-  auto saved = c10::make_intrusive<Saved>();
+  auto saved = c10::make_intrusive<Saved>(input.device().type());
   saved->module = module;
   saved->forward = std::move(forward);
   saved->parameters = trainable_parameters(*module);

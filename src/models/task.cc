@@ -18,7 +18,7 @@ Tensor view_of(const std::vector<T>& values, at::IntArrayRef sizes, at::ScalarTy
 
 template <class T>
 std::vector<T> copied(const Tensor& tensor, at::ScalarType type) {
-  const Tensor values = tensor.to(type).contiguous();
+  const Tensor values = tensor.to(at::kCPU, type).contiguous();
   const T* begin = values.const_data_ptr<T>();
   return {begin, begin + values.numel()};
 }
@@ -43,6 +43,7 @@ TensorBatch as_tensors(const Batch& batch, const SampleShape& shape) {
     }
     case SampleKind::kTokens:
       result.tokens = view_of(batch.tokens, {batch.samples, shape.length}, at::kLong);
+      result.host_tokens = result.tokens;
       return result;
     case SampleKind::kSparse: {
       const auto pairs = static_cast<std::int64_t>(batch.indices.size());
@@ -58,6 +59,33 @@ TensorBatch as_tensors(const Batch& batch, const SampleShape& shape) {
     result.targets = view_of(batch.targets, {batch.samples}, at::kFloat);
   }
   return result;
+}
+
+at::Device device_of(const torch::nn::Module& module) {
+  const std::vector<Tensor> parameters = module.parameters();
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
+}
+
+Tensor on_device(const Tensor& tensor, at::Device device) {
+  if (!tensor.defined() || tensor.device() == device) {
+    return tensor;
+  }
+  // Through pinned memory, which LibTorch keeps until the copy is done.
+  return tensor.device().is_cpu() ? tensor.pin_memory().to(device, /*non_blocking=*/true)
+                                  : tensor.to(device);
+}
+
+TensorBatch on_device(TensorBatch batch, at::Device device) {
+  for (Tensor* tensor : {&batch.dense,
+                         &batch.tokens,
+                         &batch.offsets,
+                         &batch.indices,
+                         &batch.values,
+                         &batch.labels,
+                         &batch.targets}) {
+    *tensor = on_device(*tensor, device);
+  }
+  return batch;
 }
 
 Task::Task(const SampleShape& shape, const std::vector<double>& class_weights) : shape_(shape) {
@@ -92,13 +120,13 @@ Tensor Task::loss(const Tensor& scores, const TensorBatch& batch, double weight)
   if (shape_.classes == 0) {
     return at::mse_loss(exact.flatten(), batch.targets);
   }
-  const F::CrossEntropyFuncOptions options = F::CrossEntropyFuncOptions().weight(weights_);
+  const Tensor weights = on_device(weights_, exact.device());
+  const F::CrossEntropyFuncOptions options = F::CrossEntropyFuncOptions().weight(weights);
   const Tensor each = predicts_tokens() ? exact.flatten(0, 1) : exact;
   const Tensor targets = predicts_tokens() ? batch.tokens.slice(1, 1).flatten() : batch.labels;
   if (weighs() && weight > 0) {
-    return F::cross_entropy(each,
-                            targets,
-                            F::CrossEntropyFuncOptions().weight(weights_).reduction(torch::kSum)) /
+    return F::cross_entropy(
+               each, targets, F::CrossEntropyFuncOptions().weight(weights).reduction(torch::kSum)) /
            weight;
   }
   return F::cross_entropy(each, targets, options);

@@ -228,7 +228,8 @@ std::vector<Setting> training_settings() {
             {.kind = "list of STEP:BATCH"}),
       field("memory_limit",
             &S::memory_limit,
-            "Limit for the tensors of a rank (512MB, 4GB); auto: its share of the free memory; "
+            "Limit for the tensors of a rank on the CPU (512MB, 4GB); auto: its share of the free "
+            "memory; "
             "none: no limit, so the kernel kills what does not fit. When memory runs out, "
             "micro-batches become smaller if the batch allows it; otherwise the run stops.",
             {.kind = "bytes, auto or none"}),
@@ -428,10 +429,17 @@ std::vector<Setting> optimizer_settings() {
 
 std::vector<Setting> rank_settings() {
   return {
+      field("device",
+            &S::device,
+            "Where models are computed. cuda: on the machine's GPUs, which the ranks take in turn; "
+            "auto: there if it has some that can be used and the other settings allow it, else on "
+            "the CPU. Decided when a run begins; another device changes the last bits of the "
+            "result.",
+            {.choices = {"auto", "cpu", "cuda"}, .absent = "\"cpu\""}),
       field("ranks",
             &S::ranks,
-            "Worker processes (-n); 0: one per processor, but no more than one per micro-batch. "
-            "Their number does not change the result.",
+            "Worker processes (-n); 0: one per GPU, or on the CPU one per processor, but no more "
+            "than one per micro-batch. Their number does not change the result.",
             {.least = 0, .most = 4096}),
       field("threads",
             &S::threads,

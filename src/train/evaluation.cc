@@ -110,12 +110,12 @@ class Evaluator {
       ids_.resize(static_cast<std::size_t>(last - first));
       std::iota(ids_.begin(), ids_.end(), first);
       data_.read(ids_, batch_);
-      const TensorBatch tensors = as_tensors(batch_, task_.shape());
+      const TensorBatch tensors = on_device(as_tensors(batch_, task_.shape()), device_);
       const at::Tensor scores = model_.scores(tensors);
       const Task::Judged judged = task_.judge(scores, tensors);
       MemoryLimit::check();
       if (options_.scores) {
-        options_.scores(first, scores);
+        options_.scores(first, scores.cpu());
       }
       count(task_, judged, first, batch, tally_);
       if (!tally_.fingerprints.empty()) {
@@ -140,6 +140,7 @@ class Evaluator {
 
  private:
   const Trainable& model_;
+  const at::Device device_ = device_of(*model_.module);
   const Task& task_;
   const Dataset& data_;
   const EvaluationOptions& options_;

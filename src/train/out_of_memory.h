@@ -4,6 +4,8 @@
 #include <new>
 #include <string_view>
 
+#include <c10/util/Exception.h>
+
 #include "trireme/core/error.h"
 #include "trireme/tensor/memory_limit.h"
 
@@ -15,6 +17,7 @@ inline bool is_out_of_memory(const std::exception& error) {
   const std::string_view text = error.what();
   return dynamic_cast<const MemoryError*>(&error) != nullptr ||
          dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||  // of a GPU
          text.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos ||
          text.find("DefaultCPUAllocator: not enough memory") != std::string_view::npos;
 }

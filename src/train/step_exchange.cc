@@ -34,7 +34,8 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   record[kComm] = mine.comm_seconds;
   record[kRankBytes] = static_cast<double>(mine.rank_bytes);
   record[kTensorBytes] = static_cast<double>(mine.tensor_bytes);
-  std::copy(losses_.begin(), losses_.end(), record.begin() + kFirst);
+  const std::vector<double> losses = loss_values();
+  std::copy(losses.begin(), losses.end(), record.begin() + kFirst);
   std::vector<double> records(stride * world);
   world_->all_gather(record, records).wait();
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include "train/micro_batch_search.h"
 #include "train/out_of_memory.h"
 #include "train/step_runner.h"
@@ -43,7 +45,27 @@ void StepRunner::limit_memory() const {
       wanted ? *wanted : static_cast<std::uint64_t>(std::max(1.0, kShareOfFreeMemory * free));
   const auto most = static_cast<std::uint64_t>(kMostOfFreeMemory * free);
   MemoryLimit::set(limit, limit == 0 ? 0 : std::max(limit, most));
+  forget_peak();
+}
+
+std::int64_t StepRunner::peak_tensor_bytes() const {
+  if (device_.is_cpu()) {
+    return static_cast<std::int64_t>(MemoryLimit::peak_bytes());
+  }
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return c10::getDeviceAllocator(device_.type())
+      ->getDeviceStats(device_.index())
+      .allocated_bytes[kAll]
+      .peak;
+}
+
+void StepRunner::forget_peak() const {
   MemoryLimit::reset_peak();
+  if (!device_.is_cpu()) {
+    // What LibTorch keeps for tensors to come is for the engine, and for the other ranks, too.
+    c10::getDeviceAllocator(device_.type())->emptyCache();
+    c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
+  }
 }
 
 bool StepRunner::fits(std::int64_t micro_batch) {
@@ -69,6 +91,9 @@ bool StepRunner::fits(std::int64_t micro_batch) {
     statistics_.forget_step();
   }
   losses_.clear();
+  if (!good) {
+    forget_peak();
+  }
   return good;
 }
 

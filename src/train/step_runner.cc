@@ -5,7 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/stack.h>
 
 #include "train/compression_choice.h"
 #include "train/optimizer_choice.h"
@@ -26,6 +27,12 @@ double seconds_since(Time::time_point begin) {
   return std::chrono::duration<double>(Time::now() - begin).count();
 }
 
+void seed_generator(at::Device device, std::uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
 }  // namespace
 
 StepRunner::StepRunner(const TrainSettings& settings,
@@ -35,6 +42,7 @@ StepRunner::StepRunner(const TrainSettings& settings,
                        Say say)
     : settings_(settings),
       model_(model),
+      device_(device_of(*model.module)),
       data_(std::move(data)),
       world_(std::move(world)),
       say_(std::move(say)),
@@ -189,19 +197,26 @@ void StepRunner::request_step(DataPosition position) {
 }
 
 void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
-  TensorBatch tensors = as_tensors(batch, model_.task->shape());
+  TensorBatch tensors = on_device(as_tensors(batch, model_.task->shape()), device_);
   tensors.seed = mix(settings_.seed, next_step_, micro_batch);
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  {
-    const std::lock_guard lock(generator.mutex());
-    generator.set_current_seed(tensors.seed);
+  seed_generator(at::kCPU, tensors.seed);
+  if (!device_.is_cpu()) {
+    seed_generator(device_, tensors.seed);
   }
   statistics_.begin();
   const at::Tensor loss = model_.task->loss(scores(tensors), tensors, weight_);
   statistics_.end(micro_batch);
   MemoryLimit::check();
-  losses_.push_back(loss.item<double>());
+  losses_.push_back(loss.detach().reshape({}));  // looked at after the step: a GPU need not wait
   engine_->backward(loss);
+}
+
+std::vector<double> StepRunner::loss_values() const {
+  if (losses_.empty()) {
+    return {};
+  }
+  const at::Tensor values = at::stack(losses_).to(at::kCPU, at::kDouble);
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
 }
 
 // Note [weighted losses]
@@ -287,7 +302,7 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
       loader_.clear();
       requested_until_.reset();
       make_smaller(reason);
-      MemoryLimit::reset_peak();  // what steps that are taken need, not what was tried in vain
+      forget_peak();  // what steps that are taken need, not what was tried in vain
     } catch (...) {
       statistics_.forget_step();
       throw;
@@ -300,7 +315,7 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
   mine.skipped = engine_->skipped_steps() > skipped;
   mine.gradient_norm =
       mine.skipped ? std::numeric_limits<double>::quiet_NaN() : engine_->gradient_norm();
-  mine.tensor_bytes = static_cast<std::int64_t>(MemoryLimit::peak_bytes());
+  mine.tensor_bytes = peak_tensor_bytes();
   mine.rank_bytes = engine_->memory().total() + mine.tensor_bytes;
   mine.samples = batch;
   Outcome all = exchange(notice, mine);

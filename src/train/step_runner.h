@@ -85,6 +85,8 @@ class StepRunner {
   std::int64_t count_steps() const;
   void take_up_weights();
   void limit_memory() const;
+  std::int64_t peak_tensor_bytes() const;
+  void forget_peak() const;
   double bytes_of_copies() const;
   void say_who_is_idle(bool resumed) const;
   void find_micro_batch();
@@ -96,6 +98,7 @@ class StepRunner {
   std::int64_t common_batch() const;
   void make_smaller(const StepGivenUp& reason);
   double mean_weight() const;
+  std::vector<double> loss_values() const;
   Outcome exchange(const Notice& notice, Outcome mine);
 
   // What the caller has set is in force again at the end.
@@ -111,6 +114,7 @@ class StepRunner {
   const LimitBefore limit_before_;
   const TrainSettings settings_;
   Trainable model_;
+  const at::Device device_;  // of the model
   std::shared_ptr<const Dataset> data_;
   std::shared_ptr<World> world_;
   Say say_;
@@ -129,7 +133,7 @@ class StepRunner {
   DataPosition position_ = 0;
   std::vector<std::int64_t> dealt_;
   std::optional<DataPosition> requested_until_;  // batches of steps before it are on their way
-  std::vector<double> losses_;                   // of this rank's micro-batches in this step
+  std::vector<at::Tensor> losses_;               // of this rank's micro-batches in this step
   double weight_ = 0;  // that each micro-batch's losses are divided by; 0: its own samples'
 };
 

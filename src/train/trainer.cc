@@ -31,7 +31,9 @@ TrainResult train(const TrainSettings& settings,
   };
   TrainSettings here = settings;
   here.ranks = world->size();  // whoever has started them
-  if (observer != nullptr) {
+  const bool on_gpu = !device_of(*model.module).is_cpu();
+  here.device = on_gpu ? TrainDevice::kCuda : TrainDevice::kCpu;
+  if (observer != nullptr && !on_gpu) {
     say(slow_precision_warning(here.precision, slowdown_of_precision(here.precision)));
   }
   if (here.save_weights || here.save_initial) {

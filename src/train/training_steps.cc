@@ -113,7 +113,7 @@ void Training::show_parameters() {
 
 void Training::show(const std::string& tag, const at::Tensor& tensor, std::int64_t step) {
   const at::NoGradGuard no_grad;
-  const at::Tensor values = tensor.detach().to(at::kFloat).contiguous();
+  const at::Tensor values = tensor.detach().to(at::kCPU, at::kFloat).contiguous();
   observer_->values(
       tag, step, {values.const_data_ptr<float>(), static_cast<std::size_t>(values.numel())});
 }

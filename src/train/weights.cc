@@ -77,7 +77,7 @@ void save_weights(const std::string& path,
   SafetensorsWriter writer(path, std::move(entries), all_metadata);
   for (const Named& each : all) {
     // A copy of one tensor: reading through an operator also gathers what is divided.
-    const at::Tensor values = each.tensor.detach().clone(at::MemoryFormat::Contiguous);
+    const at::Tensor values = each.tensor.detach().clone(at::MemoryFormat::Contiguous).cpu();
     writer.write({values.const_data_ptr(), values.numel(), dtype_of(values.scalar_type())});
   }
   writer.finish();

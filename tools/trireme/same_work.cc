@@ -11,8 +11,8 @@ namespace {
 // Names between spaces.
 
 constexpr std::string_view kSettingsOfManner =
-    " accumulate balance bucket_bytes compress_check data_threads histogram_every memory_limit "
-    "micro_batch "
+    " accumulate balance bucket_bytes compress_check data_threads device histogram_every "
+    "memory_limit micro_batch "
     "placement ranks record_samples recompute save_every speeds snapshot_limit sum_order "
     "tensorboard threads unit_bytes zero ";
 

@@ -13,6 +13,7 @@
 #include "sibling.h"
 #include "supervise.h"
 #include "train_checks.h"
+#include "train_device.h"
 #include "train_help.h"
 #include "train_resume.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
@@ -215,9 +216,10 @@ int run_training(const TrainCommand& command) {
     wanted.ranks *= command.machines.nodes;  // if every machine has as many
   }
   const bool knows_ranks = !several || command.print_config;
-  TrainSettings settings = wanted;
+  TrainSettings settings;
   TrainSettings checked;
   naming_flags(command, [&] {
+    wanted = with_device(wanted, several);
     checked = knows_ranks ? resolve(wanted) : resolved_without_ranks(wanted);
     settings = knows_ranks ? checked : wanted;
     check_effects(given, command.typed(), command.config, checked);

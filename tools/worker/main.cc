@@ -48,6 +48,9 @@ int main(int argc, char** argv) {
     if (words.size() == 1 && words[0] == "precisions") {
       return trireme::worker::measure_precisions();
     }
+    if (words.size() == 1 && words[0] == "gpus") {
+      return trireme::worker::print_gpus();
+    }
     if (!words.empty() && words[0] == "export-archive") {
       return trireme::worker::export_archive({words.begin() + 1, words.end()});
     }

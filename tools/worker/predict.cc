@@ -41,6 +41,7 @@ struct PredictOptions {
   std::string output;
   std::string targets = "auto";
   std::string header = "auto";
+  std::string device = "auto";
 };
 
 void say(const std::string& text) {
@@ -228,11 +229,13 @@ int run_prediction(const PredictOptions& options) {
                 "--data: expected a file or folder like the one that was trained on, found nothing "
                 "with the name \"{}\"",
                 {options.data});
+  const at::Device device = device_to_use(settings, options.device);
   const Trainable model = make_model(settings, preprocessing.shape);
   PredictionFacts facts;
   facts.run = options.run;
   const RunWeights weights = weights_in(options.run, options.weights);
   weights.load(*model.module);
+  model.module->to(device);
   if (!weights.note.empty()) {
     say(weights.note);
   }
@@ -257,7 +260,8 @@ int run_prediction(const PredictOptions& options) {
                ", and this is computed in float32: results may differ a little from the run's "
                "own evaluation"));
   }
-  // As many as in training: then these are the bits of the run's own evaluation.
+  // As many as in training: then, on the same device, these are the bits of the run's own
+  // evaluation.
   at::set_num_threads(static_cast<int>(settings.threads));
   const auto alone = init();
   Writer writer(facts, opened, options.format, output);
@@ -325,6 +329,9 @@ int predict(const std::vector<std::string>& arguments) {
          "of numbers (default: auto)")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->type_name("WHETHER");
+  app.add_option("--device", options.device, kDeviceHelp)
+      ->check(CLI::IsMember(names_of_devices()))
+      ->type_name("WHERE");
   std::vector<std::string> words = arguments;
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {

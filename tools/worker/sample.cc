@@ -28,6 +28,7 @@ struct SampleOptions {
   double temperature = 0.8;
   std::int64_t top = 40;
   std::uint64_t seed = 1;
+  std::string device = "auto";
 };
 
 TrainSettings settings_of_gpt(const std::string& run) {
@@ -71,8 +72,10 @@ int write_text(const SampleOptions& options) {
   const TrainSettings settings = settings_of_gpt(options.run);
   const RunWeights weights = weights_in(options.run, options.weights);
   const SampleShape shape = shape_of(*weights.tensors());
+  const at::Device device = device_to_use(settings, options.device);
   const Trainable model = make_model(settings, shape);
   weights.load(*model.module);
+  model.module->to(device);
   if (!weights.note.empty()) {
     std::fprintf(stderr, "trireme: %s\n", weights.note.c_str());
   }
@@ -108,8 +111,8 @@ int write_text(const SampleOptions& options) {
     window.push_back(0);  // where a target would be
     TensorBatch batch;
     batch.samples = 1;
-    batch.tokens = torch::tensor(window).unsqueeze(0);
-    const torch::Tensor scores = model.scores(batch)[0][-1].to(torch::kFloat);
+    batch.tokens = torch::tensor(window).unsqueeze(0).to(device);
+    const torch::Tensor scores = model.scores(batch)[0][-1].to(torch::kCPU, torch::kFloat);
     tokens.push_back(next_token(scores, options));
     if (bytes) {
       std::cout << static_cast<char>(tokens.back()) << std::flush;
@@ -178,6 +181,9 @@ int sample(const std::vector<std::string>& arguments) {
       ->check(CLI::IsMember(names_of_weights()))
       ->type_name("WHICH");
   app.add_option("--seed", options.seed, "Seed of the choices (default: 1)")->type_name("N");
+  app.add_option("--device", options.device, kDeviceHelp)
+      ->check(CLI::IsMember(names_of_devices()))
+      ->type_name("WHERE");
   std::vector<std::string> words = with_prompt_attached(app, arguments);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {

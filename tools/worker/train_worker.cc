@@ -30,9 +30,11 @@
 #include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
+#include "trireme/settings/device_choice.h"
 #include "trireme/settings/differences.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
+#include "trireme/tensor/torch_cuda.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/training_report.h"
 #include "worker.h"
@@ -300,8 +302,10 @@ class Job {
   void print(const std::string& text) const { std::cout << text << "\n" << std::flush; }
 
   void describe(const Trainable& model) const {
-    const std::string ranks = concat("{}, {}{} each",
+    const bool on_gpu = settings_.device == TrainDevice::kCuda;
+    const std::string ranks = concat("{}{}, {}{} each",
                                      {counted(settings_.ranks, "rank"),
+                                      on_gpu ? concat(" on ", gpus_text(usable_gpus())) : "",
                                       model.in_parts        ? "ZeRO-3, built in parts, "
                                       : settings_.zero > 0  ? concat("ZeRO-", settings_.zero, ", ")
                                       : settings_.ranks > 1 ? "DDP, "

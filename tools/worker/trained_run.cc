@@ -1,5 +1,6 @@
 #include "trained_run.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "trireme/core/error.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/tensor/torch_cuda.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/weights.h"
 
@@ -65,6 +67,29 @@ RunWeights weights_in(const std::string& run, const std::string& which) {
       path,
       /*is_checkpoint=*/true,
       which == "auto" ? concat("the run has not finished: the weights are those of ", path) : ""};
+}
+
+at::Device device_to_use(const TrainSettings& settings, const std::string& which) {
+  if (which == "cpu" || (which == "auto" && settings.device != TrainDevice::kCuda)) {
+    return at::kCPU;
+  }
+  const UsableGpus gpus = usable_gpus();
+  TRIREME_CHECK(!gpus.names.empty() || which == "auto",
+                "--device: expected a GPU that can be used for cuda, found none: {}. Use --device "
+                "cpu",
+                {gpus.why_none});
+  if (gpus.names.empty()) {
+    std::fprintf(stderr,
+                 "trireme: the run was trained on a GPU, and this is computed on the CPU, whose "
+                 "results may differ a little: %s\n",
+                 gpus.why_none.c_str());
+    return at::kCPU;
+  }
+  return use_gpu(0);
+}
+
+std::vector<std::string> names_of_devices() {
+  return {"auto", "cpu", "cuda"};
 }
 
 std::string what_answers(const std::string& run, const TrainSettings& settings) {

@@ -30,6 +30,16 @@ RunWeights weights_in(const std::string& run, const std::string& which);
 // What `which` may be.
 std::vector<std::string> names_of_weights();
 
+// Where a run's model is computed. `which`: cpu, cuda, or auto: where the run was trained; where
+// that is a GPU and there is none, it is said, and the CPU. To be called before a model is made.
+// Throws ConfigError.
+at::Device device_to_use(const TrainSettings& settings, const std::string& which);
+// What `which` may be, and what help says of it.
+std::vector<std::string> names_of_devices();
+inline constexpr char kDeviceHelp[] =
+    "cpu, cuda, or auto: where the run was trained, or the CPU where there is no GPU (default: "
+    "auto)";
+
 // What can be done with a run whose model a command has no use for: "use trireme sample --run RUN".
 std::string what_answers(const std::string& run, const TrainSettings& settings);
 

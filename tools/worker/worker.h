@@ -13,6 +13,10 @@ int train_as_rank(const std::string& step);
 // thread, for `trireme doctor`: "bfloat16 0.62 float16 31.5".
 int measure_precisions();
 
+// Prints the GPUs that training can use, or why there are none (kGpuLine, kNoGpuLine), for
+// `trireme train`.
+int print_gpus();
+
 // trireme predict: predictions of a trained model for a file.
 int predict(const std::vector<std::string>& arguments);
 

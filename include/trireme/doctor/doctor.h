@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/core/usable_gpus.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme {
@@ -26,5 +27,10 @@ int run_doctor(const DoctorOptions& options);
 
 // The part of a rank. Returns its exit code; what went wrong is in a file in `folder`.
 int run_doctor_rank(const std::string& folder);
+
+// The GPUs of this machine for training. `worker`: the path of trireme-worker, which knows LibTorch
+// and is asked (`trireme-worker gpus`) where there is a driver of NVIDIA's; without one this takes
+// no time.
+UsableGpus find_gpus(const std::string& worker);
 
 }  // namespace trireme

@@ -12,12 +12,14 @@
 
 namespace trireme {
 
-// A batch as tensors; those that do not belong to its kind are undefined. Views of the Batch.
+// A batch as tensors; those that do not belong to its kind are undefined. As as_tensors makes it:
+// views of the Batch.
 struct TensorBatch {
   std::int64_t samples = 0;
-  at::Tensor dense;    // [samples, shape...]
-  at::Tensor tokens;   // [samples, length]
-  at::Tensor offsets;  // sparse rows: [samples + 1], and what they hold
+  at::Tensor dense;        // [samples, shape...]
+  at::Tensor tokens;       // [samples, length]
+  at::Tensor host_tokens;  // the same where the host can read them, wherever the others are
+  at::Tensor offsets;      // sparse rows: [samples + 1], and what they hold
   at::Tensor indices;
   at::Tensor values;
   at::Tensor labels;                    // [samples]
@@ -30,6 +32,13 @@ struct TensorBatch {
   std::uint64_t key(std::int64_t i) const;
 };
 TensorBatch as_tensors(const Batch& batch, const SampleShape& shape);
+
+// Where a module's parameters are; the CPU, where it has none.
+at::Device device_of(const torch::nn::Module& module);
+// The same on a device, where it is not there already. The host does not wait for it: what is
+// copied from may be written again at once.
+at::Tensor on_device(const at::Tensor& tensor, at::Device device);
+TensorBatch on_device(TensorBatch batch, at::Device device);
 
 // What a trainer needs of a model: the module, whose parameters are trained, and how it turns a
 // batch into scores ([samples, classes]; of tokens [samples, length - 1, vocabulary]; of numbers to

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+
 #include <ATen/autocast_mode.h>
 
 namespace trireme {
@@ -20,12 +22,12 @@ void note_half_autocast();
 // The casts of weights live until backward: with stage 3 and little memory, use Precision instead.
 class Autocast {
  public:
-  explicit Autocast(at::ScalarType type = at::kBFloat16)
-      : was_enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
-        was_type_(at::autocast::get_autocast_dtype(at::kCPU)) {
+  explicit Autocast(at::ScalarType type = at::kBFloat16) {
     at::autocast::increment_nesting();
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, type);
+    for (Before& before : before_) {
+      at::autocast::set_autocast_enabled(before.device, true);
+      at::autocast::set_autocast_dtype(before.device, type);
+    }
     if (type == at::kHalf) {
       detail::note_half_autocast();
     }
@@ -37,13 +39,20 @@ class Autocast {
     if (at::autocast::decrement_nesting() == 0) {
       at::autocast::clear_cache();
     }
-    at::autocast::set_autocast_enabled(at::kCPU, was_enabled_);
-    at::autocast::set_autocast_dtype(at::kCPU, was_type_);
+    for (const Before& before : before_) {
+      at::autocast::set_autocast_enabled(before.device, before.enabled);
+      at::autocast::set_autocast_dtype(before.device, before.type);
+    }
   }
 
  private:
-  bool was_enabled_;
-  at::ScalarType was_type_;
+  struct Before {
+    explicit Before(at::DeviceType where) : device(where) {}
+    at::DeviceType device;
+    bool enabled = at::autocast::is_autocast_enabled(device);
+    at::ScalarType type = at::autocast::get_autocast_dtype(device);
+  };
+  std::array<Before, 2> before_ = {Before(at::kCPU), Before(at::kCUDA)};
 };
 
 }  // namespace trireme

@@ -49,8 +49,8 @@ class RunningStatistics {
  private:
   struct Norm {
     std::shared_ptr<const torch::nn::Module> module;
-    at::Tensor mean, variance, count;  // the module's own
-    at::Tensor kept_mean, kept_variance;
+    at::Tensor mean, variance, count;     // the module's own
+    at::Tensor kept_mean, kept_variance;  // on the host
     double momentum;
     std::int64_t counted;  // uses so far, of all ranks
   };

@@ -27,6 +27,7 @@ enum class ScheduleKind {
   kPlateau
 };
 enum class TextSize { kTiny, kSmall, kGpt2 };
+enum class TrainDevice { kAutomatic, kCpu, kCuda };
 enum class TrainPrecision { kFloat32, kBFloat16, kFloat16, kAutocast };
 
 // How weights begin. All draw from LibTorch's default generator, in the order of the parameters, so
@@ -124,7 +125,8 @@ struct TrainSettings {
   double ema_decay = 0;
 
   // ranks
-  std::int64_t ranks = 0;  // one for each processor
+  TrainDevice device = TrainDevice::kAutomatic;
+  std::int64_t ranks = 0;  // one for each processor, or GPU
   std::int64_t threads = 1;
   std::int64_t zero = 0;
   Placement placement = Placement::kAutomatic;

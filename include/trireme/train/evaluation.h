@@ -37,7 +37,8 @@ struct Evaluation {
 struct EvaluationOptions {
   std::int64_t batch = 256;   // samples evaluated at a time
   bool keep_samples = false;  // fill Evaluation::samples
-  // Told the scores of the samples from `first` on, as this rank computes them, in their order.
+  // Told the scores of the samples from `first` on, as this rank computes them, in their order; on
+  // the CPU.
   std::function<void(std::int64_t first, const at::Tensor& scores)> scores{};
   // Asked after each batch, on every rank or on none; the first rank that says yes ends it for all.
   std::function<bool()> stop{};

@@ -139,6 +139,8 @@ struct TrainCheckpoints {
 //   auto model = trireme::make_model(settings, data.parts.train->shape(), *world);
 //   auto result = trireme::train(settings, model, data.parts, world);
 //
+// A model on a GPU is trained there (docs/gpu.md).
+//
 // Collective. `observer` may be null; give it to one rank. `stop` is asked between steps and
 // between the batches of an evaluation; when it says yes on any rank, training ends in good order
 // on all (an evaluation that was broken off counts for nothing). Throws DataError, GradientError (a
@@ -160,7 +162,9 @@ TrainResult train(const TrainSettings& settings,
                   const TrainCheckpoints& checkpoints = {});
 
 // The model that the settings name. At stage 3 the ranks of a machine build it in parts (see
-// build_sharded), with the same weights. Collective.
+// build_sharded), with the same weights. With settings.device = cuda it is moved to the GPU of this
+// rank, which becomes the one that the process works on (use_gpu); auto is the CPU here.
+// Collective.
 Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Communicator& ranks);
 
 // Fills in missing values (settings.missing) and standardises (settings.normalise) both parts by

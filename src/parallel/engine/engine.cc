@@ -11,6 +11,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/tensor/memory_limit.h"
+#include "trireme/tensor/span.h"
 
 namespace trireme {
 
@@ -217,12 +218,12 @@ at::Tensor EngineBase::grad(const std::string& name) {
       e.complete_here(),
       "grad(): micro-batch {} of {} is not the step's last one: the gradient is not complete",
       {e.phase.done(), e.own_micro_batches()});
-  e.check_on_host("grad()");
   const std::size_t parameter = e.unchanged->parameter_named(name);
   TRIREME_CHECK(
       e.plan.parameters[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");
   e.end.sum_and_ask({Act::Kind::kGradient, static_cast<double>(parameter)});
-  return e.end.gradient(parameter);
+  const at::Tensor gradient = e.end.gradient(parameter);
+  return gradient.defined() ? gradient.to(torch_device_of(e.plan.device)) : gradient;
 }
 
 at::Tensor EngineBase::average(const std::string& name) {
@@ -234,7 +235,7 @@ at::Tensor EngineBase::average(const std::string& name) {
   TRIREME_CHECK(e.plan.parameters[parameter].trainable,
                 "parameter {} is frozen: it has no moving average",
                 {name});
-  return e.optimizer->average(parameter);
+  return e.optimizer->average(parameter).to(torch_device_of(e.plan.device));
 }
 
 void EngineBase::unwrap() {

@@ -256,13 +256,6 @@ void EngineParts::check_no_scope(const char* what) const {
                 " was called while a gathered() scope is open: close it first");
 }
 
-void EngineParts::check_on_host(const char* what) const {
-  TRIREME_CHECK(plan.device.is_host(),
-                "{}: engines on a GPU ({}) do not have this yet: call unwrap(), move the model to "
-                "the CPU, and build an engine there",
-                {what, device_name(plan.device)});
-}
-
 void EngineParts::check_between_steps(const char* what) const {
   check_alive();
   check_no_scope(what);

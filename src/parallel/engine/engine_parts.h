@@ -49,7 +49,6 @@ struct EngineParts {
   void check_alive() const;
   void check_no_scope(const char* what) const;
   void check_between_steps(const char* what) const;
-  void check_on_host(const char* what) const;  // what engines on a GPU do not have
   // The rest of a refusal that begins with a function's name. It names what ends a step whose data
   // has ended before.
   std::string in_the_middle() const;

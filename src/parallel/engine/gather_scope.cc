@@ -8,6 +8,7 @@
 #include <ATen/ops/empty_strided.h>
 
 #include "parallel/memory/runs.h"
+#include "parallel/model/broadcast.h"
 #include "parallel/model/operator_watch.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
@@ -52,7 +53,9 @@ at::Tensor GatherScope::agreed_values(std::size_t i) const {
     at::Tensor ordered = at::empty_strided(parameter.sizes, parameter.strides, whole.options());
     whole = ordered.copy_(whole);
   }
-  if (parameter.numel > 0) {
+  if (!parts_.plan.device.is_host()) {
+    broadcast_tensor(whole, *parts_.ranks);
+  } else if (parameter.numel > 0) {
     parts_.ranks->broadcast(run_of(whole), 0).wait();
   }
   return whole;
@@ -125,7 +128,6 @@ Gathered EngineBase::gathered(const std::vector<std::string>& names) {
   TRIREME_CHECK(e.phase.is(detail::Phase::kBetweenSteps, detail::Phase::kGathered),
                 "gathered()",
                 e.in_the_middle());
-  e.check_on_host("gathered()");
   std::vector<std::size_t> wanted;
   for (const std::string& name : names) {
     wanted.push_back(e.unchanged->parameter_named(name));

@@ -83,7 +83,6 @@ void check_gpu_options(const ModelPlan& plan,
   refuse(!ranks.one_machine(), "several machines");
   refuse(options.placement == Placement::kMapped, "EngineOptions::placement kMapped");
   refuse(options.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group");
-  refuse(options.ema_decay > 0, "EngineOptions::ema_decay");
   refuse(static_cast<bool>(options.compress), "EngineOptions::compress");
   refuse(static_cast<bool>(options.gradient_hook), "EngineOptions::gradient_hook");
   for (const Parameter& parameter : plan.parameters) {

@@ -5,7 +5,9 @@
 #include <limits>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include "parallel/engine/run_norms.h"
 #include "parallel/memory/runs.h"
@@ -18,6 +20,25 @@ namespace {
 
 // Elements that a thread takes at a time.
 constexpr std::int64_t kBlock = 1 << 18;
+
+// update_moving_average, and on a GPU the same three roundings by operators of LibTorch.
+void follow(const Span& average, const Span& weights, double decay) {
+  if (weights.device().is_host()) {
+    update_moving_average(
+        weights.dtype(), average.bytes(), weights.bytes(), weights.numel(), decay);
+    return;
+  }
+  const auto tensor_of = [](const Span& run) {
+    return at::from_blob(run.bytes(),
+                         {run.numel()},
+                         at::TensorOptions()
+                             .dtype(scalar_type_of(run.dtype()))
+                             .device(torch_device_of(run.device())));
+  };
+  const at::NoGradGuard no_grad;
+  at::Tensor average_tensor = tensor_of(average);
+  average_tensor.mul_(decay).add_(tensor_of(weights).mul(1 - decay));
+}
 
 }  // namespace
 
@@ -121,12 +142,9 @@ void ShardedOptimizer::update(Update& update,
                     rules_.rate(block.parameter, learning_rate));
       }
       if (decay > 0) {
-        const Span weights = memory_.piece_of(memory_.weights(u), u, block.piece);
-        update_moving_average(weights.dtype(),
-                              memory_.piece_of(memory_.averages(u), u, block.piece).bytes(),
-                              weights.bytes(),
-                              weights.numel(),
-                              decay);
+        follow(memory_.piece_of(memory_.averages(u), u, block.piece),
+               memory_.piece_of(memory_.weights(u), u, block.piece),
+               decay);
       }
     });
     update.written(u);
@@ -152,8 +170,9 @@ void ShardedOptimizer::measure(const Gradients& gradients, const GradientTransfo
 at::Tensor ShardedOptimizer::gather(std::size_t parameter, const ConstSpan& own) {
   const Parameter& p = context_.plan.parameters[parameter];
   at::Tensor flat = at::empty({p.numel}, scalar_type_of(own.dtype()));
+  const OnHost mine(own);
   context_.owners
-      .all_gather(own,
+      .all_gather(mine.run(),
                   flat,
                   context_.plan.ownership.counts(context_.plan.places[parameter].unit,
                                                  context_.plan.range_of(parameter)))

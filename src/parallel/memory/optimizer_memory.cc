@@ -184,17 +184,20 @@ void OptimizerMemory::parameter_changed(std::size_t parameter,
   if (!has_masters(u) || part.empty()) {
     return;
   }
-  const at::Tensor exact = now.to(at::kFloat);  // in the order of memory, as both are
+  const at::Tensor old_values = before.cpu();
+  const at::Tensor new_values = now.cpu();
+  const at::Tensor exact = new_values.to(at::kFloat);  // in the order of memory, as all are
   const auto* values = static_cast<const float*>(exact.const_data_ptr());
-  const auto* old_bits = static_cast<const std::uint16_t*>(before.const_data_ptr());
-  const auto* new_bits = static_cast<const std::uint16_t*>(now.const_data_ptr());
-  const Span masters = part_of(weights(u), {part.begin - updated.begin, part.end - updated.begin});
-  auto* first = reinterpret_cast<float*>(masters.bytes());
+  const auto* old_bits = static_cast<const std::uint16_t*>(old_values.const_data_ptr());
+  const auto* new_bits = static_cast<const std::uint16_t*>(new_values.const_data_ptr());
+  const OnHost masters(part_of(weights(u), {part.begin - updated.begin, part.end - updated.begin}));
+  auto* first = reinterpret_cast<float*>(masters.run().bytes());
   for (std::int64_t i = part.begin - range.begin; i < part.end - range.begin; ++i) {
     if (old_bits[i] != new_bits[i]) {
       first[i - (part.begin - range.begin)] = values[i];
     }
   }
+  masters.put_back();
 }
 
 }  // namespace trireme::detail

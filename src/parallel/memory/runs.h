@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "device/buffer.h"
 #include "device/stream.h"
 #include "trireme/core/span.h"
 #include "trireme/shard/range.h"
@@ -16,6 +17,20 @@ ConstSpan const_run_of(const at::Tensor& tensor);
 
 // The stream for work on both, one of which may be the host's.
 device::Stream& stream_for(const ConstSpan& one, const ConstSpan& other = {});
+// A run's elements on the host: where they are, or in a copy, which `put_back` writes back.
+class OnHost {
+ public:
+  explicit OnHost(const Span& run);
+  explicit OnHost(const ConstSpan& run);  // to be read
+  const Span& run() const { return here_; }
+  void put_back() const;
+
+ private:
+  Span original_;
+  device::Buffer copy_;
+  Span here_;
+};
+
 // What was issued on the device's default stream is done: nothing to wait for on the host.
 void finish_work(Device device);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <ATen/ops/cat.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include "parallel/model/broadcast.h"
@@ -63,8 +64,8 @@ RunningStatistics::RunningStatistics(torch::nn::Module& model, std::shared_ptr<C
                       each.mean,
                       each.variance,
                       each.count,
-                      each.mean.clone(),
-                      each.variance.clone(),
+                      each.mean.cpu().clone(),
+                      each.variance.cpu().clone(),
                       *each.options.momentum(),
                       each.count.item<std::int64_t>()});
     numel_ += 2 * each.mean.numel() + 1;
@@ -93,16 +94,18 @@ void RunningStatistics::end(std::int64_t micro_batch) {
   if (norms_.empty()) {
     return;
   }
-  std::vector<float> values;
-  values.reserve(static_cast<std::size_t>(numel_));
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
   for (const Norm& norm : norms_) {
-    values.push_back(static_cast<float>(norm.count.item<std::int64_t>()));
-    for (const at::Tensor* tensor : {&norm.mean, &norm.variance}) {
-      const float* begin = tensor->const_data_ptr<float>();
-      for (std::int64_t i = 0; i < tensor->numel(); ++i) {
-        values.push_back(begin[i] + 0.0F);  // no -0.0: sums with other ranks' zeros stay exact
-      }
-    }
+    parts.push_back(norm.count.to(at::kFloat).reshape({1}));
+    parts.push_back(norm.mean);
+    parts.push_back(norm.variance);
+  }
+  const at::Tensor all = at::cat(parts).cpu();  // at once, wherever they are
+  const float* begin = all.const_data_ptr<float>();
+  std::vector<float> values(begin, begin + all.numel());
+  for (float& value : values) {
+    value += 0.0F;  // no -0.0: sums with other ranks' zeros stay exact
   }
   recorded_.emplace_back(micro_batch, std::move(values));
 }

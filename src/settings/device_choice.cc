@@ -1,0 +1,82 @@
+#include "trireme/settings/device_choice.h"
+
+#include <algorithm>
+
+#include "trireme/core/counted.h"
+#include "trireme/core/error.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/settings/model_kinds.h"
+
+namespace trireme {
+
+using detail::concat;
+
+namespace {
+
+constexpr char kOnTheCpu[] =
+    "To train on the CPU: --device cpu; a run that began on a GPU is resumed there with --device "
+    "cpu "
+    "--allow-changes";
+
+}  // namespace
+
+std::string why_not_on_gpu(const TrainSettings& s) {
+  if (!s.model.empty() && model_kind(s.model).samples == SampleKind::kSparse) {
+    return concat("the model ", s.model, " has sparse gradients: choose another --model");
+  }
+  if (!make_optimizer(s.optimizer, {})->works_on({DeviceType::kCuda})) {
+    return concat(
+        "the optimizer {} has no kernels for it: use sgd, adam, adamw, adagrad, rmsprop "
+        "or lion",
+        {s.optimizer});
+  }
+  if (s.compress != "none" && s.compress != "auto") {
+    return concat("gradients are not compressed there: leave out --compress ", s.compress);
+  }
+  if (s.placement == Placement::kMapped) {
+    return "stage 3 copies parameters there: leave out --placement mapped";
+  }
+  return "";
+}
+
+DeviceChoice choose_device(TrainSettings settings, const UsableGpus& gpus) {
+  DeviceChoice choice{std::move(settings)};
+  TrainSettings& s = choice.settings;
+  if (s.device == TrainDevice::kCpu) {
+    return choice;
+  }
+  const std::string why = gpus.names.empty() ? "" : why_not_on_gpu(s);
+  if (s.device == TrainDevice::kCuda) {
+    TRIREME_CHECK(!gpus.names.empty(),
+                  "device: expected a GPU that can be used for cuda, found none: {}. {}",
+                  {gpus.why_none, kOnTheCpu});
+    TRIREME_CHECK(why.empty(), "device: on a GPU, {}. {}", {why, kOnTheCpu});
+  } else if (gpus.names.empty() || !why.empty()) {
+    s.device = TrainDevice::kCpu;
+    if (!why.empty()) {
+      choice.remark = concat("training on the CPU and not on ", gpus_text(gpus), ": ", why);
+    }
+    return choice;
+  }
+  s.device = TrainDevice::kCuda;
+  if (s.ranks == 0) {
+    s.ranks = static_cast<std::int64_t>(gpus.names.size());
+  }
+  return choice;
+}
+
+std::string gpus_text(const UsableGpus& gpus) {
+  std::vector<std::string> kinds;
+  for (const std::string& name : gpus.names) {
+    if (std::ranges::find(kinds, name) == kinds.end()) {
+      kinds.push_back(name);
+    }
+  }
+  return concat("{} ({})", {detail::counted(gpus.names.size(), "GPU"), detail::listed(kinds)});
+}
+
+int gpu_of_rank(int local_rank, const UsableGpus& gpus) {
+  return local_rank % static_cast<int>(gpus.names.size());
+}
+
+}  // namespace trireme
