@@ -21,7 +21,11 @@ std::string command_line(int argc, char** argv) {
 
 std::optional<int> take_arguments(CLI::App& program, int argc, char** argv) {
   try {
+    tools::check_values(program, {argv + 1, argv + argc});
     program.parse(argc, argv);
+  } catch (const ConfigError& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return 2;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       return program.exit(error);  // --help

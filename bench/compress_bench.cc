@@ -11,6 +11,7 @@
 
 #include <torch/version.h>
 
+#include "arguments.h"
 #include "host_text.h"
 #include "number_text.h"
 #include "peers.h"
@@ -264,15 +265,11 @@ int main(int argc, char** argv) {
   app.add_option("--worker", worker)->group("");
   app.add_option("--setting", setting)->group("");
   app.add_option("--output", output)->group("");
-  for (int i = 0; i < argc; ++i) {
-    options.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
+  options.command_line = bench::command_line(argc, argv);
+  if (const auto code = bench::take_arguments(app, argc, argv)) {
+    return *code;
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
+  return bench::exit_code_of([&] {
     if (!worker.empty()) {
       return bench::run_step_rank(worker, setting, tuning, output);
     }
@@ -284,8 +281,5 @@ int main(int argc, char** argv) {
     }
     bench.report();
     return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "trireme: %s\n", error.what());
-    return dynamic_cast<const ConfigError*>(&error) != nullptr ? 2 : 1;
-  }
+  });
 }

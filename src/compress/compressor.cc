@@ -121,7 +121,7 @@ std::shared_ptr<const Compressor> make_compressor(const std::string& name) {
                   {kMostRank, words[1]});
     return detail::make_low_rank(static_cast<int>(rank));
   }
-  throw ConfigError(detail::concat("compress: expected one of {}, found {}",
+  throw ConfigError(detail::concat("compress: expected one of {}, found \"{}\"",
                                    {detail::listed(compressor_names()), name}));
 }
 

@@ -26,4 +26,9 @@ std::optional<std::size_t> json_too_deep_at(std::string_view text, int levels) {
   return std::nullopt;
 }
 
+std::string without_json_name(const std::string& what) {
+  const std::size_t end = what.starts_with("[json.") ? what.find("] ") : std::string::npos;
+  return end == std::string::npos ? what : what.substr(end + 2);
+}
+
 }  // namespace trireme

@@ -1,10 +1,12 @@
 #include "launch/job_output.h"
 
+#include <cerrno>
 #include <iterator>
 
 #include <poll.h>
 
 #include "trireme/core/concat.h"
+#include "trireme/core/error.h"
 
 namespace trireme::detail {
 
@@ -18,6 +20,11 @@ bool JobOutput::flush() {
   const bool news = (lines_.lost() || errors_.lost()) && !lost_;
   lost_ |= news;
   return news;
+}
+
+std::string JobOutput::why_lost() const {
+  const int reason = lines_.lost() ? lines_.why_lost() : errors_.why_lost();
+  return reason == 0 || reason == EPIPE ? "" : errno_text(reason);
 }
 
 void JobOutput::finish(Milliseconds patience, const SignalWatch& signals) {

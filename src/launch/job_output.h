@@ -18,8 +18,10 @@ class JobOutput {
   bool full() const { return lines_.full() || errors_.full(); }
 
   void complain(const std::string& message);
-  // Writes what can be written now. True when it has just turned out that nobody reads any more.
+  // Writes what can be written now. True when it has just turned out that nobody reads any more, or
+  // that it cannot be written: a full disk, for which why_lost() has words.
   bool flush();
+  std::string why_lost() const;  // empty: nobody reads
   // At the end: what is still to be written, unless the reader does not read, or a signal comes.
   void finish(Milliseconds patience, const SignalWatch& signals);
 

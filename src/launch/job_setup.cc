@@ -118,19 +118,8 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   if (rank == 0 && identity.rank0_listener >= 0) {
     ours.push_back(concat(kEnvRendezvousFd, "=", identity.rank0_listener));
   }
-  const auto add_if_said = [&](const char* name, const std::string& value) {
-    if (!value.empty()) {
-      ours.push_back(concat(name, "=", value));
-    }
-  };
-  add_if_said(kEnvInterfaces, options.interfaces);
-  add_if_said(kEnvBackend, options.backend);
-  add_if_said(kEnvAlgorithm, options.algorithm);
-  add_if_said(kEnvEncrypt, options.encrypt ? "on" : "");
-  add_if_said(kEnvChecksums, options.checksums ? "on" : "");
-  if (options.sum_group) {
-    ours.push_back(concat(kEnvSumGroup, "=", *options.sum_group));
-  }
+  const std::vector<std::string> communication = communication_variables(options);
+  ours.insert(ours.end(), communication.begin(), communication.end());
   if (options.timeout_seconds) {
     ours.push_back(concat(kEnvTimeout, "=", *options.timeout_seconds));
   }
@@ -195,3 +184,23 @@ void make_log_dir(const std::string& folder) {
 }
 
 }  // namespace trireme::detail
+
+namespace trireme {
+
+std::vector<std::string> communication_variables(const LaunchOptions& options) {
+  std::vector<std::string> said;
+  const auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) {
+      said.push_back(detail::concat(name, "=", value));
+    }
+  };
+  add(kEnvInterfaces, options.interfaces);
+  add(kEnvBackend, options.backend);
+  add(kEnvAlgorithm, options.algorithm);
+  add(kEnvEncrypt, options.encrypt ? "on" : "");
+  add(kEnvChecksums, options.checksums ? "on" : "");
+  add(kEnvSumGroup, options.sum_group ? std::to_string(*options.sum_group) : "");
+  return said;
+}
+
+}  // namespace trireme

@@ -359,7 +359,11 @@ class Job {
       complain(concat("standard output can no longer be written: the job goes on; see ",
                       options_.log_dir));
     } else if (!options_.rank0_speaks) {  // as with any program whose reader goes away
-      take_note(trouble("cannot write its output: nobody reads it any more"));
+      const std::string why = output_.why_lost();
+      take_note(detail::event_of(
+          why.empty() ? JobEvent::Kind::kTrouble : JobEvent::Kind::kGaveUp,
+          options_.node_rank,
+          concat("cannot write its output: ", why.empty() ? "nobody reads it any more" : why)));
       begin_ending(SIGTERM);
     }
   }

@@ -23,7 +23,7 @@ void OutputQueue::flush() {
     if (got > 0) {
       written += static_cast<std::size_t>(got);
     } else if (errno != EINTR && errno != EAGAIN) {
-      lost_ = true;
+      lost_ = errno;
       waiting_.clear();
       return;
     }

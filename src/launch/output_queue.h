@@ -13,7 +13,7 @@ class OutputQueue {
   explicit OutputQueue(int fd) : fd_(fd) {}
 
   void push(std::string_view text) {
-    if (!lost_) {
+    if (lost_ == 0) {
       waiting_ += text;
     }
   }
@@ -24,15 +24,16 @@ class OutputQueue {
   bool empty() const { return waiting_.empty(); }
   // More should not be taken from the ranks before some of this is gone.
   bool full() const { return waiting_.size() > kMost; }
-  // Nobody reads this stream any more.
-  bool lost() const { return lost_; }
+  // Nobody reads this stream any more, or it cannot be written.
+  bool lost() const { return lost_ != 0; }
+  int why_lost() const { return lost_; }  // as errno has it
 
  private:
   static constexpr std::size_t kMost = 1 << 20;
 
   int fd_;
   std::string waiting_;
-  bool lost_ = false;
+  int lost_ = 0;
 };
 
 }  // namespace trireme::detail

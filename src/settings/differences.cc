@@ -75,7 +75,7 @@ std::string to_string(const std::vector<SettingDifference>& differences,
   std::string text;
   for (const SettingDifference& each : differences) {
     text += (text.empty() ? "" : "\n") + ("  " + each.name) + ": " + each.saved + " in " +
-            saved_in + ", " + each.given + " given";
+            saved_in + ", " + each.given + " now";
   }
   return text;
 }

@@ -91,4 +91,19 @@ std::string expected_run_folder(const std::string& path) {
                 {kSettingsFile, what_is_at(path), what_to_give(path)});
 }
 
+void forget_recorded(const std::string& run) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator it(run, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name == "metrics.jsonl" || name == "samples.jsonl" || name == "summary.json" ||
+        name == "evaluation.csv" || name == "train.log" || name.starts_with("events.out.")) {
+      files.push_back(it->path());
+    }
+  }
+  for (const fs::path& each : files) {
+    fs::remove(each, error);
+  }
+}
+
 }  // namespace trireme

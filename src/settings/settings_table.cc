@@ -38,7 +38,7 @@ std::vector<Setting> model_settings() {
       field("layers",
             &S::layers,
             "Layers of a transformer; 0 uses the value for --size.",
-            {.least = 0}),
+            {.least = 0, .most = 10'000}),
       field("width",
             &S::width,
             "Width of a transformer's layers (0 uses the value for --size), or of the wide model's "

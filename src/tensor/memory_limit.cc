@@ -38,7 +38,7 @@ Excess& excess() {
 std::string note(std::size_t bytes, std::int64_t used, std::int64_t limit, bool refused) {
   std::string text = detail::concat(
       "a tensor of {} bytes does not fit: the rank's tensors take {} of {} bytes (memory_limit)",
-      {bytes, used, limit});
+      {bytes, used, limit > 0 ? limit : g_most.load(std::memory_order_relaxed)});
   Excess& all = excess();
   const std::lock_guard lock(all.mutex);
   if (!all.noted) {

@@ -1,10 +1,33 @@
+#include "train/building.h"
+
+#include <algorithm>
+
 #include "trireme/core/error.h"
+#include "trireme/core/machine.h"
 #include "trireme/parallel/sharded_model.h"
 #include "trireme/settings/device_choice.h"
+#include "trireme/settings/values.h"
+#include "trireme/tensor/memory_limit.h"
 #include "trireme/tensor/torch_cuda.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
+namespace detail {
+
+BuildingLimit::BuildingLimit(const std::string& limit, double free_bytes)
+    : limit_before_(MemoryLimit::limit_bytes()), most_before_(MemoryLimit::most_bytes()) {
+  const auto wanted = memory_limit_bytes(limit);
+  const auto most =
+      static_cast<std::uint64_t>(std::max(1.0, kMostOfFreeMemory * std::max(0.0, free_bytes))) +
+      MemoryLimit::used_bytes();
+  MemoryLimit::set(0, wanted == 0 ? 0 : std::max(most, wanted.value_or(0)));
+}
+
+BuildingLimit::~BuildingLimit() {
+  MemoryLimit::set(limit_before_, most_before_);
+}
+
+}  // namespace detail
 
 Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Communicator& ranks) {
   if (settings.device == TrainDevice::kCuda) {
@@ -19,14 +42,23 @@ Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Co
     model.module->to(gpu);
     return model;
   }
-  if (settings.zero < 3 || ranks.machine().size() == 1) {
-    return make_model(settings, shape);
-  }
+  const int here = ranks.machine().size();
+  const detail::BuildingLimit limit(settings.memory_limit,
+                                    static_cast<double>(available_memory_bytes()) / here);
   Trainable model;
-  build_sharded(ranks, [&] {
-    model = make_model(settings, shape);
-    return model.module;
-  });
+  try {
+    if (settings.zero < 3 || here == 1) {
+      return make_model(settings, shape);
+    }
+    build_sharded(ranks, [&] {
+      model = make_model(settings, shape);
+      return model.module;
+    });
+  } catch (const MemoryError& error) {
+    throw MemoryError(
+        detail::concat("the model is too large for the memory of a rank: {}: use {}a smaller model",
+                       {error.what(), settings.zero < 3 ? "--zero 3, fewer ranks, or " : ""}));
+  }
   model.in_parts = true;
   return model;
 }

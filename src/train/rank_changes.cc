@@ -67,10 +67,10 @@ RankChanges changes_up_to(World& world, const KeptWorld& kept) {
     total.left = std::max(total.left, seen[6]);
     (seen[7] != 0 ? total.left : total.lost) += std::max<std::int64_t>(0, ranks - outlived[0]);
     total.joined = std::max(total.joined, seen[4]) + world.size() - outlived[0];
-    // Where nobody is left to tell, the step at hand.
-    total.steps_again =
-        std::max(total.steps_again, seen[5]) +
-        (outlived[0] > 0 ? std::max<std::int64_t>(0, seen[1] - kept.step) : std::int64_t{1});
+    // Where nobody is left to tell, the step at hand; none, where nothing shows that there was one.
+    const std::int64_t untold = kept.ranks > 0 ? 1 : 0;
+    total.steps_again = std::max(total.steps_again, seen[5]) +
+                        (outlived[0] > 0 ? std::max<std::int64_t>(0, seen[1] - kept.step) : untold);
   }
   g_last_world.changes = total;
   return total;

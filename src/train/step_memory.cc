@@ -5,6 +5,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "train/building.h"
 #include "train/micro_batch_search.h"
 #include "train/out_of_memory.h"
 #include "train/step_runner.h"
@@ -15,10 +16,8 @@ namespace trireme::detail {
 namespace {
 
 // Of the memory that is free, what the tensors of a rank may take: the rest of the system, and
-// allocations that are not tensors, need some, too. What they never get, since the kernel would
-// begin to kill, is more than kMostOfFreeMemory.
+// allocations that are not tensors, need some, too.
 constexpr double kShareOfFreeMemory = 0.9;
-constexpr double kMostOfFreeMemory = 0.95;
 
 }  // namespace
 

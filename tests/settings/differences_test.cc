@@ -233,8 +233,8 @@ TEST(Differences, AreAllRefusedUnlessTheyAreAllowed) {
   const std::string saved = to_json(TrainSettings{});
   expect_parts(refusal([&] { check_same_result(saved, given, 70); }),
                {"step 70",
-                "lr: \"auto\" in the checkpoint, 0.5 given",
-                "hidden: [] in the checkpoint, [3,4] given",
+                "lr: \"auto\" in the checkpoint, 0.5 now",
+                "hidden: [] in the checkpoint, [3,4] now",
                 "--run",
                 "--allow-changes"});
   given.allow_changes = true;

@@ -313,7 +313,8 @@ TEST_F(CkptCommand, PrunesAllButWhatIsToStay) {
   EXPECT_EQ(checkpoints().steps().size(), 5U);
   {
     const FolderLock lock(checkpoints().path());
-    expect({"prune", run(), "--keep-last", "1"}, 2, {"another job"});
+    expect(
+        {"prune", run(), "--keep-last", "1"}, 2, {"another job", "removes old checkpoints itself"});
     // What only looks takes no lock: not of a run that is alive, and in no folder that it may not
     // write.
     expect({"prune", run(), "--keep-last", "1", "--dry-run"}, 0, {"would remove"});

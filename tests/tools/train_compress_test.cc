@@ -94,7 +94,7 @@ TEST_F(TrainCompress, SaysWhatAutoComesTo) {
 
 TEST_F(TrainCompress, RefusesByName) {
   const std::pair<std::string, Words> wrong[] = {
-      {"--compress int4", {"compress: expected one of bf16", "found int4"}},
+      {"--compress int4", {"compress: expected one of bf16", "found \"int4\""}},
       {"--compress topk:2", {"topk keeps a fraction above 0 and at most 1, found 2"}},
       {"--compress sign --precision float16", {"compress: sign", "loss scale", "bfloat16"}},
       {"--compress sign --balance measured", {"compress: sign", "balance"}},

@@ -145,6 +145,18 @@ TEST_F(TrainElastic, CountsALossBeforeTheFirstStep) {
   }
 }
 
+TEST_F(TrainElastic, CountsNoStepWhereAllAreLostBeforeTheFirst) {
+  Program program(command("run", mlp() + kSteps + "-n 2 --restart 10"));
+  ASSERT_TRUE(program.wait_for_children("trireme-worker", 2));
+  for (const pid_t rank : program.children()) {
+    kill(rank, SIGKILL);
+  }
+  const Finished done = program.wait();
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+  EXPECT_EQ(summary("run").at("rank_changes"),
+            Json({{"times", 1}, {"lost", 2}, {"left", 0}, {"joined", 2}, {"steps_again", 0}}));
+}
+
 // Its own end, in good order, is what a rank asks the others for, and no loss.
 TEST_F(TrainElastic, EndsInGoodOrderWhenARankIsAskedTo) {
   for (const std::string flags : {"--elastic 1:3 --restart 5", "--elastic 1:3", ""}) {

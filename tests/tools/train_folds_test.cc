@@ -111,7 +111,7 @@ TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {
   for (const std::string more : {"", "--allow-changes"}) {
     const Finished other = train("run", settings + "--lr 0.5 " + more);
     EXPECT_EQ(other.code, 2) << other.out;
-    expect_parts(other.err, {"other settings", "lr: 0.001 in the run, 0.5 given", "--run"});
+    expect_parts(other.err, {"other settings", "lr: 0.001 in the run, 0.5 now", "--run"});
   }
   const Finished number = train("run", "--resume 2");
   EXPECT_EQ(number.code, 2);

@@ -58,6 +58,16 @@ TEST_F(TrainLaunchers, MpirunsRanksAreOneJob) {
   expect_the_job_of_one_launcher(mpirun(2));
 }
 
+// What a flag says of how ranks communicate holds under mpirun, too.
+TEST_F(TrainLaunchers, MpirunsRanksAreToldHowToCommunicate) {
+  const Finished grouped = under(mpirun(2), "grouped", settings() + "--sum-group 7");
+  EXPECT_NE(grouped.code, 0);
+  expect_parts(grouped.out + grouped.err, {"groups of 7", "sum_group"});
+  const Finished secret = under(mpirun(2), "secret", settings() + "--token-file nowhere");
+  EXPECT_EQ(secret.code, 2) << secret.out << secret.err;
+  expect_parts(secret.err, {"--token-file", "TRIREME_TOKEN"});
+}
+
 // Whose output may go to a file, though it gives its ranks a terminal.
 TEST_F(TrainLaunchers, MpirunsOutputIsPlainLines) {
   Words launcher = mpirun(2);

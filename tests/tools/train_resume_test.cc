@@ -221,12 +221,12 @@ TEST_F(TrainResume, RefusesOtherSettingsAndChangesNothing) {
   const auto before = contents("run");
   const std::vector<std::pair<std::string, Words>> cases = {
       {settings + "--lr 0.5 --seed 9 -n 2 --zero 1",
-       {"lr: 0.001 in the checkpoint, 0.5 given",
-        "seed: 1 in the checkpoint, 9 given",
+       {"lr: 0.001 in the checkpoint, 0.5 now",
+        "seed: 1 in the checkpoint, 9 now",
         "--allow-changes",
         "--run"}},
-      {"--micro-batch share -n 2", {"micro_batch: \"2\" in the checkpoint, \"6\" given"}},
-      {"--hidden 8,8", {"hidden: [16] in the checkpoint, [8,8] given"}},
+      {"--micro-batch share -n 2", {"micro_batch: \"2\" in the checkpoint, \"6\" now"}},
+      {"--hidden 8,8", {"hidden: [16] in the checkpoint, [8,8] now"}},
       {"--lr-scaling linear", {"lr_scaling"}},
       {"--resume 3", {"step", "2, 4, 6", "3"}},
       {"--resume " + path("other"), {"--resume", path("run"), path("other")}},
@@ -247,7 +247,7 @@ TEST_F(TrainResume, GoesOnWithOtherSettingsWhereThatIsAllowed) {
   const Words before = history(path("run"));
   const Finished longer = train("run", "--steps 9 --lr 0.25 --allow-changes");
   EXPECT_EQ(longer.code, 0) << longer.err;
-  expect_parts(longer.out, {"steps: 6 in the checkpoint, 9 given", "0.25 given"});
+  expect_parts(longer.out, {"steps: 6 in the checkpoint, 9 now", "0.25 now"});
   const Words after = history(path("run"));
   EXPECT_EQ(Words(after.begin(), after.begin() + static_cast<std::ptrdiff_t>(before.size())),
             before);
@@ -257,7 +257,7 @@ TEST_F(TrainResume, GoesOnWithOtherSettingsWhereThatIsAllowed) {
   // It held for that start only.
   const Finished again = train("run", "--lr 0.125");
   EXPECT_EQ(again.code, 2);
-  expect_parts(again.err, {"lr: 0.25 in the checkpoint, 0.125 given"});
+  expect_parts(again.err, {"lr: 0.25 in the checkpoint, 0.125 now"});
 }
 
 TEST_F(TrainResume, ARunThatWasKilledBeforeItsFirstCheckpointBeginsAnew) {

@@ -207,7 +207,7 @@ TEST_F(TrainSettingsGiven, LeaveNoFolderWhereRanksRefuseThem) {
        "-c",
        "cd " + path("here") + " && " + testing::trireme_binary() + " train " + settings});
   EXPECT_EQ(dated.code, 2) << dated.err;
-  EXPECT_TRUE(fs::is_empty(path("here/runs")));
+  EXPECT_TRUE(fs::is_empty(path("here")));
   train_well("new", mlp() + "-n 2 --steps 1");
 }
 

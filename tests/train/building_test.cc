@@ -1,10 +1,13 @@
 // Models that are built in parts.
 
+#include "train/building.h"
+
 #include <fstream>
 
 #include <gtest/gtest.h>
 
 #include "support/ranks.h"
+#include "trireme/core/error.h"
 #include "trireme/core/proc_files.h"
 #include "trireme/train/trainer.h"
 
@@ -53,6 +56,21 @@ TEST(Building, TakesARanksShareAndOneUnitAtStageThree) {
     EXPECT_GT(peak, whole / 4) << "else it was not measured";
     world->barrier().wait();
   });
+}
+
+TEST(Building, RefusesAModelThatIsLargerThanTheFreeMemory) {
+  TrainSettings settings = large_gpt();
+  settings.layers = 1;  // 12 MB
+  const auto build = [&](const char* limit, double free) {
+    const detail::BuildingLimit bound(limit, free);
+    make_model(settings, text_shape());
+  };
+  EXPECT_NO_THROW(build("auto", 1e9));
+  EXPECT_THROW(build("auto", 4e6), MemoryError);
+  EXPECT_NO_THROW(build("none", 4e6));
+  EXPECT_NO_THROW(build("1GB", 4e6)) << "asked for";
+  EXPECT_NO_THROW(build("1MB", 1e9)) << "which is for the steps";
+  EXPECT_NO_THROW(make_model(settings, text_shape())) << "it ends";
 }
 
 TEST(Building, GivesTheSameWeightsInPartsAndWhole) {

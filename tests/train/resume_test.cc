@@ -587,8 +587,8 @@ TEST(Resume, RefusesOtherSettingsUnlessTheyAreAllowed) {
     const std::string message = refusal(other, {.folder = folder});
     expect_parts(message,
                  {"step 5",
-                  "lr: 0.01 in the checkpoint, 0.5 given",
-                  "eval_every: 3 in the checkpoint, 7 given",
+                  "lr: 0.01 in the checkpoint, 0.5 now",
+                  "eval_every: 3 in the checkpoint, 7 now",
                   "--allow-changes"});
     EXPECT_EQ(message.find("keep_last"), std::string::npos) << message;
 
@@ -603,7 +603,7 @@ TEST(Resume, RefusesOtherSettingsUnlessTheyAreAllowed) {
           {},
           {.folder = folder});
     expect_parts(history.messages,
-                 {"settings that differ from before", "lr: 0.01 in the checkpoint, 0.5 given"});
+                 {"settings that differ from before", "lr: 0.01 in the checkpoint, 0.5 now"});
     // The new rate is in force: half a cosine of 14 steps, of which 5 are done.
     EXPECT_NEAR(history.value("lr ", 6), 0.5 * (1 + std::cos(M_PI * 5 / 14)) / 2, 1e-12);
   });

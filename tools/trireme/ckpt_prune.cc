@@ -4,6 +4,7 @@
 #include "checkpoint_place.h"
 #include "ckpt.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::tools {
@@ -11,8 +12,13 @@ namespace trireme::tools {
 int prune_checkpoints(const PruneOptions& options) {
   const CheckpointFolder folder(checkpoints_of(options.place));
   std::optional<FolderLock> lock;
-  if (!options.dry_run) {         // which only looks
-    lock.emplace(folder.path());  // a training that writes there prunes itself
+  if (!options.dry_run) {  // which only looks
+    try {
+      lock.emplace(folder.path());
+    } catch (const ConfigError& error) {
+      throw ConfigError(detail::concat(
+          error.what(), "; a training removes old checkpoints itself (--keep-last, --keep-every)"));
+    }
     folder.put_back_replaced();
   }
   const Retention retention{options.keep_last, options.keep_every};

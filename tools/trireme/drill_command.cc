@@ -15,6 +15,7 @@
 #include "recoveries.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 #include "trireme/core/table.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/chart.h"
@@ -133,10 +134,6 @@ int show_drill(const DrillCommand& command) {
   const std::string path =
       fs::is_directory(command.place) ? command.place + "/" + kDrillFile : command.place;
   const std::string text = drill_text(path);
-  if (command.json) {
-    std::printf("%s", text.c_str());
-    return kExitOk;
-  }
   std::vector<SeenFault> faults;
   std::vector<bench::Recovery> recoveries;
   DrillJson all;
@@ -148,6 +145,10 @@ int show_drill(const DrillCommand& command) {
       if (fault.seconds) {
         recoveries.push_back({fault.kind, *fault.seconds, fault.again});
       }
+    }
+    if (command.json) {
+      std::printf("%s", text.c_str());
+      return kExitOk;
     }
     const auto in_vain = std::count_if(faults.begin(), faults.end(), [](const SeenFault& fault) {
       return fault.outcome.starts_with("not possible");
@@ -162,8 +163,8 @@ int show_drill(const DrillCommand& command) {
                     ? "the job runs, or was killed"
                     : detail::concat("the job ended with ", all["exit_code"].get<int>()).c_str());
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(detail::concat("\"{}\": expected what a drill has recorded, found {}",
-                                     {path, std::string(error.what())}));
+    throw ConfigError(detail::concat("\"{}\": expected what a drill has recorded, found: {}",
+                                     {path, without_json_name(error.what())}));
   }
   if (!faults.empty()) {
     print_faults(faults);

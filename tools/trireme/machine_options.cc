@@ -93,6 +93,15 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
                "Check all that ranks send each other between machines for flipped bits");
 }
 
+void check_own_ranks(const LaunchOptions& launch) {
+  const bool said = !launch.backend.empty();
+  TRIREME_CHECK(
+      (said ? launch.backend : env_string(kEnvBackend).value_or("")) != "mpi",
+      "{}: expected auto, shm or ucx for ranks that trireme starts, found mpi: ranks that "
+      "communicate through MPI are started by mpirun, mpiexec or srun (docs/cluster.md)",
+      {said ? "--backend" : kEnvBackend});
+}
+
 void add_elastic_options(CLI::App& app, ElasticFlags& flags) {
   app.add_option("--elastic",
                  flags.range,

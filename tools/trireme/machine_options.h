@@ -10,6 +10,9 @@ namespace trireme::tools {
 // every command that starts ranks. `launch` outlives the parsing.
 void add_machine_options(CLI::App& app, LaunchOptions& launch);
 
+// Throws ConfigError where ranks that a launcher of ours starts are to communicate through MPI.
+void check_own_ranks(const LaunchOptions& launch);
+
 // --elastic, --restart, --heartbeat, --grace, --stall and --redundancy.
 struct ElasticFlags {
   std::string range;  // "MIN:MAX"

@@ -49,6 +49,7 @@ int run_program(int argc, char** argv) {
   trireme::tools::add_plot_command(program, action);
   trireme::tools::add_train_command(program, action);
   trireme::tools::add_worker_commands(program, action, worker);
+  trireme::tools::check_values(program, words);
   try {
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
     program.parse(words);

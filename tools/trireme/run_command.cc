@@ -90,6 +90,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
       "Do not bind each rank to its own processors");
   run->callback([&action, options, elastic, drill, supervised, allow_changes, &command] {
     options->command = command;
+    check_own_ranks(*options);
     apply(*elastic, *options);
     TRIREME_CHECK(!*allow_changes || options->elastic,
                   "--allow-changes: expected --elastic MIN:MAX, found none");

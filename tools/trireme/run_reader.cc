@@ -200,8 +200,10 @@ Run read_run(const std::string& folder) {
       run.folds.push_back(numbers_in(fold, where + ": folds"));
     }
   } catch (const Json::exception& error) {
-    throw ConfigError(detail::concat(
-        where, ": expected the summary of a run (status, steps, metrics), found: ", error.what()));
+    throw ConfigError(
+        detail::concat(where,
+                       ": expected the summary of a run (status, steps, metrics), found: ",
+                       without_json_name(error.what())));
   }
   run.machine = machine_in(summary);
   run.rank_bytes = optional_number(summary, Json::json_pointer("/memory/rank_bytes"));

@@ -1,5 +1,4 @@
 #include <cerrno>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -22,6 +21,7 @@
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/model_kinds.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/unused.h"
 
@@ -117,20 +117,6 @@ std::string named_run(const TrainCommand& command, const TrainSettings& given) {
   return resumed.value_or(given.run);
 }
 
-// "runs/2026-01-31_12-00-00_gpt", with a number behind it where that is taken.
-std::string dated_folder(const std::string& model) {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  localtime_r(&now, &parts);
-  char date[32];
-  std::strftime(date, sizeof(date), "%Y-%m-%d_%H-%M-%S", &parts);
-  std::string folder = concat("runs/", date, "_", model);
-  for (int number = 2; fs::exists(folder); ++number) {
-    folder = concat("runs/", date, "_", model, "_", number);
-  }
-  return folder;
-}
-
 // How many ranks several machines have together is known when they have met: only then the ranks
 // can resolve what depends on it. The rest is resolved here, so that mistakes show before that.
 TrainSettings resolved_without_ranks(TrainSettings settings) {
@@ -159,7 +145,13 @@ std::vector<std::string> worker_words(const std::optional<std::int64_t>& step) {
 }
 
 // Becomes one rank of the job that another launcher has started.
-int train_as_rank(const TrainSettings& settings, const std::optional<std::int64_t>& step) {
+int train_as_rank(const TrainSettings& settings,
+                  const LaunchOptions& machines,
+                  const std::optional<std::int64_t>& step) {
+  for (const std::string& variable : communication_variables(machines)) {
+    const std::size_t end = variable.find('=');
+    setenv(variable.substr(0, end).c_str(), variable.substr(end + 1).c_str(), 1);
+  }
   const std::string threads = std::to_string(settings.threads);
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
     setenv(name, threads.c_str(), 1);
@@ -189,12 +181,17 @@ int run_training(const TrainCommand& command) {
     setenv("TERM", "dumb", 1);  // mpirun gives ranks a terminal, wherever their output goes
   }
   if (foreign && foreign->rank > 0) {
-    return train_as_rank(given, std::nullopt);  // rank 0 tells it everything
+    return train_as_rank(given, command.machines, std::nullopt);  // rank 0 tells it everything
   }
   TRIREME_CHECK(!foreign || command.machines.nodes == 1,
                 "--nnodes: {} has already started the ranks of this job: leave out --nnodes, or "
                 "start one trireme train per machine without {}",
                 {foreign->launcher, foreign->launcher});
+  TRIREME_CHECK(
+      !foreign || (command.machines.token_file.empty() && command.machines.rendezvous.empty()),
+      "--token-file, --rendezvous: the ranks that {} starts are told by TRIREME_TOKEN and "
+      "TRIREME_RENDEZVOUS: export these instead",
+      {foreign->launcher});
   const std::string run = named_run(command, given);
   if (command.supervised.restarts > 0) {
     check_supervised(given, run, command.resume, foreign ? foreign->launcher : "");
@@ -254,6 +251,7 @@ int run_training(const TrainCommand& command) {
   options.command = worker_words(step);
   options.command.insert(options.command.begin(), sibling_path("trireme-worker"));
   if (!foreign) {
+    check_own_ranks(options);
     check_launch(options);  // before a folder is made
   }
   if (settings.run.empty()) {
@@ -269,7 +267,7 @@ int run_training(const TrainCommand& command) {
     alike.run = fs::absolute(settings.run).lexically_normal().string();
     options.store.identity = to_json(alike);
   }
-  const bool is_new = leads && !step && !fs::exists(settings.run);
+  std::vector<std::string> made;  // of this run, whose folder nobody had before
   if (leads) {
     FolderLock::check_free(settings.run);
   }
@@ -278,16 +276,16 @@ int run_training(const TrainCommand& command) {
       std::cout << "the run in " << settings.run
                 << " ended before its first checkpoint: starting over\n"
                 << std::flush;
-      forget_run(settings.run);
+      forget_recorded(settings.run);
     }
-    make_run_folder(settings.run);
+    made = make_run_folder(settings.run);
     write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
   }
 
   const std::string told = inherited_text(to_json(settings));
   if (foreign) {
     setenv(kEnvTrainSettings, told.c_str(), 1);
-    return train_as_rank(settings, step);
+    return train_as_rank(settings, command.machines, step);
   }
   options.environment = {concat(kEnvTrainSettings, "=", told)};
   options.threads = static_cast<int>(settings.threads);
@@ -296,10 +294,20 @@ int run_training(const TrainCommand& command) {
   options.append_logs = step.has_value();       // an earlier attempt's last words are in them
   options.rank0_speaks = true;
   options.end_seconds = kTimeToEnd;
-  const int code = launch(options);
-  if (is_new && code == kExitUsage) {
-    take_back_run_folder(settings.run);
+  int code = kExitUsage;
+  const auto undo = [&] {
+    // Rank 0 takes the settings back where the data cannot be used.
+    if (!made.empty() && (code == kExitUsage || !is_run_folder(settings.run))) {
+      take_back_run_folder(settings.run, made);
+    }
+  };
+  try {
+    code = launch(options);
+  } catch (const ConfigError&) {
+    undo();
+    throw;
   }
+  undo();
   if (const std::string advice =
           leads && code > kExitUsage ? how_to_resume(settings.run, step) : "";
       !advice.empty()) {

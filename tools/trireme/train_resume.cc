@@ -1,6 +1,7 @@
 #include "train_resume.h"
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -219,21 +220,6 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
   }
 }
 
-void forget_run(const std::string& run) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::directory_iterator it(run, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name == "metrics.jsonl" || name == "samples.jsonl" || name == "summary.json" ||
-        name.starts_with("events.out.")) {
-      files.push_back(it->path());
-    }
-  }
-  for (const fs::path& each : files) {
-    fs::remove(each, error);
-  }
-}
-
 std::string how_to_resume(const std::string& run, std::optional<std::int64_t> resumed) {
   std::error_code error;
   if (!settings_of_folds(run, false).empty()) {
@@ -264,7 +250,20 @@ std::string how_to_complete(const std::string& run) {
       {run});
 }
 
-void make_run_folder(const std::string& run) {
+std::string dated_folder(const std::string& model) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char date[32];
+  std::strftime(date, sizeof(date), "%Y-%m-%d_%H-%M-%S", &parts);
+  std::string folder = concat("runs/", date, "_", model);
+  for (int number = 2; fs::exists(folder); ++number) {
+    folder = concat("runs/", date, "_", model, "_", number);
+  }
+  return folder;
+}
+
+std::vector<std::string> make_run_folder(const std::string& run) {
   std::error_code error;
   const auto refuse_where = [&](bool holds, const std::string& what) {
     if (holds) {
@@ -287,32 +286,41 @@ void make_run_folder(const std::string& run) {
                 run,
                 "\": choose another name");
   forget_folder_of_first_fold(run);
+  std::vector<std::string> made;
+  for (fs::path part = run; !part.empty() && !fs::exists(part, error); part = part.parent_path()) {
+    made.push_back(part.string());
+  }
   fs::create_directories(run, error);
+  if (error) {
+    std::error_code ignored;
+    std::for_each(made.begin(), made.end(), [&](const auto& each) { fs::remove(each, ignored); });
+  }
   TRIREME_CHECK(!error && fs::is_directory(run, error),
                 "--run: the folder \"{}\" could not be created: {}",
                 {run, error ? error.message() : "there is something else with this name"});
+  return made;
 }
 
-void take_back_run_folder(const std::string& run) {
+void take_back_run_folder(const std::string& run, const std::vector<std::string>& made) {
   const fs::path folder = run;
   std::error_code error;
   if (fs::exists(folder / "metrics.jsonl", error) || folds_have_begun(folder)) {
     return;
   }
-  std::vector<fs::path> made;
+  std::vector<fs::path> left;
   for (fs::directory_iterator it(folder / "logs", error), end; !error && it != end;
        it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (name.starts_with("rank-") && name.ends_with(".log")) {
-      made.push_back(it->path());
+      left.push_back(it->path());
     }
   }
   for (const char* name : {"logs", "checkpoints/.lock", "checkpoints", ".lock", "config.json"}) {
-    made.push_back(folder / name);
+    left.push_back(folder / name);
   }
-  made.push_back(folder);
+  left.insert(left.end(), made.begin(), made.end());
   forget_folder_of_first_fold(folder);
-  for (const fs::path& each : made) {
+  for (const fs::path& each : left) {
     fs::remove(each, error);  // folders only if nothing else is in them
   }
 }

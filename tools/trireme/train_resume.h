@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/settings/train_settings.h"
 
@@ -38,8 +39,6 @@ void check_settings(const std::string& run, std::int64_t step, const TrainSettin
 // save checkpoints and was killed before it could: the very same command can then only mean to
 // train. Of several machines the settings are not resolved.
 bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machines);
-// Removes what such a run has recorded; training anew gives the same.
-void forget_run(const std::string& run);
 
 // What can be done with a run that has ended before its last step: "trireme train --resume RUN", or
 // a new run from its weights. Empty where it has left neither. `resumed`: the step that it was just
@@ -51,10 +50,14 @@ std::string how_to_resume(const std::string& run,
 // training once more where it has saved nothing to resume from.
 std::string how_to_complete(const std::string& run);
 
-// Makes the folder of a new run. Throws ConfigError where it holds one.
-void make_run_folder(const std::string& run);
-// Removes a folder that was made for a run which was refused before it began, with the settings and
+// For a run that nobody has named: "runs/2026-01-31_12-00-00_gpt", with a number behind it where
+// that is taken.
+std::string dated_folder(const std::string& model);
+// Makes the folder of a new run. Throws ConfigError where it holds one. Returns the folders that
+// were not there before, the innermost first.
+std::vector<std::string> make_run_folder(const std::string& run);
+// Removes folders that were made for a run which was refused before it began, with the settings and
 // logs of that attempt. What anybody else has put there stays, and so does a run that has begun.
-void take_back_run_folder(const std::string& run);
+void take_back_run_folder(const std::string& run, const std::vector<std::string>& made);
 
 }  // namespace trireme::tools

@@ -1,5 +1,6 @@
 #include "usage_error.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -124,19 +125,24 @@ std::string about_repetition(const std::string& rest) {
                                                               : "";
 }
 
-// "Could not convert: --seed = x". All that is converted is numbers.
-std::string about_number(const std::string& text) {
+// "Could not convert: --seed = x". All that is converted is numbers, and what a switch is given.
+std::string about_number(const CLI::App& command, const std::string& text) {
   const std::string before = "Could not convert: ";
   const std::size_t middle = text.find(" = ");
-  return text.starts_with(before) && middle != std::string::npos
-             ? concat("{}: expected a number, found \"{}\"",
-                      {text.substr(before.size(), middle - before.size()),
-                       detail::printable(text.substr(middle + 3))})
-             : "";
+  if (!text.starts_with(before) || middle == std::string::npos) {
+    return "";
+  }
+  const std::string name = text.substr(before.size(), middle - before.size());
+  const CLI::Option* option = command.get_option_no_throw(name);
+  return concat(
+      "{}: expected {}, found \"{}\"",
+      {name,
+       option != nullptr && option->get_items_expected_max() == 0 ? "no value" : "a number",
+       detail::printable(text.substr(middle + 3))});
 }
 
-std::string in_our_words(const std::string& text) {
-  if (const std::string number = about_number(text); !number.empty()) {
+std::string in_our_words(const CLI::App& command, const std::string& text) {
+  if (const std::string number = about_number(command, text); !number.empty()) {
     return number;
   }
   const std::size_t end = text.find(": ");
@@ -149,13 +155,23 @@ std::string in_our_words(const std::string& text) {
   return text;
 }
 
+bool is_setting(const CLI::Option& option) {
+  std::string name = option.get_lnames().front();
+  std::replace(name.begin(), name.end(), '-', '_');
+  return find_setting(name) != nullptr;
+}
+
+std::string whose_help(const CLI::App& command) {
+  return concat("\nRun \"", full_name(command), " --help\" to see what it takes.");
+}
+
 }  // namespace
 
 std::string usage_error_text(const CLI::App& program, const CLI::ParseError& error) {
   const CLI::App& command = chosen_command(program);
   const std::vector<std::string> extra = program.remaining(/*recurse=*/true);
   const std::vector<std::string> commands = commands_of(command);
-  std::string text = in_our_words(error.what());
+  std::string text = in_our_words(command, error.what());
   if (!commands.empty() && (extra.empty() || !extra.front().starts_with('-'))) {
     text = concat("expected a command ({}), found {}{}",
                   {detail::listed(commands),
@@ -164,7 +180,39 @@ std::string usage_error_text(const CLI::App& program, const CLI::ParseError& err
   } else if (!extra.empty()) {
     text = about_extra_words(command, extra);
   }
-  return concat(text, "\nRun \"", full_name(command), " --help\" to see what it takes.");
+  return concat(text, whose_help(command));
+}
+
+void check_values(const CLI::App& program, const std::vector<std::string>& words) {
+  const CLI::App* command = &program;
+  for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    const auto below = command->get_subcommands([](const CLI::App*) { return true; });
+    const auto named = std::find_if(below.begin(), below.end(), [&](const CLI::App* each) {
+      return each->get_name() == words[i];
+    });
+    if (named != below.end()) {
+      command = *named;
+      continue;
+    }
+    const CLI::Option* option =
+        words[i].starts_with('-') ? command->get_option_no_throw(words[i]) : nullptr;
+    if (option == nullptr || option->get_items_expected_min() == 0 || i + 1 == words.size()) {
+      continue;
+    }
+    const std::string& value = words[++i];
+    // A variable of a shell that is not set; of settings, empty is a value that some have.
+    TRIREME_CHECK(!value.empty() || words[i - 1] == "--prompt" || is_setting(*option),
+                  "{}: expected a value, found \"\"{}",
+                  {words[i - 1], whose_help(*command)});
+    TRIREME_CHECK(!value.starts_with("--") &&
+                      (!value.starts_with('-') || command->get_option_no_throw(value) == nullptr),
+                  "{}: expected a value, found \"{}\"; one that begins with dashes is written "
+                  "--{}=VALUE{}",
+                  {words[i - 1],
+                   detail::printable(value),
+                   option->get_lnames().front(),
+                   whose_help(*command)});
+  }
 }
 
 }  // namespace trireme::tools

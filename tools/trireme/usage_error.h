@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <CLI/App.hpp>
 
@@ -10,5 +11,9 @@ namespace trireme::tools {
 // the nearest one there is, for a value what was expected; then whose --help says more. For errors
 // that App::parse has thrown.
 std::string usage_error_text(const CLI::App& program, const CLI::ParseError& error);
+
+// CLI11 gives an option that was left without its value the next word, also where that is an option
+// (`--data --batch 4`). Throws ConfigError there; a value that begins with dashes is attached.
+void check_values(const CLI::App& program, const std::vector<std::string>& words);
 
 }  // namespace trireme::tools

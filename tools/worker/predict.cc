@@ -60,9 +60,9 @@ TrainSettings settings_in(const std::string& run) {
 
 Preprocessing preprocessing_in(const std::string& run) {
   const std::string path = concat(run, "/", kPreprocessingFile);
-  TRIREME_CHECK(fs::exists(path) || !fs::exists(run + "/fold-1"),
-                "\"{}\" was cross-validated, and has a model for each fold: name one, as {}/fold-1",
-                {run, run});
+  if (!fs::exists(path)) {
+    check_no_folds(run);
+  }
   TRIREME_CHECK(
       fs::exists(path),
       "expected \"{}\", which has the columns, categories and statistics of the training data, "
@@ -332,6 +332,7 @@ int predict(const std::vector<std::string>& arguments) {
   app.add_option("--device", options.device, kDeviceHelp)
       ->check(CLI::IsMember(names_of_devices()))
       ->type_name("WHERE");
+  tools::check_values(app, arguments);
   std::vector<std::string> words = arguments;
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {

@@ -119,9 +119,16 @@ int write_text(const SampleOptions& options) {
     } else {
       std::cout << ' ' << tokens.back() << std::flush;
     }
+    if (!std::cout.good()) {
+      break;
+    }
   }
-  std::cout << "\n";
-  return std::cout.good() ? kExitOk : 1;
+  std::cout << "\n" << std::flush;
+  if (!std::cout.good()) {
+    std::fprintf(stderr, "trireme: standard output could not be written\n");
+    return 1;
+  }
+  return kExitOk;
 }
 
 // A prompt may begin with a dash, or be "--", which would be taken for options: it is written
@@ -185,6 +192,7 @@ int sample(const std::vector<std::string>& arguments) {
       ->check(CLI::IsMember(names_of_devices()))
       ->type_name("WHERE");
   std::vector<std::string> words = with_prompt_attached(app, arguments);
+  tools::check_values(app, words);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     app.parse(words);

@@ -32,6 +32,7 @@
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/device_choice.h"
 #include "trireme/settings/differences.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
 #include "trireme/tensor/torch_cuda.h"
@@ -113,22 +114,6 @@ class SlowProductsAreKnown final : public c10::WarningHandler {
   }
 };
 
-// What an attempt has recorded that nothing goes on from.
-void forget_recorded(const std::string& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name == "metrics.jsonl" || name == "samples.jsonl" || name == "summary.json" ||
-        name == "evaluation.csv" || name == "train.log" || name.starts_with("events.out.")) {
-      files.push_back(it->path());
-    }
-  }
-  for (const fs::path& each : files) {
-    fs::remove(each, error);
-  }
-}
-
 class Job {
  public:
   Job(std::shared_ptr<World> world, const std::string& step) : world_(std::move(world)) {
@@ -188,6 +173,10 @@ class Job {
   // what the ranks did last explains nothing.
   void abandon(const std::string& reason, bool by_input) {
     if (by_input) {
+      if (leads() && !step_ && !recorder_) {  // not a run yet: its launcher removes the folder
+        std::error_code ignored;
+        fs::remove(run_ + "/config.json", ignored);
+      }
       world_->stop(reason);
     } else {
       world_->abort(reason);

@@ -43,6 +43,12 @@ std::vector<std::string> names_of_weights() {
   return {"auto", "model", "best", "average", "checkpoint"};
 }
 
+void check_no_folds(const std::string& run) {
+  TRIREME_CHECK(!std::filesystem::exists(run + "/fold-1"),
+                "\"{}\" was cross-validated, and has a model for each fold: name one, as {}/fold-1",
+                {run, run});
+}
+
 RunWeights weights_in(const std::string& run, const std::string& which) {
   namespace fs = std::filesystem;
   using detail::concat;
@@ -51,6 +57,7 @@ RunWeights weights_in(const std::string& run, const std::string& which) {
   if (which != "checkpoint" && fs::exists(file)) {
     return {.path = file};
   }
+  check_no_folds(run);
   const std::string folder = concat(run, "/", kCheckpointsFolder);
   const auto newest = fs::is_directory(folder) ? CheckpointFolder(folder).newest() : std::nullopt;
   TRIREME_CHECK(

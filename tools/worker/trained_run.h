@@ -27,6 +27,8 @@ struct RunWeights {
 // `which`: model, best, average, checkpoint (the newest), or auto: model, or checkpoint of a run
 // that has not finished. Throws ConfigError where there are none.
 RunWeights weights_in(const std::string& run, const std::string& which);
+// Throws ConfigError for a cross-validated run, which has weights in its folds only.
+void check_no_folds(const std::string& run);
 // What `which` may be.
 std::vector<std::string> names_of_weights();
 

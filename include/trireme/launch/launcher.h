@@ -135,6 +135,10 @@ void check_launch(const LaunchOptions& options);
 // all, and all name the same cause. A machine that is not admitted throws ConfigError.
 int launch(const LaunchOptions& options);
 
+// How ranks communicate, as `launch` tells them in their environment (NAME=VALUE), for ranks that
+// another launcher has started: interfaces, backend, algorithm, sum group, encryption, checksums.
+std::vector<std::string> communication_variables(const LaunchOptions& options);
+
 // Whether options.store already knows this job, which has begun, so that this machine would join
 // it. Throws ConfigError where the store is wrong or does not answer in time (timeout_seconds).
 bool has_begun(const LaunchOptions& options);

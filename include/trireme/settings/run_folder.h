@@ -11,4 +11,8 @@ bool is_run_folder(const std::string& path);
 // train writes, found a file; it belongs to the run in "runs/a": give that".
 std::string expected_run_folder(const std::string& path);
 
+// Removes what a run, or a fold of one, has recorded that nothing goes on from: training anew gives
+// the same.
+void forget_recorded(const std::string& run);
+
 }  // namespace trireme
