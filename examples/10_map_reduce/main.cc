@@ -25,8 +25,7 @@ struct Samples {
 
 // A partition of a data set that is far too large for one rank, in real life.
 Samples partition(std::int64_t number) {
-  const auto [begin, end] =
-      trireme::even_range(kSamples, kPartitions, static_cast<int>(number));
+  const auto [begin, end] = trireme::even_range(kSamples, kPartitions, static_cast<int>(number));
   auto random = at::detail::createCPUGenerator(static_cast<std::uint64_t>(number));
   auto x = torch::randn({end - begin, kFeatures}, random, torch::kDouble);
   auto truth = torch::linspace(-1, 1, kFeatures, torch::kDouble);

@@ -2,6 +2,7 @@
 
 // Everything a program needs. Programs that care about build time include the parts.
 
+#include "trireme/average/averaging.h"    // replicas that are averaged now and then
 #include "trireme/comm/communicator.h"    // collectives, messages, shared buffers
 #include "trireme/comm/elastic.h"         // jobs that outlive the loss of ranks
 #include "trireme/comm/world.h"           // init() and World

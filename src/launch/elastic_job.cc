@@ -258,9 +258,9 @@ void ElasticJob::obey(const Fleet::Mail& mail) {
 
 void ElasticJob::let_in() {
   const auto presence = [this](int machine) {
-    return !fleet_->is_connected(machine)       ? Reception::Presence::kAbsent
+    return !fleet_->is_connected(machine)      ? Reception::Presence::kAbsent
            : fleet_->is_here_for_sure(machine) ? Reception::Presence::kHere
-                                                : Reception::Presence::kSilent;
+                                               : Reception::Presence::kSilent;
   };
   for (Reception::Arrival& arrival : reception_->turn(presence)) {
     const int machine = arrival.hello.machine;

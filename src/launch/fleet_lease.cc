@@ -35,8 +35,8 @@ void Fleet::lease(Milliseconds limit, const Leadership* leadership) {
   lost_limit_ = limit + limit / 8 + kBeyondLease;
 }
 
-// A machine that was cut off, or whose launcher was started again, may be here before the end of its
-// old connection is, and after words that had been on their way.
+// A machine that was cut off, or whose launcher was started again, may be here before the end of
+// its old connection is, and after words that had been on their way.
 bool Fleet::is_here_for_sure(int machine) {
   Peer& peer = peers_[index(machine)];
   const auto now = Clock::now();

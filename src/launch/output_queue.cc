@@ -22,8 +22,8 @@ void OutputQueue::flush() {
     const ssize_t got = write(fd_, waiting_.data() + written, length);
     if (got > 0) {
       written += static_cast<std::size_t>(got);
-    } else if (errno != EINTR && errno != EAGAIN) {
-      lost_ = errno;
+    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+      lost_ = got == 0 ? EIO : errno;
       waiting_.clear();
       return;
     }

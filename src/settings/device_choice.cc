@@ -33,6 +33,9 @@ std::string why_not_on_gpu(const TrainSettings& s) {
   if (s.compress != "none" && s.compress != "auto") {
     return concat("gradients are not compressed there: leave out --compress ", s.compress);
   }
+  if (s.sync != "exact") {
+    return concat("replicas are not averaged there: leave out --sync ", s.sync);
+  }
   if (s.placement == Placement::kMapped) {
     return "stage 3 copies parameters there: leave out --placement mapped";
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "settings/sync_settings.h"
 #include "trireme/compress/compressor.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -392,6 +393,7 @@ TrainSettings resolve(TrainSettings settings) {
   choose_model(settings, kind);
   choose_optimizer(settings, kind);
   choose_batch(settings, kind);
+  detail::choose_sync(settings);
   check_ranks(settings);
   check_checkpoints(settings);
   return settings;

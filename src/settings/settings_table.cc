@@ -525,6 +525,55 @@ std::vector<Setting> rank_settings() {
   };
 }
 
+std::vector<Setting> synchronisation_settings() {
+  return {
+      field("sync",
+            &S::sync,
+            "How ranks stay in step. exact: gradients are summed in every step, and the number of "
+            "ranks changes no bit. The others train replicas on their own and average them now and "
+            "then: the result is another one, and depends on their number. local: their weights "
+            "become the mean; diloco: the mean is a gradient for an outer optimizer; gossip: each "
+            "takes the mean with its neighbours.",
+            {.choices = {"exact", "local", "diloco", "gossip"}, .absent = "\"exact\""}),
+      field("sync_every",
+            &S::sync_every,
+            "Steps between averagings; 0: 32 for local, 100 for diloco, 1 for gossip.",
+            {.least = 0, .absent = "0"}),
+      field("sync_group",
+            &S::sync_group,
+            "Which ranks are a replica: each rank, those of a machine, or so many. Inside a "
+            "replica, all is exact.",
+            {.kind = "rank, machine or a number", .absent = "\"rank\""}),
+      field("sync_schedule",
+            &S::sync_schedule,
+            "Other steps between averagings from a step on, as STEP:STEPS, counted from 0: "
+            "0:1,500:8 averages after each of the first 500 steps, and then after every eighth.",
+            {.kind = "list of STEP:STEPS", .absent = "[]"}),
+      field("sync_states",
+            &S::sync_states,
+            "Average the optimizer's moments with the weights; otherwise each replica keeps its "
+            "own, and fewer bytes travel.",
+            {.absent = "false"}),
+      field("sync_graph",
+            &S::sync_graph,
+            "Who are neighbours in gossip. ring: the replicas before and after; exponential: the "
+            "one 1, 2, 4, ... before, in turn; random: pairs that are drawn each time.",
+            {.choices = {"ring", "exponential", "random"}, .absent = "\"ring\""}),
+      field("outer_lr",
+            &S::outer_lr,
+            "Learning rate of diloco's outer optimizer.",
+            {.least = 1e-9, .absent = "0.7"}),
+      field("outer_momentum",
+            &S::outer_momentum,
+            "Momentum of diloco's outer optimizer. 0 with an outer_lr of 1 is local.",
+            {.least = 0, .most = 0.9999, .absent = "0.9"}),
+      field("outer_nesterov",
+            &S::outer_nesterov,
+            "Nesterov's momentum in diloco's outer optimizer.",
+            {.absent = "true"}),
+  };
+}
+
 std::vector<Setting> evaluation_settings() {
   return {
       field("eval_every",
@@ -638,6 +687,7 @@ const std::vector<Setting>& settings_table() {
     add("training", training_settings());
     add("optimizer", optimizer_settings());
     add("ranks", rank_settings());
+    add("synchronisation", synchronisation_settings());
     add("evaluation", evaluation_settings());
     add("checkpoints", checkpoint_settings());
     add("output", output_settings());

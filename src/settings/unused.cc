@@ -81,6 +81,18 @@ const std::vector<Choice>& choices() {
         {"bfloat16", {}},
         {"autocast", {}}}},
       {"partition", {{"hash", {"shares"}}, {"uniform", {}}}},
+      {"sync",
+       {{"exact", {}},
+        {"local", {"sync_every", "sync_group", "sync_schedule", "sync_states"}},
+        {"diloco",
+         {"sync_every",
+          "sync_group",
+          "sync_schedule",
+          "sync_states",
+          "outer_lr",
+          "outer_momentum",
+          "outer_nesterov"}},
+        {"gossip", {"sync_every", "sync_group", "sync_schedule", "sync_states", "sync_graph"}}}},
   };
   return all;
 }

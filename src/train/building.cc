@@ -43,8 +43,9 @@ Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Co
     return model;
   }
   const int here = ranks.machine().size();
-  const detail::BuildingLimit limit(settings.memory_limit,
-                                    static_cast<double>(available_memory_bytes()) / here);
+  const auto free_bytes = static_cast<double>(available_memory_bytes()) / here;
+  ranks.machine().barrier().wait();  // none begins to fill it before all have looked
+  const detail::BuildingLimit limit(settings.memory_limit, free_bytes);
   Trainable model;
   try {
     if (settings.zero < 3 || here == 1) {

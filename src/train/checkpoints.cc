@@ -23,7 +23,7 @@ Checkpoints::Checkpoints(const std::string& folder,
                          const CheckpointOptions& options)
     : ranks_(ranks), writer_(folder, std::move(ranks), options) {}
 
-SaveReport Checkpoints::save(EngineBase& engine,
+SaveReport Checkpoints::save(Resumable& engine,
                              const Notes& notes,
                              std::optional<std::int64_t> step) {
   TRIREME_CHECK(notes.count(kEngineNote) == 0,
@@ -35,7 +35,7 @@ SaveReport Checkpoints::save(EngineBase& engine,
   return writer_.save(step.value_or(engine.steps()), state.view, all);
 }
 
-std::optional<Resumed> Checkpoints::resume(EngineBase& engine, std::optional<std::int64_t> step) {
+std::optional<Resumed> Checkpoints::resume(Resumable& engine, std::optional<std::int64_t> step) {
   // Rank 0 looks: another's view of a shared file system may be older.
   std::vector<std::int64_t> chosen = {-1};
   on_all_ranks(*ranks_, [&] {
@@ -65,7 +65,7 @@ std::optional<Resumed> Checkpoints::resume(EngineBase& engine, std::optional<std
   return resumed;
 }
 
-Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine) {
+Resumed load_checkpoint(const std::string& checkpoint, Resumable& engine) {
   Communicator& ranks = engine.ranks();
   const auto reader = open_on_all(checkpoint, ranks);
   const Manifest& manifest = reader->manifest();
@@ -86,7 +86,7 @@ Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine) {
 }
 
 LoadDifferences load_checkpoint_weights(const std::string& checkpoint,
-                                        EngineBase& engine,
+                                        Resumable& engine,
                                         bool partial) {
   const auto reader = open_on_all(checkpoint, engine.ranks());
   LoadDifferences differences;

@@ -11,7 +11,11 @@ std::shared_ptr<const Compressor> compressor_of(
     const std::function<void(const std::string&)>& say) {
   std::string name = settings.compress;
   if (name == "auto") {
-    const CompressionChoice choice = automatic_compression(settings, world);
+    // Gradients travel inside replicas, and what is measured is the network between all ranks.
+    const CompressionChoice choice =
+        settings.sync != "exact"
+            ? CompressionChoice{.name = "none", .why = "replicas are averaged (--sync)"}
+            : automatic_compression(settings, world);
     name = choice.name;
     say(concat("compress auto: {}, since {}", {choice.name, choice.why}));
   } else if (name != "none" && world.one_machine()) {

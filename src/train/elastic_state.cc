@@ -10,7 +10,7 @@ namespace trireme {
 using detail::concat;
 using detail::kEngineNote;
 
-ElasticState::ElasticState(EngineBase& engine, const std::shared_ptr<World>& world)
+ElasticState::ElasticState(Resumable& engine, const std::shared_ptr<World>& world)
     : engine_(engine), vault_(launcher_keeps_memory() ? std::make_unique<Vault>(world) : nullptr) {
   if (vault_ && !vault_->lost().empty() && world->rank() == 0) {
     log(LogLevel::kWarning,

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <optional>
 
-#include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
 
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
@@ -162,11 +163,8 @@ class TensorSum {
     StateView view;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       SumGroup& group = groups_[i];
-      view.tensors.push_back({kSumKind,
-                              std::to_string(i),
-                              dtype_of(group.share.scalar_type()),
-                              {group.numel},
-                              {}});
+      view.tensors.push_back(
+          {kSumKind, std::to_string(i), dtype_of(group.share.scalar_type()), {group.numel}, {}});
       view.slices.push_back(
           {i, share_of(group), static_cast<std::byte*>(group.share.mutable_data_ptr())});
     }
@@ -240,6 +238,7 @@ std::vector<at::Tensor> map_sum(
   if (rounds.resumes()) {
     sum.emplace(world, rounds.note(kShapesNote));
     kept->load(sum->state());
+    kept->keep_loaded(sum->state());
   }
   while (rounds.left()) {
     std::optional<std::vector<at::Tensor>> terms;
@@ -271,6 +270,7 @@ Bytes detail::fold_bytes(World& world,
   Rounds rounds(world, partitions, kept);
   if (rounds.resumes()) {
     total = from_hex(rounds.note(kTotalNote));
+    kept->keep_loaded({});
   }
   while (rounds.left()) {
     Bytes mine;

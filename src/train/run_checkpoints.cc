@@ -102,18 +102,19 @@ std::string RunCheckpoints::other_steps() const {
              : concat("--resume STEP resumes from another one, of step ", list_of(others));
 }
 
-Resumed RunCheckpoints::resume(EngineBase& engine) {
+Resumed RunCheckpoints::resume(Resumable& engine) {
   try {
     return load_checkpoint(folder_->folder().path_of(*step_), engine);
   } catch (const ConfigError& error) {
-    throw ConfigError(concat(error.what(),
-                             "\n"
-                             "The model or the optimizer is different: --weights-from starts a new "
-                             "run with the weights alone"));
+    throw ConfigError(concat(
+        error.what(),
+        "\n"
+        "The model, the optimizer or the replicas are different: --weights-from starts a new "
+        "run with the weights alone"));
   }
 }
 
-RunCheckpoints::Loaded RunCheckpoints::load(EngineBase& engine) {
+RunCheckpoints::Loaded RunCheckpoints::load(Resumable& engine) {
   Loaded loaded;
   loaded.path = folder_->folder().path_of(*step_);
   const std::string file = loaded.path + "/" + Manifest::kFileName;
@@ -153,7 +154,7 @@ void RunCheckpoints::take_up() {
   });
 }
 
-double RunCheckpoints::save(EngineBase& engine, const TrainProgress& progress) {
+double RunCheckpoints::save(Resumable& engine, const TrainProgress& progress) {
   // Again where it was evaluated since: one that was interrupted in its last evaluation and
   // resumed.
   if (saved_step_ == progress.step && saved_evaluated_step_ == progress.evaluated_step) {

@@ -9,7 +9,7 @@
 
 #include "train/train_progress.h"
 #include "trireme/comm/world.h"
-#include "trireme/parallel/engine.h"
+#include "trireme/parallel/resumable.h"
 #include "trireme/settings/train_settings.h"
 #include "trireme/train/checkpoints.h"
 #include "trireme/train/trainer.h"
@@ -36,7 +36,7 @@ class RunCheckpoints {
     std::string path;
     int ranks = 0;  // that had saved it
   };
-  Loaded load(EngineBase& engine);
+  Loaded load(Resumable& engine);
   // Once nothing speaks against it any more: from now on this is the newest one. Collective.
   void take_up();
 
@@ -44,14 +44,14 @@ class RunCheckpoints {
   bool is_due(std::int64_t step) const { return saves() && step % settings_.save_every == 0; }
   // Only where saves(). Once for each step and its evaluation, however often it is asked to.
   // Returns for how many seconds training stood still. Collective.
-  double save(EngineBase& engine, const TrainProgress& progress);
+  double save(Resumable& engine, const TrainProgress& progress);
   // Why a checkpoint could not be written; empty: none has failed. What is to be said is said.
   std::string failure();
   // Waits for what is being written. Only where saves(). Collective.
   void finish();
 
  private:
-  Resumed resume(EngineBase& engine);
+  Resumed resume(Resumable& engine);
   std::string other_steps() const;
   void say(const std::string& text) const;
   void say_waiting();

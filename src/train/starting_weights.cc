@@ -114,7 +114,7 @@ at::Tensor values_of(const TensorSource& source,
 
 void begin_with_weights(const TrainSettings& settings,
                         const torch::nn::Module& module,
-                        EngineBase& engine,
+                        Resumable& engine,
                         const std::function<void(const std::string& text)>& say) {
   std::unique_ptr<TensorSource> source;
   Fitting fitting;

@@ -5,7 +5,7 @@
 
 #include <torch/nn/module.h>
 
-#include "trireme/parallel/engine.h"
+#include "trireme/parallel/resumable.h"
 #include "trireme/settings/train_settings.h"
 
 namespace trireme::detail {
@@ -16,7 +16,7 @@ namespace trireme::detail {
 // Collective.
 void begin_with_weights(const TrainSettings& settings,
                         const torch::nn::Module& module,
-                        EngineBase& engine,
+                        Resumable& engine,
                         const std::function<void(const std::string& text)>& say);
 
 }  // namespace trireme::detail

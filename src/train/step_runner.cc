@@ -12,6 +12,7 @@
 #include "train/optimizer_choice.h"
 #include "train/out_of_memory.h"
 #include "train/sampling_choice.h"
+#include "train/sync_choice.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
 #include "trireme/parallel/autocast.h"
@@ -33,6 +34,14 @@ void seed_generator(at::Device device, std::uint64_t seed) {
   generator.set_current_seed(seed);
 }
 
+// Each replica computes as many.
+void check_replicas(std::int64_t micro_batches, int replicas) {
+  TRIREME_CHECK(micro_batches % replicas == 0,
+                "sync: expected a multiple of {} micro-batches in a step, as many as there are "
+                "replicas, found {}: change --batch, --micro-batch or --sync-group",
+                {replicas, micro_batches});
+}
+
 }  // namespace
 
 StepRunner::StepRunner(const TrainSettings& settings,
@@ -46,23 +55,30 @@ StepRunner::StepRunner(const TrainSettings& settings,
       data_(std::move(data)),
       world_(std::move(world)),
       say_(std::move(say)),
+      replicas_(replicas_of(settings, world_)),
       batch_changes_(batch_changes(settings)),
       sampler_(data_,
                sampler_options(
                    settings, settings.batch / first_micro_batch(settings), model.task->shape())),
       micro_batch_(first_micro_batch(settings)),
-      statistics_(*model.module, world_),
+      statistics_(*model.module, replicas_ ? replicas_->mine() : world_),
       balance_(settings, world_->size()),
       loader_(data_, sampler_, loader_options(settings)) {
   steps_ = count_steps();
   EngineOptions options = engine_options_of(settings_, steps_);
   options.compress = compressor_of(settings_, *world_, say_);
   options.compress_check = options.compress ? settings_.compress_check : 0;
-  options.micro_batches = settings_.batch / micro_batch_;
+  for (const BatchChange& change : batch_changes_) {
+    check_replicas(change.batch / micro_batch_, replicas());
+  }
+  check_replicas(settings_.batch / micro_batch_, replicas());
+  options.micro_batches = settings_.batch / micro_batch_ / replicas();
   options.broadcast_buffers = !statistics_.covers_all_buffers();
   const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());
   base_rate_ = optimizer->learning_rate();
-  engine_ = std::make_unique<EngineBase>(model_.module, *optimizer, options, world_);
+  engine_ = std::make_unique<EngineBase>(
+      model_.module, *optimizer, options, replicas_ ? replicas_->mine() : world_);
+  averaging_ = averaging_of(settings_, *engine_, replicas_);
   for (const std::string& remark : {schedule_ends_early(settings_, steps_),
                                     single_samples(settings_),
                                     uneven_classes(sampler_)}) {
@@ -173,7 +189,15 @@ at::Tensor StepRunner::scores(const TensorBatch& batch) const {
 }
 
 void StepRunner::deal(std::int64_t batch) {
-  std::vector<std::int64_t> wanted = balance_.deal(batch / micro_batch_);
+  const std::int64_t micro_batches = batch / micro_batch_;
+  std::vector<std::int64_t> wanted = balance_.deal(micro_batches);
+  if (replicas_) {  // each its part of them, which its ranks share
+    const std::vector<std::int64_t> part =
+        even_counts(micro_batches / replicas(), replicas_->mine()->size());
+    for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
+      wanted[rank] = part[rank % part.size()];
+    }
+  }
   if (wanted == dealt_) {
     return;
   }
@@ -185,20 +209,25 @@ void StepRunner::deal(std::int64_t batch) {
     say_(concat("micro-batches are dealt differently now: ", counts));
   }
   dealt_ = std::move(wanted);
-  engine_->deal(dealt_);
+  engine_->deal({dealt_.begin(), dealt_.begin() + engine_->ranks().size()});
   loader_.clear();
   requested_until_.reset();
 }
 
 void StepRunner::request_step(DataPosition position) {
   for (std::int64_t k = 0; k < engine_->local_micro_batches(); ++k) {
-    loader_.request(position, engine_->micro_batch(k), micro_batch_);
+    loader_.request(position, first_micro_batch_here() + engine_->micro_batch(k), micro_batch_);
   }
+}
+
+// Of a step's micro-batches, each replica computes a part of consecutive ones.
+std::int64_t StepRunner::first_micro_batch_here() const {
+  return replicas_ ? replicas_->number() * engine_->micro_batches() : 0;
 }
 
 void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
   TensorBatch tensors = on_device(as_tensors(batch, model_.task->shape()), device_);
-  tensors.seed = mix(settings_.seed, next_step_, micro_batch);
+  tensors.seed = mix(settings_.seed, next_step_, first_micro_batch_here() + micro_batch);
   seed_generator(at::kCPU, tensors.seed);
   if (!device_.is_cpu()) {
     seed_generator(device_, tensors.seed);
@@ -292,13 +321,18 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
   const std::int64_t skipped = engine_->skipped_steps();
   const auto begin = Time::now();
   const double waited = loader_.waited_seconds();
-  const double communicated = world_->use().seconds;
+  const double communicated = communication_seconds();
   for (;;) {
     try {
       compute(batch, before_update);
       break;
     } catch (const StepGivenUp& reason) {
       statistics_.forget_step();
+      if (replicas_) {
+        throw MemoryError(concat(
+            "{}; replicas (sync = {}) have micro-batches of one size: give a smaller --micro-batch",
+            {reason.what(), settings_.sync}));
+      }
       loader_.clear();
       requested_until_.reset();
       make_smaller(reason);
@@ -309,9 +343,12 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
     }
   }
   statistics_.finish_step(engine_->micro_batches());
+  if (averaging_ && averaging_->step()) {
+    statistics_.buffers_changed();
+  }
   mine.seconds = seconds_since(begin);
   mine.data_seconds = loader_.waited_seconds() - waited;
-  mine.comm_seconds = world_->use().seconds - communicated;
+  mine.comm_seconds = communication_seconds() - communicated;
   mine.skipped = engine_->skipped_steps() > skipped;
   mine.gradient_norm =
       mine.skipped ? std::numeric_limits<double>::quiet_NaN() : engine_->gradient_norm();
@@ -322,6 +359,20 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
   position_ += batch;
   ++next_step_;
   return all;
+}
+
+double StepRunner::communication_seconds() const {
+  const double world = world_->use().seconds;
+  return replicas_ ? world + replicas_->mine()->use().seconds + replicas_->across().use().seconds
+                   : world;
+}
+
+void StepRunner::with_mean(const std::function<void()>& body) {
+  if (averaging_) {
+    averaging_->with_mean(body);
+  } else {
+    body();
+  }
 }
 
 std::vector<std::int64_t> StepRunner::samples_of_next_step() const {

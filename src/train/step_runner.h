@@ -8,6 +8,7 @@
 
 #include "train/rank_balance.h"
 #include "train/train_progress.h"
+#include "trireme/average/averaging.h"
 #include "trireme/comm/world.h"
 #include "trireme/core/error.h"
 #include "trireme/data/loader.h"
@@ -66,7 +67,18 @@ class StepRunner {
   // Collective.
   Outcome run(const Notice& notice, const std::function<void()>& before_update);
 
+  // Of this rank's replica, where there are several.
   EngineBase& engine() { return *engine_; }
+  // What checkpoints are of: the engine, or all replicas.
+  Resumable& resumable() { return averaging_ ? static_cast<Resumable&>(*averaging_) : *engine_; }
+  // The same for the memory that the launcher keeps.
+  EngineState state_to_keep() {
+    return averaging_ ? averaging_->state_to_keep() : engine_->state();
+  }
+  // Calls `body` while the weights are those that all replicas have learned together. Collective.
+  void with_mean(const std::function<void()>& body);
+  int replicas() const { return replicas_ ? replicas_->count() : 1; }
+  AveragingUse averaging() const { return averaging_ ? averaging_->use() : AveragingUse{}; }
   std::int64_t steps() const { return steps_; }          // of the whole run
   std::int64_t next_step() const { return next_step_; }  // from 0
   DataPosition position() const { return position_; }
@@ -92,6 +104,8 @@ class StepRunner {
   void find_micro_batch();
   bool fits(std::int64_t micro_batch);
   void deal(std::int64_t batch);
+  std::int64_t first_micro_batch_here() const;
+  double communication_seconds() const;
   void request_step(DataPosition position);
   void compute(std::int64_t batch, const std::function<void()>& before_update);
   void compute_one(std::int64_t micro_batch, const Batch& batch);
@@ -118,12 +132,14 @@ class StepRunner {
   std::shared_ptr<const Dataset> data_;
   std::shared_ptr<World> world_;
   Say say_;
+  std::optional<Replicas> replicas_;  // settings.sync
   std::vector<BatchChange> batch_changes_;
   Sampler sampler_;
   std::int64_t micro_batch_ = 0;
   std::int64_t steps_ = 0;
   double base_rate_ = 0;
   std::unique_ptr<EngineBase> engine_;
+  std::unique_ptr<Averaging> averaging_;  // of the replicas
   RunningStatistics statistics_;
   RankBalance balance_;
   Loader loader_;

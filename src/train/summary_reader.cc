@@ -79,6 +79,13 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
                                     check.at("cosine").get<double>()};
       }
     }
+    if (json.contains("averaging")) {
+      const Json& use = json.at("averaging");
+      result.averaging = {use.at("averagings").get<std::int64_t>(),
+                          use.at("sent_bytes").get<std::int64_t>(),
+                          use.at("seconds").get<double>()};
+      result.replicas = use.at("replicas").get<int>();
+    }
     result.machines = json.value(Json::json_pointer("/machine/machines"), 1);
     result.sum_group = json.value("sum_group", std::int64_t{0});
     if (json.contains("rank_changes")) {

@@ -147,10 +147,12 @@ void Training::say(const std::string& text) {
 }
 
 void Training::keep_weights(const std::string& which) {
-  if (leads()) {
-    observer_->weights(which, *judged_.module);
-  }
-  world_->barrier().wait();
+  runner_.with_mean([&] {
+    if (leads()) {
+      observer_->weights(which, *judged_.module);
+    }
+    world_->barrier().wait();
+  });
 }
 
 void Training::begin() {
@@ -160,7 +162,7 @@ void Training::begin() {
   if (!checkpoints_.resumed_step()) {
     if (!settings_.weights_from.empty()) {
       begin_with_weights(
-          settings_, *judged_.module, runner_.engine(), [this](const std::string& text) {
+          settings_, *judged_.module, runner_.resumable(), [this](const std::string& text) {
             say(text);
           });
     }
@@ -176,7 +178,7 @@ void Training::begin() {
     }
     return;
   }
-  const RunCheckpoints::Loaded loaded = checkpoints_.load(runner_.engine());
+  const RunCheckpoints::Loaded loaded = checkpoints_.load(runner_.resumable());
   go_on(loaded.progress);
   checkpoints_.take_up();
   begin_after(loaded.path, loaded.ranks);
@@ -190,10 +192,10 @@ bool Training::begin_with_memory() {
     return false;
   }
   const Vault::Version kept = *vault_->newest();
-  runner_.engine().restore([&](const StateView& into) { vault_->load(into); },
-                           kept.notes.at(kEngineNote));
+  runner_.resumable().restore([&](const StateView& into) { vault_->load(into); },
+                              kept.notes.at(kEngineNote));
   go_on(TrainProgress::parse(kept.notes.at(kProgressNote), "the memory that the launcher keeps"));
-  const EngineState state = runner_.engine().state();
+  const EngineState state = runner_.state_to_keep();
   try {
     vault_->keep_loaded(state.view);
   } catch (const CommError& error) {
@@ -296,7 +298,7 @@ TrainProgress Training::progress_now() const {
 }
 
 void Training::save() {
-  progress_.save_seconds += checkpoints_.save(runner_.engine(), progress_now());
+  progress_.save_seconds += checkpoints_.save(runner_.resumable(), progress_now());
 }
 
 void Training::keep_in_memory() {
@@ -307,12 +309,12 @@ void Training::keep_in_memory() {
   if (leads()) {
     observer_->keeps();
   }
-  const EngineState state = runner_.engine().state();
+  const EngineState state = runner_.state_to_keep();
   try {
     vault_->save(
         runner_.next_step(),
         state.view,
-        {{kEngineNote, runner_.engine().progress()}, {kProgressNote, progress_now().to_json()}});
+        {{kEngineNote, runner_.resumable().progress()}, {kProgressNote, progress_now().to_json()}});
   } catch (const CommError& error) {
     remember_end(error);
     throw;
@@ -330,7 +332,14 @@ void Training::finish() {
   if (settings_.save_weights) {
     keep_weights("model");
     if (settings_.ema_decay > 0) {
-      with_averages(runner_.engine(), *judged_.module, [this] { keep_weights("average"); });
+      runner_.with_mean([this] {
+        with_averages(runner_.engine(), *judged_.module, [this] {
+          if (leads()) {
+            observer_->weights("average", *judged_.module);
+          }
+          world_->barrier().wait();
+        });
+      });
     }
   }
   if (unsaved) {
@@ -367,6 +376,8 @@ void Training::summarise() {
   }
   result_.memory = runner_.engine().memory_report();
   result_.compression = runner_.engine().compression();
+  result_.averaging = runner_.averaging();
+  result_.replicas = runner_.replicas();
   result_.built_in_parts = judged_.in_parts;
   result_.stragglers = runner_.stragglers();
   result_.machines = world_->machines();

@@ -101,8 +101,8 @@ class Training {
   std::int64_t first_step_ = 0;  // that was taken before this part of the run
   double first_seconds_ = 0;     // that the steps before it had taken
   double last_record_seconds_ = 0;
-  std::int64_t sent_bytes_ = 0;    // CompressionUse, before the step that is reported
-  std::int64_t checked_step_ = 0;  // the same of its last check
+  std::int64_t sent_bytes_ = 0;    // before the step that is reported
+  std::int64_t checked_step_ = 0;  // of the last comparison of CompressionUse, the same
   TrainProgress progress_;         // what is in `runner_` and `plateau_`, only when it is saved
   TrainResult result_;
 };

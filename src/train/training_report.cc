@@ -161,6 +161,16 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                      format("%.2f %%", 100 * check.relative_error),
                      format("%.5f", check.cosine)}));
   }
+  if (settings.sync != "exact") {
+    add_line(table,
+             "averaging",
+             concat("{}: {} of {}, {} sent by a rank, {}",
+                    {settings.sync,
+                     counted(result.averaging.averagings, "averaging"),
+                     counted(result.replicas, "replica"),
+                     megabytes_text(result.averaging.sent_bytes),
+                     format("%.2f s", result.averaging.seconds)}));
+  }
   add_line(table, "time waiting for data", format("%.2f %%", 100 * result.data_share));
   if (result.save_share > 0) {
     add_line(table, "time for checkpoints", format("%.2f %%", 100 * result.save_share));
@@ -265,6 +275,13 @@ std::string summary_json(const TrainSettings& settings,
                                       {"relative_error", use.check.relative_error},
                                       {"cosine", use.check.cosine}};
     }
+  }
+  if (settings.sync != "exact") {
+    json["averaging"] = {{"mode", settings.sync},
+                         {"replicas", result.replicas},
+                         {"averagings", result.averaging.averagings},
+                         {"sent_bytes", result.averaging.sent_bytes},
+                         {"seconds", result.averaging.seconds}};
   }
   json["data_share"] = result.data_share;
   json["record_share"] = result.record_share;

@@ -76,7 +76,8 @@ void Training::report(const StepRunner::Outcome& outcome) {
   report.record_seconds = last_record_seconds_;
   report.rank_bytes = outcome.rank_bytes;
   const CompressionUse use = runner_.engine().compression();
-  report.sent_bytes = use.sent_bytes - std::exchange(sent_bytes_, use.sent_bytes);
+  const std::int64_t sent = use.sent_bytes + runner_.averaging().sent_bytes;
+  report.sent_bytes = sent - std::exchange(sent_bytes_, sent);
   if (std::exchange(checked_step_, use.check.step) != use.check.step) {
     report.check = use.check;
   }
@@ -143,13 +144,16 @@ bool Training::has_stalled() {
 
 bool Training::evaluate_now(bool last) {
   const bool keep = last && data_.held_out->size() <= kMostSampleResults;
-  Evaluation found = evaluate(judged_,
-                              *judged_.task,
-                              *data_.held_out,
-                              {.batch = settings_.eval_batch,
-                               .keep_samples = keep,
-                               .stop = [this] { return stop_ && stop_(); }},
-                              *world_);
+  Evaluation found;
+  runner_.with_mean([&] {
+    found = evaluate(judged_,
+                     *judged_.task,
+                     *data_.held_out,
+                     {.batch = settings_.eval_batch,
+                      .keep_samples = keep,
+                      .stop = [this] { return stop_ && stop_(); }},
+                     *world_);
+  });
   if (found.interrupted) {
     return false;
   }

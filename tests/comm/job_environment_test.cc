@@ -265,6 +265,7 @@ TEST(JobEnvironment, SaysHowToGiveATokenUnderEachLauncher) {
                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                               {"TRIREME_RENDEZVOUS", "node-a:29500"}};
     expect_advice("mpirun", "mpirun -x TRIREME_TOKEN");
+    EXPECT_FALSE(foreign_rank()->one_machine);
   }
   {
     const Variables variables{{"SLURM_PROCID", "2"},

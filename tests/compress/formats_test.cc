@@ -252,9 +252,9 @@ TEST(Compressor, FormatsThatCannotBeAreRefused) {
   }
   const std::string unknown = message_of<ConfigError>([] { make_compressor("int9"); });
   EXPECT_NE(unknown.find("bf16, fp16, int8, sign, topk:FRACTION"), std::string::npos) << unknown;
-  EXPECT_NE(unknown.find("found int9"), std::string::npos) << unknown;
+  EXPECT_NE(unknown.find("found \"int9\""), std::string::npos) << unknown;
   const std::pair<const char*, std::string> numbers[] = {
-      {"topk", "found topk"},
+      {"topk", "found \"topk\""},
       {"topk:", "expected a number in topk:, found nothing"},
       {"topk:0", "above 0 and at most 1, found 0"},
       {"topk:1.5", "found 1.5"},
@@ -262,7 +262,7 @@ TEST(Compressor, FormatsThatCannotBeAreRefused) {
       {"topk:0.1x", "found 0.1x"},
       {"topk:0.1:1", "found 1 (Format::momentum)"},
       {"randk:-1", "found -1"},
-      {"sign:3", "found sign:3"}};
+      {"sign:3", "found \"sign:3\""}};
   for (const auto& [name, expected] : numbers) {
     const std::string message = message_of<ConfigError>([&] { make_compressor(name); });
     EXPECT_NE(message.find(expected), std::string::npos) << message;

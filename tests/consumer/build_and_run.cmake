@@ -82,6 +82,23 @@ endfunction()
 run_alike(08_compressor)
 run_alike(10_map_reduce)
 
+# Replicas that are averaged: the same loss when it is run again.
+function(run_replicas result)
+  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n 3 -- "${WORK}/build/09_local_sgd"
+    RESULT_VARIABLE code OUTPUT_VARIABLE text)
+  message("${text}")
+  string(REGEX MATCH "loss .*" loss "${text}")
+  if(NOT code EQUAL 0 OR NOT loss)
+    message(FATAL_ERROR "09_local_sgd failed with ${code}")
+  endif()
+  set(${result} "${loss}" PARENT_SCOPE)
+endfunction()
+run_replicas(first)
+run_replicas(again)
+if(NOT first STREQUAL again)
+  message(FATAL_ERROR "09_local_sgd: said ${first}, and run again ${again}")
+endif()
+
 # Killed and started again, with other ranks: the loss of one that was not.
 function(run_resumed ranks expected_code result)
   execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n ${ranks} -- "${WORK}/build/04_resume" ${ARGN}

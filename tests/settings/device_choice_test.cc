@@ -58,6 +58,7 @@ TEST(DeviceChoice, SaysWhatAGpuIsNotFor) {
       {R"("model": "mlp", "optimizer": "lamb")", "the optimizer lamb has no kernels"},
       {R"("model": "mlp", "optimizer": "adafactor")", "the optimizer adafactor has no kernels"},
       {R"("model": "mlp", "compress": "int8")", "--compress int8"},
+      {R"("model": "mlp", "sync": "local")", "--sync local"},
       {R"("model": "mlp", "zero": 3, "placement": "mapped")", "--placement mapped"},
   };
   for (const auto& [settings, words] : cases) {
@@ -98,7 +99,7 @@ TEST(DeviceChoice, OfARunFromBeforeGpusIsTheCpu) {
             TrainDevice::kCpu);
   given.device = TrainDevice::kCuda;
   expect_parts(refusal([&] { check_same_result(older.dump(), given, 7); }),
-               {"device: \"cpu\" in the checkpoint, \"cuda\" given", "--allow-changes"});
+               {"device: \"cpu\" in the checkpoint, \"cuda\" now", "--allow-changes"});
   given.allow_changes = true;
   EXPECT_EQ(check_same_result(older.dump(), given, 7).size(), 1U);
 }

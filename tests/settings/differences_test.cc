@@ -60,6 +60,9 @@ TEST(Differences, CountRanksWhereTheResultDependsOnThem) {
   settings.lr_scaling = WorldScaling::kSquareRoot;
   EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks"}));
   settings.lr_scaling = WorldScaling::kNone;
+  settings.sync = "local";
+  EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks"}));
+  settings.sync = "exact";
   settings.sum_order = SumOrder::kLocalFirst;
   EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks", "balance"}));
 }

@@ -32,7 +32,8 @@ int add_up(const std::string& file, const std::shared_ptr<trireme::World>& world
       kPartitions,
       [&](std::int64_t partition) {
         note(partition);
-        return std::vector<torch::Tensor>{torch::full({5}, 1.0F / static_cast<float>(partition + 3))};
+        return std::vector<torch::Tensor>{
+            torch::full({5}, 1.0F / static_cast<float>(partition + 3))};
       },
       &sum_vault);
   const auto text = trireme::map_reduce(
@@ -56,7 +57,6 @@ int add_up(const std::string& file, const std::shared_ptr<trireme::World>& world
 
 int main(int, char** argv) {
   torch::set_num_threads(1);
-  return trireme::run_elastic([&](const std::shared_ptr<trireme::World>& world) {
-    return add_up(argv[1], world);
-  });
+  return trireme::run_elastic(
+      [&](const std::shared_ptr<trireme::World>& world) { return add_up(argv[1], world); });
 }

@@ -363,6 +363,7 @@ TEST_F(TrainCommand, ShowsTheSettingsInForce) {
   expected.ranks = 2;
   expected.flip = true;
   expected.seed = 8;
+  expected.device = TrainDevice::kCpu;  // where no GPU can be used
   const Json all = testing::parse_json(to_json(resolve(expected)));
   for (const auto& [name, value] : config.items()) {
     EXPECT_EQ(value, all.at(name)) << name;

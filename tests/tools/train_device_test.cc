@@ -37,7 +37,7 @@ TEST_F(TrainDevice, IsRefusedWhereItIsAGpuAndThereIsNone) {
 TEST_F(TrainDevice, IsNoWordThatItDoesNotKnow) {
   const Finished finished = train("none", mlp() + "--steps 3 --device gpu");
   EXPECT_EQ(finished.code, 2);
-  expect_parts(finished.err, {"--device: expected", "auto", "cpu", "cuda", "found gpu"});
+  expect_parts(finished.err, {"--device: expected", "auto", "cpu", "cuda", "found \"gpu\""});
   EXPECT_FALSE(fs::exists(path("none")));
 }
 

@@ -184,8 +184,7 @@ TEST_F(TrainGpu, GoesOnOnTheOtherDeviceWhereThatIsAllowed) {
   };
   const Finished refused = resume("--device cuda --steps 8");
   EXPECT_EQ(refused.code, 2);
-  expect_parts(refused.err,
-               {"device: \"cpu\" in the checkpoint, \"cuda\" given", "--allow-changes"});
+  expect_parts(refused.err, {"device: \"cpu\" in the checkpoint, \"cuda\" now", "--allow-changes"});
   const Finished there = resume("--device cuda --steps 8 -n 2 --zero 3 --allow-changes");
   EXPECT_EQ(there.code, 0) << there.err;
   expect_parts(there.out, {"resuming after step 4", "device: \"cpu\" in the checkpoint"});

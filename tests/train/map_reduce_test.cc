@@ -120,8 +120,9 @@ TEST(MapSum, RefusesTensorsOfOtherShapes) {
       });
     });
     EXPECT_NE(error.find("found for partition 3: "), std::string::npos) << error;
-    EXPECT_NE(testing::message_of<ConfigError>([&] { map_sum(world, 0, terms_of); })
-                  .find("partitions: expected at least 1, found 0"),
+    EXPECT_NE(testing::message_of<ConfigError>([&] {
+                map_sum(world, 0, terms_of);
+              }).find("partitions: expected at least 1, found 0"),
               std::string::npos);
   });
 }

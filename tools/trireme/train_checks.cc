@@ -97,6 +97,10 @@ void check_elastic(const TrainSettings& settings, const LaunchOptions& options) 
   if (options.elastic->least == options.elastic->most) {
     return;  // as many ranks as before
   }
+  TRIREME_CHECK(settings.sync == "exact",
+                "--elastic: with --sync {} the number of replicas is part of the algorithm, and a "
+                "loss would change it: use --sync exact, or keep the number (--restart N alone)",
+                {settings.sync});
   TRIREME_CHECK(
       settings.allow_changes || (settings.sum_order != SumOrder::kLocalFirst &&
                                  settings.lr_scaling == WorldScaling::kNone),

@@ -216,7 +216,7 @@ int run_training(const TrainCommand& command) {
   TrainSettings settings;
   TrainSettings checked;
   naming_flags(command, [&] {
-    wanted = with_device(wanted, several);
+    wanted = with_device(wanted, several || (foreign && !foreign->one_machine));
     checked = knows_ranks ? resolve(wanted) : resolved_without_ranks(wanted);
     settings = knows_ranks ? checked : wanted;
     check_effects(given, command.typed(), command.config, checked);

@@ -173,8 +173,10 @@ class Job {
   // what the ranks did last explains nothing.
   void abandon(const std::string& reason, bool by_input) {
     if (by_input) {
-      if (leads() && !step_ && !recorder_) {  // not a run yet: its launcher removes the folder
-        std::error_code ignored;
+      std::error_code ignored;
+      // Not a run yet: its launcher removes the folder. Between two folds there is no recorder.
+      if (leads() && lock_ && !step_ && !recorder_ && !goes_on() &&
+          !fs::exists(run_ + "/metrics.jsonl", ignored) && !fs::exists(fold_folder(0), ignored)) {
         fs::remove(run_ + "/config.json", ignored);
       }
       world_->stop(reason);
@@ -290,11 +292,17 @@ class Job {
 
   void print(const std::string& text) const { std::cout << text << "\n" << std::flush; }
 
+  UsableGpus gpus_in_use() const {
+    UsableGpus gpus = usable_gpus();
+    gpus.names.resize(std::min(gpus.names.size(), static_cast<std::size_t>(settings_.ranks)));
+    return gpus;
+  }
+
   void describe(const Trainable& model) const {
     const bool on_gpu = settings_.device == TrainDevice::kCuda;
     const std::string ranks = concat("{}{}, {}{} each",
                                      {counted(settings_.ranks, "rank"),
-                                      on_gpu ? concat(" on ", gpus_text(usable_gpus())) : "",
+                                      on_gpu ? concat(" on ", gpus_text(gpus_in_use())) : "",
                                       model.in_parts        ? "ZeRO-3, built in parts, "
                                       : settings_.zero > 0  ? concat("ZeRO-", settings_.zero, ", ")
                                       : settings_.ranks > 1 ? "DDP, "

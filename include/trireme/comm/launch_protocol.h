@@ -77,6 +77,7 @@ struct ForeignRank {
   std::string launcher;  // "srun"
   int rank = 0;
   int size = 1;
+  bool one_machine = true;  // all ranks are on this one
 };
 
 // What this process is to a launcher other than Trireme's; nothing if it was started alone or by

@@ -13,7 +13,7 @@
 #include "trireme/core/memory_ledger.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/options.h"
-#include "trireme/shard/state_view.h"
+#include "trireme/parallel/resumable.h"
 
 namespace trireme {
 
@@ -48,12 +48,6 @@ struct CompressionUse {
   Check check{};  // the last one
 };
 
-// The state that training resumes from, as named ranges; see EngineBase::state.
-struct EngineState {
-  StateView view;
-  std::shared_ptr<const void> owner;  // of copies that the view points to
-};
-
 // Parameters whole and writable while it lives. Made by EngineBase::gathered.
 class [[nodiscard]] Gathered {
  public:
@@ -72,7 +66,7 @@ class [[nodiscard]] Gathered {
 
 // Everything of Engine that does not depend on the model's type. All calls but the plain getters
 // are collective: every rank makes them, in the same order.
-class EngineBase {
+class EngineBase : public Resumable {
  public:
   // Takes the model: its parameters move into memory of the engine, with rank 0's values. If it
   // throws (memory that is not there, models or options that differ), it does so on every rank, and
@@ -87,7 +81,7 @@ class EngineBase {
   EngineBase& operator=(EngineBase&&) = delete;
   // Also in the middle of a step, whose gradients are dropped. Collective at stage 3 on several
   // machines, where ranks read each other's parts.
-  ~EngineBase();
+  ~EngineBase() override;
 
   // Computes the gradients of one micro-batch and sums them across the ranks as it runs. Pass the
   // loss itself, not divided by anything: the engine divides by the number of micro-batches.
@@ -138,20 +132,13 @@ class EngineBase {
   // given. Elsewhere parameters can be read, and a write is refused by name.
   Gathered gathered(const std::vector<std::string>& parameters = {});
 
-  // Weights at full precision, optimizer states, moving averages, buffers and the random generators
-  // (of LibTorch's default one on each rank): each element is in the slices of one rank. Valid
-  // until the next call that changes anything. Between steps; not collective.
-  EngineState state();
-  // Step counts, learning rate and loss scale, as a text for restore().
-  std::string progress() const;
-  // Restores a state. `fill` is given what this rank holds, which at a low stage is more than it
-  // saves, and writes what it has of it; the rest keeps its value. An empty `progress`: only values
-  // change, and the averages start afresh. The same text on every rank. If it fails on one rank,
-  // all throw what `fill` threw. By throwing a ConfigError, `fill` promises that it has written
-  // nothing (it only looked at shapes, say), and the engine remains usable. After any other error
-  // it can only be unwrapped. Collective, between steps.
+  // See Resumable. The state: weights at full precision, optimizer states, moving averages, buffers
+  // and the random generators (of LibTorch's default one on each rank). state() and progress() are
+  // not collective.
+  EngineState state() override;
+  std::string progress() const override;
   void restore(const std::function<void(const StateView& into)>& fill,
-               const std::string& progress = {});
+               const std::string& progress = {}) override;
 
   // Says that this rank gets on, in the middle of something long that uses no parameters and no
   // collective: a rank that does not for a while (trireme run --stall) is taken for stuck.
@@ -166,7 +153,7 @@ class EngineBase {
   std::int64_t local_micro_batches() const;
   std::int64_t micro_batch(std::int64_t k) const;
   std::int64_t micro_batches() const;
-  std::int64_t steps() const;  // updates so far
+  std::int64_t steps() const override;  // updates so far
   double learning_rate() const;
   // The schedule's factor applies to it. The same on every rank, 0 or more. Not between the last
   // backward of a step and step().
@@ -180,8 +167,9 @@ class EngineBase {
 
   MemoryUse memory() const;      // of this rank
   MemoryReport memory_report();  // of all ranks
-  Communicator& ranks() const;
+  Communicator& ranks() const override;
   const EngineOptions& options() const;
+  std::vector<std::string> frozen() const;  // parameters that are not trained, by name
 
  protected:
   // Throws ConfigError if this engine was moved from.

@@ -143,6 +143,17 @@ struct TrainSettings {
   double straggler_factor = 1.5;
   double timeout = 300;
 
+  // synchronisation
+  std::string sync = "exact";
+  std::int64_t sync_every = 0;  // as many as suit `sync`
+  std::string sync_group = "rank";
+  std::vector<std::string> sync_schedule{};
+  bool sync_states = false;
+  std::string sync_graph = "ring";
+  double outer_lr = 0.7;
+  double outer_momentum = 0.9;
+  bool outer_nesterov = true;
+
   // evaluation
   std::int64_t eval_every = 0;
   std::int64_t eval_batch = 0;

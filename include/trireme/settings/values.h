@@ -28,6 +28,16 @@ struct BatchChange {
 };
 std::vector<BatchChange> batch_changes(const TrainSettings& settings);
 
+// From step `step` on (counted from 0), replicas are averaged after every `every` steps.
+struct SyncChange {
+  std::int64_t step = 0;
+  std::int64_t every = 0;
+};
+std::vector<SyncChange> sync_changes(const TrainSettings& settings);
+// Ranks of each replica (settings.sync_group); 0: those of a machine. Throws ConfigError for a text
+// that is neither.
+int ranks_of_replica(const TrainSettings& settings);
+
 // How many of the run's steps the learning rate rises in. Once the settings are resolved.
 std::int64_t warm_up_steps(const TrainSettings& settings, std::int64_t steps);
 

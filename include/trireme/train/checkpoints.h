@@ -7,7 +7,7 @@
 
 #include "trireme/checkpoint/checkpoint_reader.h"
 #include "trireme/checkpoint/checkpoint_writer.h"
-#include "trireme/parallel/engine.h"
+#include "trireme/parallel/resumable.h"
 
 namespace trireme {
 
@@ -39,7 +39,7 @@ class Checkpoints {
   // Weights, optimizer states, averages, buffers, generators, step counts, schedule and loss scale,
   // between two steps. Training may continue at once. The checkpoint is named after `step`; not
   // given: the engine's updates so far (which do not count steps that float16 skipped).
-  SaveReport save(EngineBase& engine,
+  SaveReport save(Resumable& engine,
                   const Notes& notes = {},
                   std::optional<std::int64_t> step = std::nullopt);
   // See CheckpointWriter.
@@ -49,8 +49,7 @@ class Checkpoints {
 
   // Loads the newest checkpoint, or the one of `step`, into the engine; returns nothing if there is
   // none. On the number of ranks that saved it, the generators continue where they were.
-  std::optional<Resumed> resume(EngineBase& engine,
-                                std::optional<std::int64_t> step = std::nullopt);
+  std::optional<Resumed> resume(Resumable& engine, std::optional<std::int64_t> step = std::nullopt);
 
   const CheckpointFolder& folder() const { return writer_.folder(); }
 
@@ -62,11 +61,11 @@ class Checkpoints {
 // Loads all of one checkpoint (".../step-00000100") into an engine, exactly. Collective; if it
 // throws, it does so on every rank, and the engine can then only be unwrapped. Throws ConfigError
 // with every difference, CheckpointError.
-Resumed load_checkpoint(const std::string& checkpoint, EngineBase& engine);
+Resumed load_checkpoint(const std::string& checkpoint, Resumable& engine);
 
 // Only the weights and buffers of one. `partial`: what fits, the rest is returned.
 LoadDifferences load_checkpoint_weights(const std::string& checkpoint,
-                                        EngineBase& engine,
+                                        Resumable& engine,
                                         bool partial = false);
 
 }  // namespace trireme

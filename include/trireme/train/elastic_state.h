@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "trireme/checkpoint/vault.h"
-#include "trireme/parallel/engine.h"
+#include "trireme/parallel/resumable.h"
 
 namespace trireme {
 
@@ -25,7 +25,7 @@ namespace trireme {
 class ElasticState {
  public:
   // Restores what was kept, if anything was. Collective; `engine` outlives it.
-  ElasticState(EngineBase& engine, const std::shared_ptr<World>& world);
+  ElasticState(Resumable& engine, const std::shared_ptr<World>& world);
 
   // What was kept with the state that was restored; empty at the beginning.
   const Notes& notes() const { return notes_; }
@@ -34,7 +34,7 @@ class ElasticState {
   void keep(const Notes& notes = {});
 
  private:
-  EngineBase& engine_;
+  Resumable& engine_;
   std::unique_ptr<Vault> vault_;  // null where the job is not elastic
   Notes notes_;
   std::int64_t kept_ = 0;

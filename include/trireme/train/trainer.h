@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/average/averaging.h"
 #include "trireme/checkpoint/vault.h"
 #include "trireme/comm/world.h"
 #include "trireme/data/views.h"
@@ -33,7 +34,8 @@ struct StepReport {
   double comm_seconds = 0;    // in communication, mean of the ranks
   double record_seconds = 0;  // of the step before: spent on reporting it
   std::int64_t rank_bytes = 0;
-  std::int64_t sent_bytes = 0;    // of compressed gradients, by the rank that reports
+  // Of compressed gradients, and to other replicas, by the rank that reports.
+  std::int64_t sent_bytes = 0;
   CompressionUse::Check check{};  // of this step; step 0: it was not compared
   double seconds_left = 0;
   bool skipped = false;  // an overflow of float16
@@ -101,9 +103,11 @@ struct TrainResult {
   bool counts_tokens = false;          // per_second counts tokens
   double communication_share = 0;      // of the steps' time, mean of the ranks
   CompressionUse compression{};        // of the rank that reports, since it was started
-  double data_share = 0;               // waited for data
-  double record_share = 0;             // spent on reporting, on the rank that does
-  double save_share = 0;               // paused for checkpoints
+  AveragingUse averaging{};            // the same, of replicas
+  int replicas = 1;
+  double data_share = 0;    // waited for data
+  double record_share = 0;  // spent on reporting, on the rank that does
+  double save_share = 0;    // paused for checkpoints
   std::int64_t micro_batch = 0;
   MemoryReport memory;
   bool built_in_parts = false;    // no rank ever held the model whole

@@ -278,7 +278,10 @@ std::optional<ForeignRank> foreign_rank() {
     return std::nullopt;
   }
   const detail::JobEnvironment job = detail::read_job_environment();
-  return job.size > 1 ? std::optional(ForeignRank{job.launcher, job.rank, job.size}) : std::nullopt;
+  if (job.size == 1) {
+    return std::nullopt;
+  }
+  return ForeignRank{job.launcher, job.rank, job.size, job.local_size == job.size};
 }
 
 }  // namespace trireme

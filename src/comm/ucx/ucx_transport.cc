@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,6 +41,8 @@ struct Retired {
   Rails rails;  // last: they end first, and may still tell parcels
   bool may_end;
 };
+using RetiredList =
+    std::list<Retired>;  // not a vector: assigning one to another ends parcels first
 
 class RetiredTransports {
  public:
@@ -60,7 +63,7 @@ class RetiredTransports {
 
  private:
   std::mutex mutex_;
-  std::vector<Retired> transports_;
+  RetiredList transports_;
 };
 
 std::string ucx_version() {

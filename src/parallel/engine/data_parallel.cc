@@ -40,7 +40,7 @@ class DataParallelCore {
         options_(engine_options(options)) {
     TRIREME_CHECK(model_ && ranks_, "DataParallel: the model or the world is a null pointer");
     on_all_ranks(*ranks_, [&] {
-      check_elastic_data_parallel();
+      check_elastic("DataParallel");
       plan_.parameters = list_parameters(*model_);
     });
     check_same_model(*model_, plan_.parameters, *ranks_);

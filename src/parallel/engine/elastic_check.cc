@@ -43,9 +43,9 @@ void check_elastic_engine(const EngineOptions& options, torch::nn::Module& model
   }
 }
 
-void check_elastic_data_parallel() {
+void check_elastic(const std::string& what) {
   if (refuses_changes()) {
-    refuse_changes("DataParallel");
+    refuse_changes(what);
   }
 }
 

@@ -312,5 +312,14 @@ Communicator& EngineBase::ranks() const {
 const EngineOptions& EngineBase::options() const {
   return parts().options;
 }
+std::vector<std::string> EngineBase::frozen() const {
+  std::vector<std::string> names;
+  for (const detail::Parameter& parameter : parts().plan.parameters) {
+    if (!parameter.trainable) {
+      names.push_back(parameter.name);
+    }
+  }
+  return names;
+}
 
 }  // namespace trireme

@@ -100,6 +100,10 @@ Progress parse_progress(const std::string& text) {
                   "restore(): expected what progress() returned, found JSON of more than {} levels",
                   {kMostJsonLevels});
     const Json json = Json::parse(text);
+    TRIREME_CHECK(!json.contains("replicas"),
+                  "the state is one of {} replicas, found one engine: load it with Averaging "
+                  "(--sync), or load the weights alone, which are their mean",
+                  {json["replicas"].dump()});
     progress.optimizer = json.at("optimizer").get<std::string>();
     progress.steps = count_in(json.at("steps"), "steps");
     progress.base_rate = json.at("base_rate").get<double>();

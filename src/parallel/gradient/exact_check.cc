@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "parallel/gradient/bucket_path.h"
 #include "parallel/memory/runs.h"
 
 namespace trireme::detail {
@@ -35,10 +36,21 @@ bool ExactCheck::due() const {
   return (*context_.steps + 1) % every_ == 0;
 }
 
+void ExactCheck::add(std::size_t parameter, const at::Tensor& gradient) {
+  // What takes memory does it here, inside backward, where there may be too little of it.
+  const at::NoGradGuard no_grad;
+  waiting_.emplace_back(
+      parameter,
+      in_order_of(
+          context_.plan.parameters[parameter], context_.plan.unit_of(parameter).dtype, gradient));
+}
+
 void ExactCheck::end_round(const Round& round, bool tells, bool given_up) {
   path_.begin_round(round);
-  for (const auto& [parameter, gradient] : waiting_) {
-    path_.add(parameter, gradient);
+  if (!given_up) {  // what has come does not count
+    for (const auto& [parameter, gradient] : waiting_) {
+      path_.add(parameter, gradient);
+    }
   }
   waiting_.clear();
   if (tells) {

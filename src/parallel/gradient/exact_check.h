@@ -19,9 +19,7 @@ class ExactCheck {
 
   // Of a step that is due. Its gradients wait until the round ends: the operations of two paths
   // would otherwise have an order that depends on when gradients come, and so on the rank.
-  void add(std::size_t parameter, const at::Tensor& gradient) {
-    waiting_.emplace_back(parameter, gradient);
-  }
+  void add(std::size_t parameter, const at::Tensor& gradient);
   // `tells`: the ranks communicate in it.
   void end_round(const Round& round, bool tells, bool given_up);
   void finish() { path_.finish(); }

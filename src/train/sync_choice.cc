@@ -1,0 +1,47 @@
+#include "train/sync_choice.h"
+
+#include "trireme/settings/values.h"
+
+namespace trireme::detail {
+namespace {
+
+Averaging::Mode averaging_mode(const TrainSettings& s) {
+  if (s.sync == "local") {
+    return Local{.steps = s.sync_every};
+  }
+  if (s.sync == "diloco") {
+    return DiLoCo{
+        .steps = s.sync_every,
+        .outer = {.lr = s.outer_lr, .momentum = s.outer_momentum, .nesterov = s.outer_nesterov}};
+  }
+  return Gossip{.steps = s.sync_every,
+                .graph = s.sync_graph == "ring"          ? Gossip::Graph::kRing
+                         : s.sync_graph == "exponential" ? Gossip::Graph::kExponential
+                                                         : Gossip::Graph::kRandom,
+                .seed = s.seed};
+}
+
+}  // namespace
+
+std::optional<Replicas> replicas_of(const TrainSettings& settings,
+                                    const std::shared_ptr<World>& world) {
+  if (settings.sync == "exact") {
+    return std::nullopt;
+  }
+  return Replicas(world, {.ranks = ranks_of_replica(settings)});
+}
+
+std::unique_ptr<Averaging> averaging_of(const TrainSettings& settings,
+                                        EngineBase& engine,
+                                        const std::optional<Replicas>& replicas) {
+  if (!replicas) {
+    return nullptr;
+  }
+  AveragingOptions options{.states = settings.sync_states};
+  for (const SyncChange& change : sync_changes(settings)) {
+    options.schedule.push_back({change.step, change.every});
+  }
+  return std::make_unique<Averaging>(engine, *replicas, averaging_mode(settings), options);
+}
+
+}  // namespace trireme::detail

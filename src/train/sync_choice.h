@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "trireme/average/averaging.h"
+#include "trireme/comm/world.h"
+#include "trireme/settings/train_settings.h"
+
+namespace trireme::detail {
+
+// What settings.sync stands for: replicas, and how they are averaged. Nothing where it is exact.
+// Collective.
+std::optional<Replicas> replicas_of(const TrainSettings& settings,
+                                    const std::shared_ptr<World>& world);
+std::unique_ptr<Averaging> averaging_of(const TrainSettings& settings,
+                                        EngineBase& engine,
+                                        const std::optional<Replicas>& replicas);
+
+}  // namespace trireme::detail

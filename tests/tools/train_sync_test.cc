@@ -1,0 +1,118 @@
+// trireme train --sync: replicas that are averaged now and then, in a run as in any other.
+
+#include "tools/train_runs.h"
+
+namespace trireme::train_sync_test {
+namespace {
+
+using testing::expect_parts;
+using testing::Finished;
+using testing::Json;
+using testing::read_file;
+using testing::Words;
+
+class TrainSync : public testing::TrainRuns {
+ protected:
+  std::string weights(const std::string& run) const {
+    return read_file(path(run) + "/model.safetensors");
+  }
+  std::string settings(const std::string& sync) const {
+    return gpt() + "--batch 16 --steps 10 --schedule constant -n 2 --eval-every 5 --sync " + sync;
+  }
+};
+
+// The last steps are on their own: what is evaluated and kept is the mean.
+TEST_F(TrainSync, GivesTheSameRunAtAnyStageAndWhenItIsStartedAgain) {
+  std::vector<std::string> all;
+  for (const std::string sync : {"local --sync-every 4 -n 4 --sync-group 2",
+                                 "diloco --sync-every 4",
+                                 "gossip --sync-every 4 --sync-graph random --sync-states"}) {
+    const std::string name = sync.substr(0, sync.find(' '));
+    const Finished finished = train(name, settings(sync));
+    EXPECT_EQ(finished.code, 0) << finished.out << finished.err;
+    expect_parts(finished.out + finished.err,
+                 {name + ": 2 averagings of 2 replicas", "sent by a rank"});
+    EXPECT_EQ(std::ranges::find(all, weights(name)), all.end()) << sync;
+    all.push_back(weights(name));
+    // Ended after 6 steps, two after an averaging, and taken up at another stage.
+    train_well(name + "-half", settings(sync) + " --steps 6 --save-every 6 --zero 3");
+    train_well(name + "-half", settings(sync) + " --save-every 6 --zero 1 --allow-changes");
+    EXPECT_EQ(weights(name + "-half"), weights(name)) << sync;
+    const Json use = summary(name).at("averaging");
+    EXPECT_EQ(use.at("mode"), name);
+    EXPECT_EQ(use.at("averagings"), 2);
+    EXPECT_EQ(use.at("replicas"), 2);
+    std::int64_t sent = 0;
+    for (const Json& line : testing::read_json_lines(path(name) + "/metrics.jsonl")) {
+      sent += line.value("sent_bytes", std::int64_t{0});
+    }
+    EXPECT_GT(sent, 0);
+    EXPECT_LE(sent, use.at("sent_bytes").get<std::int64_t>());
+  }
+}
+
+// What the launcher keeps of replicas takes no exchange between them, and is what they go on from.
+TEST_F(TrainSync, OutlivesALossAndSendsNothingForThat) {
+  const std::string sync = settings("local --sync-every 4");
+  train_well("calm", sync);
+  train_well("kept", sync + " --restart 1");
+  EXPECT_EQ(weights("kept"), weights("calm"));
+  EXPECT_EQ(summary("kept").at("averaging").at("sent_bytes"),
+            summary("calm").at("averaging").at("sent_bytes"));
+  train_well("lost", sync + " --restart 9 --drill kill:p=0.3 --drill-seed 3");
+  EXPECT_EQ(weights("lost"), weights("calm"));
+  EXPECT_NE(read_file(path("lost") + "/drill.json").find("\"recovered\""), std::string::npos);
+}
+
+// With one replica there is nothing to average: all is exact.
+TEST_F(TrainSync, OneReplicaIsExact) {
+  train_well("exact", settings("exact"));
+  train_well("one", settings("local --sync-group 2 --sync-every 3"));
+  EXPECT_EQ(weights("one"), weights("exact"));
+  EXPECT_FALSE(summary("exact").contains("averaging"));
+  train_well("machine", settings("local --sync-group machine --sync-every 3"));
+  EXPECT_EQ(weights("machine"), weights("exact"));
+}
+
+// Post-local SGD: first exact, then replicas; and not on another number of them.
+TEST_F(TrainSync, GoesOnFromAnExactRun) {
+  train_well("post", settings("exact") + " --steps 4 --save-every 4");
+  const Finished refused = train("post", settings("local --sync-every 2 --save-every 4"));
+  EXPECT_EQ(refused.code, 2);
+  expect_parts(refused.err, {"sync", "exact", "local"});
+  const Finished local =
+      train("post", settings("local --sync-every 2 --save-every 4 --allow-changes"));
+  EXPECT_EQ(local.code, 0) << local.out << local.err;
+  EXPECT_EQ(summary("post").at("averaging").at("averagings"), 3);
+  const Finished more = train(
+      "post", settings("local --sync-every 2 --save-every 4 --steps 12 -n 4 --allow-changes"));
+  EXPECT_EQ(more.code, 2) << more.out << more.err;
+  expect_parts(more.err, {"one of 2 replicas, found 4"});
+}
+
+TEST_F(TrainSync, RefusesByName) {
+  const std::pair<std::string, Words> wrong[] = {
+      {"--sync sometimes", {"--sync: expected exact", "gossip", "sometimes"}},
+      {"--sync local --sync-every -1", {"--sync-every: expected", "-1"}},
+      {"--sync local --sync-group 3", {"--sync-group: expected a number that divides the 4 ranks"}},
+      {"--sync local --sync-group all",
+       {"--sync-group: expected rank, machine or a number", "all"}},
+      {"--sync local --sync-schedule 5", {"--sync-schedule: expected STEP:STEPS", "\"5\""}},
+      {"--sync local --sync-schedule 5:2,5:3", {"--sync-schedule: expected increasing steps"}},
+      {"--sync diloco --outer-momentum 1", {"--outer-momentum: expected", "0.9999"}},
+      {"--sync local --outer-lr 1",
+       {"--outer-lr", "the sync local does not use it, but diloco does"}},
+      {"--sync-every 5", {"--sync-every", "the sync exact does not use it"}},
+      {"--sync local --balance measured", {"--balance: measured", "replicas"}},
+      {"--sync local --micro-batch auto", {"--micro-batch: auto", "replicas"}},
+      {"--sync local --batch 6", {"a multiple of 4 micro-batches", "found 3"}},
+      {"--sync local --elastic 2:4", {"--elastic: with --sync local", "--restart N alone"}}};
+  for (const auto& [flags, parts] : wrong) {
+    const Finished finished = train("wrong", gpt() + "--steps 2 -n 4 " + flags);
+    EXPECT_EQ(finished.code, 2) << flags << finished.out << finished.err;
+    expect_parts(finished.err, parts);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::train_sync_test
