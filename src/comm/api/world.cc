@@ -1,6 +1,7 @@
 #include "trireme/comm/world.h"
 
 #include <algorithm>
+#include <functional>
 #include <sstream>
 
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "comm/rendezvous/membership_socket.h"
 #include "comm/rendezvous/secrets.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/deadline.h"
 #include "trireme/core/drill.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
@@ -133,6 +135,14 @@ int sum_group_of(const InitOptions& options) {
   return static_cast<int>(group);
 }
 
+// Throws where the launcher says that this world has ended, which may take a moment to come.
+void look_for_the_end(const std::function<void(Milliseconds)>& look) {
+  constexpr Milliseconds kTimeToCome{1000};
+  for (const Deadline patience(kTimeToCome); !patience.passed(); usleep(10'000)) {
+    look(Milliseconds(0));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<World> init(const InitOptions& options) {
@@ -198,6 +208,7 @@ std::shared_ptr<World> init(const InitOptions& options) {
   }
   builder.queue.flight_folder = flight_folder_of(options, job, epoch);
   builder.queue.helper_thread = options.progress_thread;
+  const auto look = builder.machine.meeting.look;
   World::Facts facts;
   facts.local_rank = place.local_rank;
   facts.local_size = place.local_size;
@@ -239,6 +250,12 @@ std::shared_ptr<World> init(const InitOptions& options) {
     return std::make_shared<World>(std::move(parts), std::move(facts));
   } catch (const CommError& error) {
     detail::report_failure(place.rank, error);
+    throw;
+  } catch (const ConfigError&) {
+    // A network cannot connect to a rank that has left because this world has ended.
+    if (detail::membership_socket() >= 0) {
+      look_for_the_end(look);
+    }
     throw;
   }
 }
