@@ -94,7 +94,9 @@ class ElasticMachines : public TrainRuns {
     EXPECT_EQ(history(path("run")), history(path("calm"))) << what;
   }
   void expect_end(int machine, int code = 0) {
-    const Finished finished = program(machine).wait(kPatience);
+    // The steps that are left may be all of them.
+    const auto for_the_steps = std::chrono::milliseconds(40 * steps_);
+    const Finished finished = program(machine).wait(kPatience + for_the_steps);
     EXPECT_EQ(finished.code, code) << "machine " << machine << "\n" << finished.out;
   }
 
