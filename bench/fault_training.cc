@@ -24,7 +24,7 @@ std::string file_text(const std::string& path) {
 }
 
 FaultTraining::FaultTraining(const std::vector<std::string>& words, std::string run)
-    : run_(std::move(run)) {
+    : run_(std::move(run)), output_(run_ + ".out") {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
   for (const std::string& word : words) {
@@ -33,9 +33,9 @@ FaultTraining::FaultTraining(const std::vector<std::string>& words, std::string 
   arguments.push_back(nullptr);
   pid_ = fork();
   if (pid_ == 0) {
-    const int null = open("/dev/null", O_RDWR);
-    dup2(null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
+    const int output = open(output_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
     execv(arguments[0], arguments.data());
     _exit(127);
   }
@@ -100,6 +100,19 @@ std::pair<int, std::int64_t> FaultTraining::resumed() const {
     step = std::strtoll(text.c_str() + at + words.size(), nullptr, 10);
   }
   return {count, step};
+}
+
+std::string FaultTraining::last_words() const {
+  constexpr int kLines = 12;
+  const std::string text = file_text(output_);
+  std::size_t begin = text.size();
+  for (int line = 0; line <= kLines && begin != 0; ++line) {
+    begin = text.rfind('\n', begin - 1);
+    if (begin == std::string::npos) {
+      return text;
+    }
+  }
+  return text.substr(begin == 0 ? 0 : begin + 1);
 }
 
 }  // namespace trireme::bench

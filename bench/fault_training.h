@@ -12,7 +12,8 @@
 
 namespace trireme::bench {
 
-// A training that runs beside this program, and says nothing; it ends with this object.
+// A training that runs beside this program; it ends with this object. What it prints goes to a file
+// beside its folder.
 class FaultTraining {
  public:
   // `run`: the folder where it leaves what it does.
@@ -35,6 +36,9 @@ class FaultTraining {
   std::int64_t step() const;
   std::pair<int, std::int64_t> resumed() const;
 
+  // The last lines that it has printed.
+  std::string last_words() const;
+
   // Waits until `condition` holds; false where the job ends, or takes too long.
   template <class Condition>
   bool wait_until(const Condition& condition) {
@@ -49,9 +53,10 @@ class FaultTraining {
   }
 
  private:
-  static constexpr std::chrono::seconds kLongestWait{120};
+  static constexpr std::chrono::seconds kLongestWait{300};
 
   std::string run_;
+  std::string output_;
   pid_t pid_ = -1;
   std::optional<int> code_;
 };

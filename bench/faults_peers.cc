@@ -56,6 +56,8 @@ struct Loss {
 struct Side {
   std::string name;
   std::vector<Loss> losses;
+  int asked = 0;            // kills
+  std::string last_words;  // of one that did not get through them all
 };
 
 Standing standing_of_ours(const FaultTraining& job) {
@@ -123,6 +125,7 @@ std::vector<std::string> our_words(const FaultsBenchOptions& options, const std:
           "--data",        "licenses",
           "--steps",       "1000000",
           "--threads",     "1",
+          "--device",      "cpu",
           "--log-every",   "1000000",
           "--eval-every",  "1000000",
           "--zero",        text(options.zero),
@@ -136,6 +139,20 @@ std::vector<std::string> our_words(const FaultsBenchOptions& options, const std:
           "--elastic",     detail::concat("1:", options.ranks)};
 }
 
+// Kills `count` ranks of `job`, one after the other, and ends it.
+Side side_of(const std::string& name,
+             FaultTraining& job,
+             int count,
+             std::uint64_t seed,
+             const std::function<Standing()>& standing) {
+  Side side{name, kill_ranks(job, count, seed, standing), count, ""};
+  if (static_cast<int>(side.losses.size()) < count) {
+    side.last_words = job.last_words();
+  }
+  job.stop();
+  return side;
+}
+
 Side our_side(const FaultsBenchOptions& options, const std::string& run, bool starts_again) {
   std::vector<std::string> words = our_words(options, run);
   if (starts_again) {
@@ -143,21 +160,22 @@ Side our_side(const FaultsBenchOptions& options, const std::string& run, bool st
   }
   FaultTraining job(words, run);
   const int count = starts_again ? options.faults : std::min(options.faults, options.ranks - 1);
-  Side side{starts_again ? "trireme, started again" : "trireme, the others go on",
-            kill_ranks(job, count, options.seed, [&] { return standing_of_ours(job); })};
-  job.stop();
-  return side;
+  return side_of(starts_again ? "trireme, started again" : "trireme, the others go on",
+                 job,
+                 count,
+                 options.seed,
+                 [&] { return standing_of_ours(job); });
 }
 
 Side their_side(const FaultsBenchOptions& options, const Peer& peer, const std::string& folder) {
   setenv("OMP_NUM_THREADS", "1", 0);
   setenv("GLOO_SOCKET_IFNAME", "lo", 0);  // the address of the host's name may be refused
+  // Else ranks that it starts again find the addresses of the dead ones in the store, and give up.
+  setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", 0);
   FaultTraining job(peer.command, folder);
-  Side side{peer.name, kill_ranks(job, options.faults, options.seed, [&] {
-              return standing_of_theirs(folder);
-            })};
-  job.stop();
-  return side;
+  return side_of(peer.name, job, options.faults, options.seed, [&] {
+    return standing_of_theirs(folder);
+  });
 }
 
 double median_of(const std::vector<Loss>& losses, double Loss::*what) {
@@ -219,7 +237,7 @@ int run_faults_peers(const FaultsBenchOptions& options) {
                number_text(median_of(side.losses, &Loss::next)),
                number_text(median_of(side.losses, &Loss::back)),
                std::to_string(most_again(side.losses))});
-    complete &= !side.losses.empty();
+    complete &= static_cast<int>(side.losses.size()) == side.asked;
   }
   std::printf(
       "\nTrireme %s, from SIGKILL of one of %s to the next step, the step included, medians;\n"
@@ -229,6 +247,15 @@ int run_faults_peers(const FaultsBenchOptions& options) {
       kTheirSaves,
       host_text(options.command_line).c_str(),
       table.text().c_str());
+  for (const Side& side : sides) {
+    if (static_cast<int>(side.losses.size()) < side.asked) {
+      std::printf("%s: recovered from %zu of %d kills; it said last:\n%s\n",
+                  side.name.c_str(),
+                  side.losses.size(),
+                  side.asked,
+                  side.last_words.c_str());
+    }
+  }
   if (!peer.missing.empty()) {
     std::printf("torchrun: not measured: %s\n", peer.missing.c_str());
   }

@@ -62,25 +62,27 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
     });
   }
   all.comm_seconds = comm / static_cast<double>(world);
-  // The losses in the order of the micro-batches: round by round, in rank order.
+  // The losses in the order of the micro-batches: replica by replica, there round by round, in rank
+  // order.
   double sum = 0;
   std::int64_t micro_batch = 0;
-  for (std::size_t round = 0; round < rounds; ++round) {
-    for (std::size_t rank = 0; rank < world; ++rank) {
-      if (dealt_[rank] <= static_cast<std::int64_t>(round)) {
-        continue;
-      }
-      const double loss = records[rank * stride + kFirst + round];
-      if (!std::isfinite(loss) && settings_.precision != TrainPrecision::kFloat16) {
-        throw GradientError(
-            static_cast<int>(rank),
-            concat("the loss of micro-batch {} is {} on rank {} in step {}, although its gradients "
-                   "are finite: look at the data and the learning rate",
-                   {micro_batch, loss, rank, next_step_ + 1}));
-      }
-      sum += loss;
-      ++micro_batch;
+  const std::size_t replica = world / static_cast<std::size_t>(replicas());
+  for (std::size_t place = 0; place < world * rounds; ++place) {
+    const std::size_t round = place / replica % rounds;
+    const std::size_t rank = place / (replica * rounds) * replica + place % replica;
+    if (dealt_[rank] <= static_cast<std::int64_t>(round)) {
+      continue;
     }
+    const double loss = records[rank * stride + kFirst + round];
+    if (!std::isfinite(loss) && settings_.precision != TrainPrecision::kFloat16) {
+      throw GradientError(
+          static_cast<int>(rank),
+          concat("the loss of micro-batch {} is {} on rank {} in step {}, although its gradients "
+                 "are finite: look at the data and the learning rate",
+                 {micro_batch, loss, rank, next_step_ + 1}));
+    }
+    sum += loss;
+    ++micro_batch;
   }
   all.loss = sum / static_cast<double>(micro_batch);
   balance_.observe(compute, dealt_);
