@@ -56,7 +56,7 @@ struct Loss {
 struct Side {
   std::string name;
   std::vector<Loss> losses;
-  int asked = 0;            // kills
+  int asked = 0;           // kills
   std::string last_words;  // of one that did not get through them all
 };
 
@@ -173,9 +173,8 @@ Side their_side(const FaultsBenchOptions& options, const Peer& peer, const std::
   // Else ranks that it starts again find the addresses of the dead ones in the store, and give up.
   setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", 0);
   FaultTraining job(peer.command, folder);
-  return side_of(peer.name, job, options.faults, options.seed, [&] {
-    return standing_of_theirs(folder);
-  });
+  return side_of(
+      peer.name, job, options.faults, options.seed, [&] { return standing_of_theirs(folder); });
 }
 
 double median_of(const std::vector<Loss>& losses, double Loss::*what) {

@@ -20,13 +20,14 @@ struct Ternary final : trireme::Compressor {
   void encode(std::span<const float> x,
               std::span<std::byte> to,
               const trireme::BlockKey&) const override {
-    float most = 0;
+    const bool finite = std::ranges::all_of(x, [](float value) { return std::isfinite(value); });
+    float most = finite ? 0 : NAN;  // what is not finite stays so
     for (float value : x)
       most = std::max(most, std::abs(value));
     std::ranges::fill(to, std::byte{0});
     std::memcpy(to.data(), &most, 4);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const int code = x[i] > most / 2 ? 1 : x[i] < -most / 2 ? 2 : 0;
+      const int code = !finite || x[i] > most / 2 ? 1 : x[i] < -most / 2 ? 2 : 0;
       to[4 + i / 4] |= static_cast<std::byte>(code << i % 4 * 2);
     }
   }

@@ -18,8 +18,9 @@
 #include "trireme/optim/parameter_groups.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/parallel/autocast.h"
-#include "trireme/parallel/data_parallel.h"  // DDP beside your own torch::optim
-#include "trireme/parallel/engine.h"         // DDP and ZeRO
+#include "trireme/parallel/data_parallel.h"        // DDP beside your own torch::optim
+#include "trireme/parallel/engine.h"               // DDP and ZeRO
+#include "trireme/parallel/micro_batch_sampler.h"  // for torch::data
 #include "trireme/parallel/running_statistics.h"
 #include "trireme/parallel/sharded_model.h"  // models too large for one rank
 #include "trireme/parallel/sync_batch_norm.h"

@@ -48,6 +48,16 @@ struct CompressionUse {
   Check check{};  // the last one
 };
 
+// How a backward pass is run; see EngineBase::backward.
+struct BackwardOptions {
+  // Another backward() of the same micro-batch follows, for another of its losses. Gradients are
+  // added up on this rank as LibTorch adds them up in .grad, and the others get their sum with the
+  // last one. Ranks may differ in it.
+  bool more = false;
+  bool retain_graph = false;  // for another pass through a part of the same graph
+  at::Tensor gradient{};      // of `loss`, where that is not a single number; with its sizes
+};
+
 // Parameters whole and writable while it lives. Made by EngineBase::gathered.
 class [[nodiscard]] Gathered {
  public:
@@ -85,7 +95,7 @@ class EngineBase : public Resumable {
 
   // Computes the gradients of one micro-batch and sums them across the ranks as it runs. Pass the
   // loss itself, not divided by anything: the engine divides by the number of micro-batches.
-  void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss, const BackwardOptions& how = {});
 
   // Ends a micro-batch. When it was the step's last one, updates the parameters and returns true.
   // (With float16, an overflow on any rank skips the update; skipped_steps() counts them. If no
@@ -99,6 +109,10 @@ class EngineBase : public Resumable {
   // not a multiple of them: updates with those that the ranks have (EngineOptions::divisor) and
   // returns true; false if there are none. After step(), on every rank.
   bool flush();
+
+  // Ends a step before all of its micro-batches are done, or after, without an update: its
+  // gradients are dropped and nothing has changed. On every rank.
+  void drop();
 
   // For a rank whose forward or backward failed (out of memory) and that wants to try again: tells
   // the others, drops the step's gradients and throws StepGivenUp; they throw it at the step's end,
@@ -124,6 +138,10 @@ class EngineBase : public Resumable {
   // The averaged gradient of a parameter, whole, at any stage; between the last backward of a step
   // and step(). Undefined if no rank had one.
   at::Tensor grad(const std::string& parameter);
+  // Edits it: the update then takes this instead, of which rank 0's values count (where that has
+  // joined, those of the first rank that has not). Before clip_grad_norm(). Not for sparse
+  // gradients.
+  void set_grad(const std::string& parameter, const at::Tensor& gradient);
 
   // The moving average of a parameter, whole (EngineOptions::ema_decay).
   at::Tensor average(const std::string& parameter);
@@ -139,6 +157,11 @@ class EngineBase : public Resumable {
   std::string progress() const override;
   void restore(const std::function<void(const StateView& into)>& fill,
                const std::string& progress = {}) override;
+
+  // Compares the ranks' copies of weights (below stage 3, where each has one) and, where they are
+  // broadcast, of buffers, and throws ConfigError on all of them, with the name of the first that
+  // differs. Between steps; reads all of them once.
+  void check_replicas();
 
   // Says that this rank gets on, in the middle of something long that uses no parameters and no
   // collective: a rank that does not for a while (trireme run --stall) is taken for stuck.
@@ -169,15 +192,27 @@ class EngineBase : public Resumable {
   MemoryReport memory_report();  // of all ranks
   Communicator& ranks() const override;
   const EngineOptions& options() const;
-  std::vector<std::string> frozen() const;  // parameters that are not trained, by name
+  std::vector<std::string> frozen() const;  // parameters that are not trained now, by name
 
  protected:
   // Throws ConfigError if this engine was moved from.
   detail::EngineParts& parts() const;
 
  private:
+  friend void backward(const at::Tensor& loss,
+                       const std::vector<EngineBase*>& engines,
+                       const BackwardOptions& how);
+
   std::unique_ptr<detail::EngineParts> parts_;
 };
+
+// One loss for several engines (actor and critic, encoder and decoder): one pass through the graph,
+// of which each gets the gradients of its own parameters. Otherwise as EngineBase::backward, and
+// each engine has a step() of its own. Their sums are formed at the same time, so each needs a
+// communicator of its own: world->split(0, world->rank()).
+void backward(const at::Tensor& loss,
+              const std::vector<EngineBase*>& engines,
+              const BackwardOptions& how = {});
 
 // Trains any module on all ranks: DistributedDataParallel and ZeRO stages 1 to 3, chosen by
 // EngineOptions::zero, with the same result.

@@ -1,16 +1,13 @@
 #include "trireme/parallel/engine.h"
 
 #include <cmath>
+#include <string_view>
 
 #include "parallel/engine/engine_parts.h"
-#include "parallel/engine/options_check.h"
-#include "parallel/model/half_autocast.h"
 #include "parallel/model/operator_watch.h"
 #include "trireme/comm/tell.h"
-#include "trireme/core/drill.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
-#include "trireme/tensor/memory_limit.h"
 #include "trireme/tensor/span.h"
 
 namespace trireme {
@@ -34,45 +31,6 @@ EngineParts& EngineBase::parts() const {
   return *parts_;
 }
 
-void EngineBase::backward(const at::Tensor& loss) {
-  EngineParts& e = parts();
-  e.check_alive();
-  const std::int64_t own = e.own_micro_batches();
-  TRIREME_CHECK(
-      !e.phase.is(Phase::kBackwardDone) && !(e.phase.is(Phase::kSummed) && own > 0),
-      "backward() was called twice without step(): call step() after every micro-batch; it "
-      "updates the parameters when the step's last one is done");
-  TRIREME_CHECK(own > 0,
-                "rank {} has no micro-batch in a step of {} on {} ranks: call step() alone",
-                {e.ranks->rank(), e.dealt.total(), e.ranks->size()});
-  TRIREME_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
-                "backward() needs a loss of one element that depends on the parameters, found ",
-                !loss.defined()     ? "an undefined tensor"
-                : loss.numel() != 1 ? "several elements"
-                                    : "one that requires no gradient");
-  e.check_no_scope("backward()");
-  detail::check_stream(e.plan);
-  e.unchanged->check();
-  TRIREME_CHECK(
-      !detail::take_half_autocast() || e.scaler,
-      "the loss was computed under Autocast(at::kHalf), whose gradients underflow without "
-      "a loss scale: set EngineOptions::scale_loss, or use bfloat16");
-  detail::pulse().step.store(e.steps, std::memory_order_relaxed);
-  detail::mark(PulsePhase::kBackward);
-  detail::drill_step(PulsePhase::kBackward, e.steps, e.ranks->rank(), e.ranks->size());
-  e.gradients->begin_round(e.phase.done() + 1 == own, e.hooks->reachable_from(loss));
-  detail::StepPhase::Backward backward(e.phase);
-  if (e.scaler) {
-    (loss * e.scaler->scale()).backward();
-  } else {
-    loss.backward();
-  }
-  MemoryLimit::check();  // before the others are told that this rank's gradients are good
-  e.gradients->end_round({.took_part = true, .rate = e.rate()});
-  backward.finish();
-  detail::mark(PulsePhase::kBackward);
-}
-
 void EngineBase::alive() const {
   detail::mark(PulsePhase::kByHand);
 }
@@ -81,8 +39,12 @@ bool EngineBase::step() {
   EngineParts& e = parts();
   e.check_alive();
   TRIREME_CHECK(e.phase.is(Phase::kBackwardDone, Phase::kSummed) || e.own_micro_batches() == 0,
-                "step() was called without backward(): call backward(loss) for every micro-batch; "
-                "where no more will come, end the step with Engine::flush() on every rank");
+                "step() was called ",
+                e.phase.is(Phase::kMoreToCome)
+                    ? "after a backward() with BackwardOptions::more: call it without, for the "
+                      "last loss of the micro-batch"
+                    : "without backward(): call backward(loss) for every micro-batch; where no "
+                      "more will come, end the step with Engine::flush() on every rank");
   if (!e.complete_here()) {
     e.phase.enter(Phase::kAccumulating);
     return false;
@@ -98,13 +60,21 @@ bool EngineBase::step() {
 bool EngineBase::flush() {
   EngineParts& e = parts();
   e.check_alive();
-  TRIREME_CHECK(
-      !e.phase.is(Phase::kBackwardDone) && !(e.phase.is(Phase::kSummed) && e.phase.done() > 0),
-      "flush() was called between backward() and step(): call step() first");
+  TRIREME_CHECK(!e.phase.is(Phase::kBackwardDone, Phase::kMoreToCome) &&
+                    !(e.phase.is(Phase::kSummed) && e.phase.done() > 0),
+                "flush() was called between backward() and step(): call step() first");
   e.check_no_scope("flush()");
   e.end.sum({});
   e.end.announce({Act::Kind::kFinish, e.base_rate});
   return e.end.finish();
+}
+
+void EngineBase::drop() {
+  EngineParts& e = parts();
+  e.check_alive();
+  e.check_no_scope("drop()");
+  e.end.sum_and_ask({Act::Kind::kDrop, 0});
+  e.end.drop();
 }
 
 void EngineBase::give_up(const std::string& reason) {
@@ -142,8 +112,11 @@ void EngineBase::join() {
       e.end.drop();
       return;
     }
-    e.end.follow();  // the ranks that have data decide what happens with the gradients
-    e.end.finish();
+    if (e.end.follow()) {  // the ranks that have data decide what happens with the gradients
+      e.end.finish();
+    } else {
+      e.end.drop();
+    }
   }
 }
 
@@ -210,20 +183,37 @@ double EngineBase::clip_grad_norm(double max_norm) {
   return e.end.clip(max_norm, *e.ranks);
 }
 
-at::Tensor EngineBase::grad(const std::string& name) {
-  EngineParts& e = parts();
+namespace {
+
+std::size_t asked_parameter(const EngineParts& e, const std::string& name, const char* what) {
   e.check_alive();
-  check_asks(e, "grad()");
-  TRIREME_CHECK(
-      e.complete_here(),
-      "grad(): micro-batch {} of {} is not the step's last one: the gradient is not complete",
-      {e.phase.done(), e.own_micro_batches()});
+  check_asks(e, what);
+  TRIREME_CHECK(e.complete_here(),
+                "{}: micro-batch {} of {} is not the step's last one: the gradient is not complete",
+                {what, e.phase.done(), e.own_micro_batches()});
   const std::size_t parameter = e.unchanged->parameter_named(name);
   TRIREME_CHECK(
       e.plan.parameters[parameter].trainable, "parameter ", name, " is frozen: it has no gradient");
+  return parameter;
+}
+
+}  // namespace
+
+at::Tensor EngineBase::grad(const std::string& name) {
+  EngineParts& e = parts();
+  const std::size_t parameter = asked_parameter(e, name, "grad()");
   e.end.sum_and_ask({Act::Kind::kGradient, static_cast<double>(parameter)});
   const at::Tensor gradient = e.end.gradient(parameter);
   return gradient.defined() ? gradient.to(torch_device_of(e.plan.device)) : gradient;
+}
+
+void EngineBase::set_grad(const std::string& name, const at::Tensor& gradient) {
+  EngineParts& e = parts();
+  const std::size_t parameter = asked_parameter(e, name, "set_grad()");
+  TRIREME_CHECK(
+      gradient.defined(), "set_grad(): parameter {} was given an undefined tensor", {name});
+  e.end.sum_and_ask({Act::Kind::kSetGradient, static_cast<double>(parameter)});
+  e.end.set_gradient(parameter, gradient);
 }
 
 at::Tensor EngineBase::average(const std::string& name) {
@@ -236,6 +226,33 @@ at::Tensor EngineBase::average(const std::string& name) {
                 "parameter {} is frozen: it has no moving average",
                 {name});
   return e.optimizer->average(parameter).to(torch_device_of(e.plan.device));
+}
+
+void EngineBase::check_replicas() {
+  EngineParts& e = parts();
+  e.check_between_steps("check_replicas()");
+  const auto line = [](const std::string& name, const at::Tensor& tensor) {
+    const at::Tensor values = tensor.cpu().contiguous();
+    const std::string_view bytes(static_cast<const char*>(values.data_ptr()), values.nbytes());
+    return detail::concat(name, " with the hash ", std::hash<std::string_view>()(bytes));
+  };
+  std::vector<std::string> lines;
+  for (const detail::Parameter& parameter : e.plan.parameters) {
+    if (e.options.zero < 3) {
+      lines.push_back(line("parameter " + parameter.name, parameter.tensor));
+    }
+  }
+  for (const auto& buffer : e.model->named_buffers()) {
+    if (e.options.broadcast_buffers) {
+      lines.push_back(line("buffer " + buffer.key(), buffer.value()));
+    }
+  }
+  check_same_on_all_ranks(
+      *e.ranks,
+      "the model",
+      lines,
+      "somebody has written to it past the engine, or memory has failed: load a "
+      "checkpoint, and change values inside engine.gathered() only");
 }
 
 void EngineBase::unwrap() {
@@ -315,7 +332,7 @@ const EngineOptions& EngineBase::options() const {
 std::vector<std::string> EngineBase::frozen() const {
   std::vector<std::string> names;
   for (const detail::Parameter& parameter : parts().plan.parameters) {
-    if (!parameter.trainable) {
+    if (!parameter.tensor.requires_grad()) {
       names.push_back(parameter.name);
     }
   }

@@ -177,6 +177,7 @@ void EngineParts::take_model() {
     }
     buffers_charge = ledger->charge(MemoryCategory::kBuffers, buffer_bytes);
     unchanged.emplace(*model, plan.parameters);
+    kept = KeptGradients(plan.parameters.size());
     hooks = std::make_unique<GradientHooks>(
         plan.parameters, [this](std::size_t parameter, const at::Tensor& gradient) {
           receive(parameter, gradient);
@@ -217,7 +218,9 @@ void EngineParts::receive(std::size_t parameter, const at::Tensor& gradient) {
                 "engine.backward(loss) instead of loss.backward()",
                 {plan.parameters[parameter].name});
   MemoryLimit::check();  // between operators
-  gradients->add(parameter, gradient);
+  if (const at::Tensor complete = kept.take(parameter, gradient); complete.defined()) {
+    gradients->add(parameter, complete);
+  }
 }
 
 double EngineParts::checked_rate() const {

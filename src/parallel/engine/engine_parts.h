@@ -12,6 +12,7 @@
 #include "parallel/engine/update.h"
 #include "parallel/gradient/gradient_hooks.h"
 #include "parallel/gradient/gradient_rounds.h"
+#include "parallel/gradient/kept_gradients.h"
 #include "parallel/memory/parameter_memory.h"
 #include "parallel/model/unchanged_model.h"
 #include "trireme/core/pulse.h"
@@ -73,6 +74,7 @@ struct EngineParts {
   std::unique_ptr<GradientRounds> gradients;
   std::optional<UnchangedModel> unchanged;
   std::unique_ptr<GradientHooks> hooks;
+  KeptGradients kept{0};
 
   StepPhase phase;
   StepEnd end{*this};

@@ -9,7 +9,7 @@ namespace trireme::detail {
 // What active ranks do at the end of a step, told by the first of them (Agreement::lead) to those
 // that have joined and follow.
 struct Act {
-  enum class Kind { kClip = 0, kGradient = 1, kFinish = 2 };
+  enum class Kind { kClip = 0, kGradient = 1, kFinish = 2, kSetGradient = 3, kDrop = 4 };
   Kind kind = Kind::kFinish;
   double value = 0;  // the bound; the parameter; the base of the learning rate
 };

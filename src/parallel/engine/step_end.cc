@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "parallel/engine/engine_parts.h"
+#include "parallel/memory/runs.h"
+#include "parallel/model/broadcast.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/drill.h"
 #include "trireme/core/error.h"
@@ -115,7 +117,7 @@ void StepEnd::announce(const Act& act) {
   detail::announce(act, agreement_, *parts_.ranks);
 }
 
-void StepEnd::follow() {
+bool StepEnd::follow() {
   for (;;) {
     const Act act = next_act(agreement_, *parts_.ranks);
     switch (act.kind) {
@@ -127,7 +129,12 @@ void StepEnd::follow() {
         break;
       case Act::Kind::kFinish:
         parts_.base_rate = act.value;
-        return;
+        return true;
+      case Act::Kind::kSetGradient:
+        set_gradient(static_cast<std::size_t>(act.value), {});
+        break;
+      case Act::Kind::kDrop:
+        return false;
     }
   }
 }
@@ -181,6 +188,40 @@ at::Tensor StepEnd::gradient(std::size_t parameter) {
     whole.mul_(scaling.clip_factor);
   }
   return whole;
+}
+
+void StepEnd::set_gradient(std::size_t parameter, const at::Tensor& gradient) {
+  const ModelPlan& plan = parts_.plan;
+  const Parameter& p = plan.parameters[parameter];
+  const Unit& unit = plan.unit_of(parameter);
+  on_all_ranks(*parts_.ranks, [&] {
+    TRIREME_CHECK(!unit.sparse,
+                  "set_grad(): parameter {} has sparse gradients, which cannot be edited",
+                  {p.name});
+    TRIREME_CHECK(!clip_,
+                  "set_grad(): the gradients of step {} are clipped already: edit parameter {} "
+                  "before clip_grad_norm()",
+                  {parts_.steps + 1, p.name});
+    if (gradient.defined()) {
+      TRIREME_CHECK(gradient.sizes() == at::IntArrayRef(p.sizes),
+                    "set_grad(): the gradient for parameter {} has other sizes than that",
+                    {p.name});
+      TRIREME_CHECK(!parts_.options.check_gradients || gradient.isfinite().all().item<bool>(),
+                    "set_grad(): the gradient for parameter {} is not finite",
+                    {p.name});
+    }
+  });
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = at::empty_strided(
+      p.sizes, p.strides, at::TensorOptions().dtype(scalar_type_of(unit.sum_dtype())));
+  if (gradient.defined()) {
+    const GradientTransform scaling = transform();
+    values.copy_(gradient);
+    values.div_(scaling.unscale).mul_(scaling.divisor);
+  }
+  broadcast_tensor(values, *parts_.ranks, agreement_.lead);
+  parts_.gradients->set_sum(plan.places[parameter].unit, plan.range_of(parameter), run_of(values));
+  agreement_.used[parameter] = true;
 }
 
 void StepEnd::refuse_given_up(const std::string& reason) {
@@ -285,6 +326,7 @@ void StepEnd::drop() {
 void StepEnd::forget(StepOutcome outcome) {
   parts_.gradients->end_step(outcome);
   parts_.memory->end_of_step();
+  parts_.kept.forget();
   clip_.reset();
   agreement_ = {};
 }

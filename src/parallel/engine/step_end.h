@@ -37,8 +37,12 @@ class StepEnd {
   double clip(double max_norm, Communicator& compared);
   // The averaged gradient of a parameter, whole; undefined if no rank had one.
   at::Tensor gradient(std::size_t parameter);
-  // Does what the ranks that have data do, and learns their learning rate.
-  void follow();
+  // The update takes this instead: what the rank that leads (Agreement::lead) gives. Those that
+  // follow give nothing.
+  void set_gradient(std::size_t parameter, const at::Tensor& gradient);
+  // Does what the ranks that have data do, and learns their learning rate; false where they drop
+  // the step.
+  bool follow();
   // Updates the parameters; false where the step is skipped, or nobody had data. `given_up`: why,
   // on the rank that did.
   bool finish(const std::string& given_up = {});

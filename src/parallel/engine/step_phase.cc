@@ -18,7 +18,8 @@ constexpr std::pair<Phase, Phase> kTransitions[] = {
     {kBackwardDone, kSummed},     {kAccumulating, kBackward},   {kAccumulating, kSummed},
     {kSummed, kUpdating},         {kSummed, kBetweenSteps},     {kUpdating, kBetweenSteps},
     {kUpdating, kUnwrapped},      {kBackwardFailed, kSummed},   {kBackwardFailed, kUnwrapped},
-    {kHalfLoaded, kUnwrapped},
+    {kHalfLoaded, kUnwrapped},    {kBackward, kMoreToCome},     {kMoreToCome, kBackward},
+    {kMoreToCome, kSummed},
 };
 
 }  // namespace
@@ -27,6 +28,7 @@ std::string_view phase_name(Phase phase) {
   constexpr std::string_view kNames[] = {"between steps",
                                          "in a gathered() scope",
                                          "in backward()",
+                                         "between the losses of a micro-batch",
                                          "after backward()",
                                          "between micro-batches",
                                          "after the sum of the gradients",

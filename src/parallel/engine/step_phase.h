@@ -13,6 +13,7 @@ enum class Phase {
   kBetweenSteps,
   kGathered,        // a gathered() scope is open
   kBackward,        // in backward()
+  kMoreToCome,      // a backward() of a micro-batch that has more of them
   kBackwardDone,    // and no step() since
   kAccumulating,    // step() has ended a micro-batch, and this rank has more of them
   kSummed,          // the step's gradients are summed over the ranks
@@ -52,6 +53,7 @@ class StepPhase {
         phase_.now_ = Phase::kBackwardFailed;
       }
     }
+    void finish_part() { phase_.enter(Phase::kMoreToCome); }
     void finish() {
       phase_.enter(Phase::kBackwardDone);
       phase_.count_micro_batch();

@@ -40,6 +40,10 @@ class GradientRounds {
   // Waits for all rounds. The sums are then with their owners. Collective.
   const Agreement& finish();
   const GradientSums& sums() const { return sums_; }
+  // Others in the place of those of a parameter, whose elements of a unit `range` are. Collective.
+  void set_sum(std::size_t unit, Range range, const ConstSpan& values) {
+    sums_.set(unit, range, values);
+  }
   // DDP: makes the sums whole in this rank's memory. Collective.
   void gather_whole() { sums_.gather_whole(); }
   // Forgets the step. Collective.

@@ -109,6 +109,19 @@ void GradientSums::gather_whole() {
   }
 }
 
+void GradientSums::set(std::size_t unit, Range range, const ConstSpan& values) {
+  const Ownership& ownership = context_.plan.ownership;
+  const Range here = ownership.divides_sums() ? intersection(ownership.mine(unit), range) : range;
+  if (here.size() > 0) {
+    const ConstSpan from = part_of(values, {here.begin - range.begin, here.end - range.begin});
+    stream_for(at(unit, here), from).copy(at(unit, here), from);
+    finish_work(context_.plan.device);  // `values` may go
+  }
+  if (ownership.reach() == SumsReach::kPeers) {
+    context_.ranks.barrier().wait();
+  }
+}
+
 void GradientSums::release() {
   whole_ = false;
   for (Sums& sums : units_) {

@@ -31,6 +31,9 @@ class GradientSums {
   void gather_whole();
   // A path has made those of a unit whole itself, for this step.
   void gathered(std::size_t unit) { units_[unit].whole = true; }
+  // Elements of a unit become `values`, which are the same on all ranks. After publish();
+  // collective.
+  void set(std::size_t unit, Range range, const ConstSpan& values);
   // They have been read; for the next step. Collective.
   void release();
   // Before they are written to again: everyone has read them.

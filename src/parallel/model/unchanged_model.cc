@@ -63,10 +63,14 @@ void UnchangedModel::check() const {
                   parameter.name,
                   " was given other memory or another shape (set_data, to()) after the engine was "
                   "built: change values inside engine.gathered(), and shapes before building it");
-    TRIREME_CHECK(parameter.tensor.requires_grad() == parameter.trainable,
-                  "parameter {}{} after the engine was built: call engine.unwrap(), change it, and "
-                  "build a new engine",
-                  {parameter.name, parameter.trainable ? " was frozen" : " was unfrozen"});
+    // One that was trainable may be frozen for a while: no gradient comes of it.
+    TRIREME_CHECK(
+        parameter.trainable || !parameter.tensor.requires_grad(),
+        "parameter {} was unfrozen after the engine was built, which has neither gradients "
+        "nor optimizer states for it: freeze it (requires_grad_(false)) after the engine "
+        "is built, not before; or call engine.unwrap(), unfreeze it, and build a new "
+        "engine",
+        {parameter.name});
   }
 }
 

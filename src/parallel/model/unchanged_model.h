@@ -15,7 +15,7 @@ class UnchangedModel {
   UnchangedModel(const torch::nn::Module& model, const std::vector<Parameter>& parameters);
 
   // Throws ConfigError where somebody has put other tensors in the place of the parameters, other
-  // memory under them, or has frozen or unfrozen them.
+  // memory under them, or has unfrozen what was frozen then.
   void check() const;
   // A parameter by any of its names; throws ConfigError.
   std::size_t parameter_named(const std::string& name) const;

@@ -1,0 +1,129 @@
+// Backward passes: of one engine, or of several that share a loss.
+
+#include <deque>
+
+#include "parallel/engine/engine_parts.h"
+#include "parallel/engine/options_check.h"
+#include "parallel/model/half_autocast.h"
+#include "trireme/core/drill.h"
+#include "trireme/core/error.h"
+#include "trireme/tensor/memory_limit.h"
+
+namespace trireme {
+namespace {
+
+using detail::EngineParts;
+using detail::Phase;
+
+void check_loss(const at::Tensor& loss, const at::Tensor& gradient) {
+  TRIREME_CHECK(loss.defined() && loss.requires_grad() && (gradient.defined() || loss.numel() == 1),
+                "backward() needs a loss of one element that depends on the parameters, found ",
+                !loss.defined() ? "an undefined tensor"
+                : !loss.requires_grad()
+                    ? "one that requires no gradient"
+                    : "several elements (BackwardOptions::gradient has theirs)");
+  TRIREME_CHECK(!gradient.defined() || gradient.sizes() == loss.sizes(),
+                "backward(): BackwardOptions::gradient has other sizes than the loss");
+}
+
+void check_pass(EngineParts& e) {
+  e.check_alive();
+  const std::int64_t own = e.own_micro_batches();
+  TRIREME_CHECK(
+      !e.phase.is(Phase::kBackwardDone) && !(e.phase.is(Phase::kSummed) && own > 0),
+      "backward() was called twice without step(): call step() after every micro-batch; it "
+      "updates the parameters when the step's last one is done (BackwardOptions::more is for "
+      "several losses of one micro-batch)");
+  TRIREME_CHECK(own > 0,
+                "rank {} has no micro-batch in a step of {} on {} ranks: call step() alone",
+                {e.ranks->rank(), e.dealt.total(), e.ranks->size()});
+  e.check_no_scope("backward()");
+  detail::check_stream(e.plan);
+  e.unchanged->check();
+}
+
+void check_scale(const std::vector<EngineParts*>& engines) {
+  const bool half = detail::take_half_autocast();
+  for (const EngineParts* e : engines) {
+    TRIREME_CHECK(
+        !half || e->scaler,
+        "the loss was computed under Autocast(at::kHalf), whose gradients underflow without "
+        "a loss scale: set EngineOptions::scale_loss, or use bfloat16");
+    TRIREME_CHECK(!e->scaler || engines.size() == 1,
+                  "backward() of {} engines: each would scale the loss (EngineOptions::scale_loss) "
+                  "on its own: use bfloat16 or float32",
+                  {engines.size()});
+  }
+}
+
+void begin(EngineParts& e, const at::Tensor& loss, bool more) {
+  detail::pulse().step.store(e.steps, std::memory_order_relaxed);
+  detail::mark(PulsePhase::kBackward);
+  detail::drill_step(PulsePhase::kBackward, e.steps, e.ranks->rank(), e.ranks->size());
+  e.kept.collect(more);
+  if (!more) {
+    std::vector<bool> expected = e.hooks->reachable_from(loss);
+    e.kept.mark(expected);
+    e.gradients->begin_round(e.phase.done() + 1 == e.own_micro_batches(), std::move(expected));
+  }
+}
+
+void run(const at::Tensor& loss,
+         const std::vector<EngineParts*>& engines,
+         const BackwardOptions& how) {
+  for (EngineParts* e : engines) {
+    check_pass(*e);
+  }
+  check_loss(loss, how.gradient);
+  check_scale(engines);
+  std::deque<detail::StepPhase::Backward> passes;
+  for (EngineParts* e : engines) {
+    begin(*e, loss, how.more);
+    passes.emplace_back(e->phase);
+  }
+  const auto& scaler = engines[0]->scaler;
+  (scaler ? loss * scaler->scale() : loss).backward(how.gradient, how.retain_graph);
+  MemoryLimit::check();  // before the others are told that this rank's gradients are good
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    EngineParts& e = *engines[i];
+    if (how.more) {
+      passes[i].finish_part();
+      continue;
+    }
+    e.kept.hand_over([&](std::size_t parameter, const at::Tensor& gradient) {
+      e.gradients->add(parameter, gradient);
+    });
+    e.gradients->end_round({.took_part = true, .rate = e.rate()});
+    passes[i].finish();
+    detail::mark(PulsePhase::kBackward);
+  }
+}
+
+}  // namespace
+
+void EngineBase::backward(const at::Tensor& loss, const BackwardOptions& how) {
+  run(loss, {&parts()}, how);
+}
+
+void backward(const at::Tensor& loss,
+              const std::vector<EngineBase*>& engines,
+              const BackwardOptions& how) {
+  TRIREME_CHECK(!engines.empty(), "backward() needs an engine");
+  std::vector<EngineParts*> parts;
+  for (EngineBase* engine : engines) {
+    TRIREME_CHECK(engine != nullptr, "backward() was given an engine that is null");
+    EngineParts* e = &engine->parts();
+    for (const EngineParts* other : parts) {
+      TRIREME_CHECK(other != e, "backward() was given the same engine twice");
+      // Their gradients come in an order that is each rank's own.
+      TRIREME_CHECK(other->ranks != e->ranks || e->ranks->size() == 1,
+                    "backward() of several engines: they share a communicator, on which the ranks "
+                    "could not tell their sums apart: build all but one of them with one of its "
+                    "own, world->split(0, world->rank())");
+    }
+    parts.push_back(e);
+  }
+  run(loss, parts, how);
+}
+
+}  // namespace trireme

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+
+namespace trireme::detail {
+
+// Gradients of the backward passes of a micro-batch before its last one (BackwardOptions::more), by
+// parameter: added up here as LibTorch does it in .grad, in the parameter's own type.
+class KeptGradients {
+ public:
+  explicit KeptGradients(std::size_t parameters) : kept_(parameters) {}
+
+  // What comes next is kept, or taken together with what was kept.
+  void collect(bool collects) { collects_ = collects; }
+  // A gradient has come: what is to be done with it. Undefined: nothing yet.
+  at::Tensor take(std::size_t parameter, const at::Tensor& gradient) {
+    at::Tensor& before = kept_[parameter];
+    if (!collects_ && !before.defined()) {
+      return gradient;
+    }
+    const at::NoGradGuard no_grad;
+    const at::Tensor sum = before.defined() ? at::add(before, gradient) : gradient.detach();
+    before = collects_ ? sum : at::Tensor();
+    return collects_ ? at::Tensor() : sum;
+  }
+  // Sets those that there is something of.
+  void mark(std::vector<bool>& expected) const {
+    for (std::size_t p = 0; p < kept_.size(); ++p) {
+      if (kept_[p].defined()) {
+        expected[p] = true;
+      }
+    }
+  }
+  // What the last pass had nothing for.
+  template <class Receive>
+  void hand_over(const Receive& receive) {
+    for (std::size_t p = 0; p < kept_.size(); ++p) {
+      if (kept_[p].defined()) {
+        receive(p, std::exchange(kept_[p], at::Tensor()));
+      }
+    }
+  }
+  void forget() { std::fill(kept_.begin(), kept_.end(), at::Tensor()); }
+
+ private:
+  std::vector<at::Tensor> kept_;
+  bool collects_ = false;
+};
+
+}  // namespace trireme::detail

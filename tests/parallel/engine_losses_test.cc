@@ -1,0 +1,408 @@
+// Losses, gradients and layers in other numbers than one: several losses of a micro-batch, one loss
+// of several engines, gradients that are edited or dropped, layers that are frozen for a while, and
+// data from torch::data. What is expected is computed with LibTorch alone.
+
+#include <cmath>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include <torch/data.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include "support/ranks.h"
+#include "support/torch.h"
+#include "trireme/core/error.h"
+#include "trireme/core/random.h"
+#include "trireme/parallel/engine.h"
+#include "trireme/parallel/micro_batch_sampler.h"
+
+namespace trireme::engine_losses_test {
+namespace {
+
+namespace nn = torch::nn;
+using testing::fork_ranks;
+using testing::message_of;
+using torch::Tensor;
+
+constexpr int kMicroBatches = 4;  // of a step
+constexpr int kSteps = 3;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// body(world, options) for every stage, on 1, 2 and 3 ranks.
+void everywhere(const std::function<void(std::shared_ptr<World>, const EngineOptions&)>& body) {
+  constexpr std::pair<int, Placement> kModes[] = {{0, Placement::kAutomatic},
+                                                  {1, Placement::kAutomatic},
+                                                  {2, Placement::kAutomatic},
+                                                  {3, Placement::kMapped},
+                                                  {3, Placement::kCopied}};
+  for (const int size : {1, 2, 3}) {
+    fork_ranks(size, [&, job = testing::unique_job()](int rank) {
+      at::set_num_threads(1);
+      const auto world = init(testing::options_for(job, rank, size));
+      for (const auto& [zero, placement] : kModes) {
+        SCOPED_TRACE(detail::concat("stage ", zero, ", ranks ", size));
+        EngineOptions options;
+        options.zero = zero;
+        options.placement = placement;
+        options.micro_batches = kMicroBatches;
+        body(world, options);
+      }
+    });
+  }
+}
+
+struct TwoHeadsImpl : nn::Module {
+  nn::Linear trunk{nullptr}, left{nullptr}, right{nullptr};
+  TwoHeadsImpl() {
+    torch::manual_seed(3);
+    trunk = register_module("trunk", nn::Linear(6, 5));
+    left = register_module("left", nn::Linear(5, 3));
+    right = register_module("right", nn::Linear(5, 1));
+  }
+  Tensor features(const Tensor& x) { return torch::tanh(trunk->forward(x)); }
+  Tensor forward(const Tensor& x) {
+    return left->forward(features(x)).pow(2).mean() + right->forward(features(x)).pow(2).mean();
+  }
+};
+TORCH_MODULE(TwoHeads);
+
+Tensor input_of(std::int64_t step, std::int64_t micro_batch) {
+  torch::manual_seed(static_cast<std::uint64_t>(100 * step + micro_batch));
+  return torch::randn({4, 6});
+}
+
+// What `backward` leaves in .grad for each micro-batch of a step, in the mean.
+void plain_gradients(nn::Module& model, const std::function<void(std::int64_t)>& backward) {
+  std::vector<Tensor> sums;
+  for (std::int64_t m = 0; m < kMicroBatches; ++m) {
+    for (auto& parameter : model.parameters()) {
+      parameter.mutable_grad().reset();
+    }
+    backward(m);
+    const auto parameters = model.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor gradient = parameters[i].grad();
+      if (m == 0) {
+        sums.push_back(gradient.defined() ? gradient.clone() : Tensor());
+      } else if (gradient.defined()) {
+        sums[i] = sums[i].defined() ? sums[i] + gradient : gradient.clone();
+      }
+    }
+  }
+  const auto parameters = model.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].mutable_grad() = sums[i].defined() ? sums[i] / kMicroBatches : Tensor();
+  }
+}
+
+template <class Model>
+void expect_weights(Engine<Model>& engine, nn::Module& expected) {
+  const auto scope = engine.gathered();
+  const auto found = engine.model().named_parameters();
+  for (const auto& parameter : expected.named_parameters()) {
+    EXPECT_TRUE(torch::allclose(*found.find(parameter.key()), parameter.value(), 1e-5, 1e-7))
+        << parameter.key();
+  }
+}
+
+TEST(Losses, OfOneMicroBatchMayBeSeveral) {
+  TwoHeads plain;
+  torch::optim::SGD optimizer(plain->parameters(), 0.125);
+  const auto weight_of = [](const Tensor& output) { return torch::full_like(output, 0.5); };
+  for (int step = 0; step < kSteps; ++step) {
+    plain_gradients(*plain, [&](std::int64_t m) {
+      const Tensor features = plain->features(input_of(step, m));
+      plain->left->forward(features).pow(2).mean().backward({}, /*retain_graph=*/true);
+      if (m % 2 == 1) {  // not in every micro-batch: the right head has no gradient there
+        const Tensor output = plain->right->forward(features);
+        output.backward(weight_of(output), /*retain_graph=*/true);
+      }
+      features.pow(2).mean().backward();
+    });
+    optimizer.step();
+  }
+  everywhere([&](std::shared_ptr<World> world, const EngineOptions& options) {
+    TwoHeads model;
+    Engine engine(model, Sgd({.lr = 0.125}), options, world);
+    for (int step = 0; step < kSteps; ++step) {
+      for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+        const std::int64_t m = engine.micro_batch(k);
+        const Tensor features = model->features(input_of(step, m));
+        engine.backward(model->left->forward(features).pow(2).mean(),
+                        {.more = true, .retain_graph = true});
+        if (m % 2 == 1) {
+          const Tensor output = model->right->forward(features);
+          engine.backward(output,
+                          {.more = true, .retain_graph = true, .gradient = weight_of(output)});
+        }
+        const std::string early = message_of<ConfigError>([&] { engine.step(); });
+        EXPECT_TRUE(contains(early, "BackwardOptions::more")) << early;
+        engine.backward(features.pow(2).mean());
+        EXPECT_EQ(engine.step(), k + 1 == engine.local_micro_batches());
+      }
+    }
+    expect_weights(engine, *plain);
+  });
+}
+
+TEST(Losses, OfSeveralEnginesMayBeOne) {
+  TwoHeads actor;
+  nn::Linear critic(3, 1);
+  const auto initial = critic->weight.detach().clone();
+  const auto initial_bias = critic->bias.detach().clone();
+  const auto make_critic = [&] {
+    nn::Linear made(3, 1);
+    torch::NoGradGuard no_grad;
+    made->weight.copy_(initial);
+    made->bias.copy_(initial_bias);
+    return made;
+  };
+  torch::optim::Adam a(actor->parameters(), 0.01);
+  torch::optim::SGD c(critic->parameters(), 0.125);
+  const auto loss_of = [](TwoHeads& one, nn::Linear& other, const Tensor& x) {
+    const Tensor output = one->left->forward(one->features(x));
+    return other->forward(output).pow(2).mean() + one->right->forward(one->features(x)).mean();
+  };
+  for (int step = 0; step < kSteps; ++step) {
+    nn::Module both;
+    both.register_module("actor", actor.ptr());
+    both.register_module("critic", critic.ptr());
+    plain_gradients(both,
+                    [&](std::int64_t m) { loss_of(actor, critic, input_of(step, m)).backward(); });
+    a.step();
+    c.step();
+  }
+  everywhere([&](std::shared_ptr<World> world, const EngineOptions& options) {
+    TwoHeads actor_model;
+    nn::Linear critic_model = make_critic();
+    Engine one(actor_model, Adam({.lr = 0.01}), options, world);
+    Engine other(critic_model, Sgd({.lr = 0.125}), options, world->split(0, world->rank()));
+    for (int step = 0; step < kSteps; ++step) {
+      for (std::int64_t k = 0; k < one.local_micro_batches(); ++k) {
+        backward(loss_of(actor_model, critic_model, input_of(step, one.micro_batch(k))),
+                 {&one, &other});
+        one.step();
+        other.step();
+      }
+    }
+    EXPECT_EQ(other.steps(), kSteps);
+    expect_weights(one, *actor);
+    expect_weights(other, *critic);
+    EXPECT_TRUE(contains(message_of<ConfigError>([&] {
+                           backward(torch::zeros({}, torch::requires_grad()), {&one, &one});
+                         }),
+                         "the same engine twice"));
+    if (world->size() > 1) {
+      nn::Linear third(3, 1);
+      Engine neighbour(third, Sgd({.lr = 0.125}), options, world);
+      EXPECT_TRUE(contains(message_of<ConfigError>([&] {
+                             backward(torch::zeros({}, torch::requires_grad()), {&one, &neighbour});
+                           }),
+                           "world->split(0, world->rank())"));
+    }
+  });
+}
+
+TEST(Gradients, MayBeEditedBeforeTheUpdate) {
+  TwoHeads plain;
+  torch::optim::SGD optimizer(plain->parameters(), 0.125);
+  const auto edited = [](const Tensor& gradient) { return gradient.sign() * 0.25; };
+  for (int step = 0; step < kSteps; ++step) {
+    plain_gradients(*plain, [&](std::int64_t m) { plain->forward(input_of(step, m)).backward(); });
+    plain->trunk->weight.mutable_grad() = edited(plain->trunk->weight.grad());
+    plain->right->bias.mutable_grad() = torch::full({1}, 2.0);
+    nn::utils::clip_grad_norm_(plain->parameters(), 1.0);
+    optimizer.step();
+  }
+  everywhere([&](std::shared_ptr<World> world, const EngineOptions& options) {
+    TwoHeads model;
+    Engine engine(model, Sgd({.lr = 0.125}), options, world);
+    for (int step = 0; step < kSteps; ++step) {
+      for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+        engine.backward(engine.forward(input_of(step, engine.micro_batch(k))));
+        if (k + 1 < engine.local_micro_batches()) {
+          engine.step();
+        }
+      }
+      engine.set_grad("trunk.weight", edited(engine.grad("trunk.weight")));
+      // Only rank 0's counts.
+      engine.set_grad("right.bias", torch::full({1}, world->rank() == 0 ? 2.0 : 7.0));
+      EXPECT_EQ(engine.grad("right.bias").item<float>(), 2);
+      EXPECT_TRUE(contains(
+          message_of<ConfigError>([&] { engine.set_grad("right.bias", torch::zeros({2})); }),
+          "other sizes"));
+      EXPECT_TRUE(contains(message_of<ConfigError>(
+                               [&] { engine.set_grad("right.bias", torch::full({1}, INFINITY)); }),
+                           "not finite"));
+      engine.clip_grad_norm(1.0);
+      EXPECT_TRUE(contains(
+          message_of<ConfigError>([&] { engine.set_grad("right.bias", torch::zeros({1})); }),
+          "clipped already"));
+      EXPECT_TRUE(engine.step());
+    }
+    expect_weights(engine, *plain);
+  });
+}
+
+TEST(Gradients, OfAStepMayBeDropped) {
+  everywhere([](std::shared_ptr<World> world, const EngineOptions& options) {
+    TwoHeads kept, model;
+    Engine expected(kept, AdamW({.lr = 0.01}), options, world);
+    Engine engine(model, AdamW({.lr = 0.01}), options, world);
+    const auto step = [](auto& of, int number) {
+      for (std::int64_t k = 0; k < of.local_micro_batches(); ++k) {
+        of.backward(of.forward(input_of(number, of.micro_batch(k))));
+        of.step();
+      }
+    };
+    step(expected, 0);
+    step(expected, 1);
+    step(engine, 0);
+    if (engine.local_micro_batches() > 1) {  // between micro-batches, on some ranks
+      engine.backward(engine.forward(input_of(8, 0)));
+      engine.step();
+    }
+    engine.drop();
+    engine.backward(engine.forward(input_of(9, 0)), {.more = true});  // between losses
+    engine.drop();
+    EXPECT_EQ(engine.steps(), 1);
+    step(engine, 1);
+    EXPECT_EQ(engine.steps(), 2);
+    const auto one = expected.gathered();
+    const auto other = engine.gathered();
+    const auto found = model->named_parameters();
+    for (const auto& parameter : kept->named_parameters()) {
+      EXPECT_TRUE(torch::equal(*found.find(parameter.key()), parameter.value())) << parameter.key();
+    }
+  });
+}
+
+// As with LibTorch's optimizers, whose states of parameters without gradients stay.
+TEST(Layers, MayBeFrozenForAWhile) {
+  const auto freeze = [](nn::Module& layer, int step) {
+    for (auto& parameter : layer.parameters()) {
+      parameter.requires_grad_(step != 1);
+    }
+  };
+  TwoHeads plain;
+  torch::optim::Adam optimizer(plain->parameters(), 0.01);
+  for (int step = 0; step < kSteps; ++step) {
+    freeze(*plain->trunk, step);
+    plain_gradients(*plain, [&](std::int64_t m) { plain->forward(input_of(step, m)).backward(); });
+    optimizer.step();
+  }
+  everywhere([&](std::shared_ptr<World> world, const EngineOptions& options) {
+    TwoHeads model;
+    Engine engine(model, Adam({.lr = 0.01}), options, world);
+    for (int step = 0; step < kSteps; ++step) {
+      freeze(*model->trunk, step);
+      EXPECT_EQ(engine.frozen().size(), step == 1 ? 2U : 0U);
+      for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+        engine.backward(engine.forward(input_of(step, engine.micro_batch(k))));
+        engine.step();
+      }
+    }
+    expect_weights(engine, *plain);
+  });
+}
+
+TEST(Replicas, AreComparedOnRequest) {
+  fork_ranks(3, [job = testing::unique_job()](int rank) {
+    const auto world = init(testing::options_for(job, rank, 3));
+    TwoHeads model;
+    Engine engine(model, Sgd({.lr = 0.1}), {}, world);
+    engine.check_replicas();
+    if (rank == 2) {  // past the engine, as a stray pointer would
+      const_cast<float*>(model->left->weight.const_data_ptr<float>())[4] += 1;
+    }
+    const std::string message = message_of<ConfigError>([&] { engine.check_replicas(); });
+    EXPECT_TRUE(contains(message, "left.weight")) << message;
+    EXPECT_TRUE(contains(message, "rank 2")) << message;
+  });
+}
+
+struct Numbers : torch::data::datasets::Dataset<Numbers> {
+  torch::data::Example<> get(std::size_t index) override {
+    torch::manual_seed(index);
+    return {torch::randn({6}), torch::full({}, static_cast<float>(index))};
+  }
+  torch::optional<std::size_t> size() const override { return 43; }
+};
+
+// 43 samples in micro-batches of 3: in each of two epochs, three steps of 4.
+TEST(DataLoaders, GiveEachRankItsMicroBatches) {
+  constexpr std::size_t kSize = 3;
+  everywhere([](std::shared_ptr<World> world, const EngineOptions& options) {
+    TwoHeads model;
+    Engine engine(model, Sgd({.lr = 0.125}), options, world);
+    auto data = Numbers().map(torch::data::transforms::Stack<>());
+    MicroBatchSampler sampler(43, engine, {.seed = 5});
+    auto loader = torch::data::make_data_loader(data, sampler, kSize);
+    std::vector<float> seen;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (auto& batch : *loader) {
+        for (std::int64_t i = 0; i < batch.target.numel(); ++i) {
+          seen.push_back(batch.target[i].item<float>());
+        }
+        engine.backward(engine.forward(batch.data));
+        engine.step();
+      }
+    }
+    EXPECT_EQ(engine.steps(), 6);
+    // What all ranks have seen: in each epoch 36 different samples of 43.
+    std::vector<float> padded(100, -1);
+    padded[0] = static_cast<float>(seen.size());
+    std::copy(seen.begin(), seen.end(), padded.begin() + 1);
+    std::vector<float> all(padded.size() * static_cast<std::size_t>(world->size()));
+    world->all_gather(padded, all).wait();
+    std::vector<int> count(43, 0);
+    int total = 0;
+    for (int rank = 0; rank < world->size(); ++rank) {
+      const float* of = all.data() + 100 * rank;
+      for (int i = 1; i <= static_cast<int>(of[0]); ++i) {
+        ++count[static_cast<std::size_t>(of[i])];
+        ++total;
+      }
+    }
+    EXPECT_EQ(total, 72);
+    for (const int times : count) {
+      EXPECT_LE(times, 2);
+    }
+    // The same weights whatever the number of ranks is: those of one process, which reads in order.
+    TwoHeads plain;
+    torch::optim::SGD optimizer(plain->parameters(), 0.125);
+    const auto order = [](int epoch) {
+      std::vector<std::size_t> numbers(43);
+      std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+      RandomStream random(mix(std::uint64_t{5}, static_cast<std::uint64_t>(epoch)));
+      for (std::size_t left = 43; left > 1; --left) {
+        std::swap(numbers[left - 1], numbers[random.below(left)]);
+      }
+      return numbers;
+    };
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      const auto numbers = order(epoch);
+      for (std::size_t first = 0; first < 12; first += kMicroBatches) {
+        optimizer.zero_grad();
+        for (std::size_t m = first; m < first + kMicroBatches; ++m) {
+          std::vector<Tensor> rows;
+          for (std::size_t i = 0; i < kSize; ++i) {
+            rows.push_back(Numbers().get(numbers[m * kSize + i]).data);
+          }
+          (plain->forward(torch::stack(rows)) / kMicroBatches).backward();
+        }
+        optimizer.step();
+      }
+    }
+    expect_weights(engine, *plain);
+  });
+}
+
+}  // namespace
+}  // namespace trireme::engine_losses_test
