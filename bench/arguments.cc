@@ -10,6 +10,14 @@
 #include "usage_error.h"
 
 namespace trireme::bench {
+namespace {
+
+void refuse_standard_output(const std::string& path) {
+  TRIREME_CHECK(path != "-",
+                "--json: expected a file, found \"-\": standard output has the table itself");
+}
+
+}  // namespace
 
 std::string command_line(int argc, char** argv) {
   std::string line;
@@ -23,6 +31,10 @@ std::optional<int> take_arguments(CLI::App& program, int argc, char** argv) {
   try {
     tools::check_values(program, {argv + 1, argv + argc});
     program.parse(argc, argv);
+    const CLI::Option* json = program.get_option_no_throw("--json");
+    if (json != nullptr && json->count() > 0) {
+      refuse_standard_output(json->results().back());
+    }
   } catch (const ConfigError& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return 2;
@@ -38,6 +50,7 @@ std::optional<int> take_arguments(CLI::App& program, int argc, char** argv) {
 
 std::ofstream json_file(const std::string& path) {
   std::ofstream file;
+  refuse_standard_output(path);
   if (!path.empty()) {
     file.open(path);
     TRIREME_CHECK(file,

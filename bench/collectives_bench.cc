@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "arguments.h"
 #include "collectives_samples.h"
 #include "host_text.h"
 #include "number_text.h"
@@ -251,11 +252,7 @@ int run_collectives_bench(const CollectivesOptions& options) {
     return run_rails_bench(options);
   }
   check(options);
-  std::ofstream json_file;
-  if (!options.json_path.empty()) {
-    json_file.open(options.json_path);
-    TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
-  }
+  std::ofstream file = json_file(options.json_path);
   set_same_terms();
   CollectivesBench bench(options);
   if (const int code = bench.measure(); code != 0) {
@@ -263,8 +260,8 @@ int run_collectives_bench(const CollectivesOptions& options) {
   }
   if (bench.speaks()) {
     const Json json = bench.report();
-    if (json_file.is_open()) {
-      json_file << json.dump(1) << "\n";
+    if (file.is_open()) {
+      file << json.dump(1) << "\n";
     }
   }
   return 0;

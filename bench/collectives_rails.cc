@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "arguments.h"
 #include "collectives_samples.h"
 #include "host_text.h"
 #include "number_text.h"
@@ -38,11 +39,7 @@ int run_rails_bench(const CollectivesOptions& asked) {
   if (options.sizes.empty()) {
     options.sizes = {64 << 20};
   }
-  std::ofstream json_file;
-  if (!options.json_path.empty()) {
-    json_file.open(options.json_path);
-    TRIREME_CHECK(json_file, "the file \"", options.json_path, "\" cannot be written");
-  }
+  std::ofstream file = json_file(options.json_path);
   set_same_terms();
   const ScratchFolder scratch;
   const TestBed bed(2);
@@ -94,8 +91,8 @@ int run_rails_bench(const CollectivesOptions& asked) {
                     {"ratio", alone / together}});
   }
   std::fputs(table.text().c_str(), stdout);
-  if (json_file.is_open()) {
-    json_file << json.dump(1) << "\n";
+  if (file.is_open()) {
+    file << json.dump(1) << "\n";
   }
   return 0;
 }

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <signal.h>
 
+#include "arguments.h"
 #include "fault_training.h"
 #include "host_text.h"
 #include "number_text.h"
@@ -195,7 +196,7 @@ std::int64_t most_again(const std::vector<Loss>& losses) {
   return most;
 }
 
-void write_json(const std::string& path, const std::vector<Side>& sides) {
+void write_json(std::ofstream& file, const std::vector<Side>& sides) {
   nlohmann::json all = nlohmann::json::array();
   for (const Side& side : sides) {
     nlohmann::json losses = nlohmann::json::array();
@@ -206,13 +207,14 @@ void write_json(const std::string& path, const std::vector<Side>& sides) {
     }
     all.push_back({{"system", side.name}, {"kills", losses}});
   }
-  std::ofstream(path) << all.dump(2) << "\n";
+  file << all.dump(2) << "\n";
 }
 
 }  // namespace
 
 int run_faults_peers(const FaultsBenchOptions& options) {
   TRIREME_CHECK(options.ranks >= 2, "--peers: expected 2 ranks or more, found {}", {options.ranks});
+  std::ofstream file = json_file(options.json_path);
   const ScratchFolder folder;
   const std::string theirs = folder.file("torch");
   const Peer peer =
@@ -258,8 +260,8 @@ int run_faults_peers(const FaultsBenchOptions& options) {
   if (!peer.missing.empty()) {
     std::printf("torchrun: not measured: %s\n", peer.missing.c_str());
   }
-  if (!options.json_path.empty()) {
-    write_json(options.json_path, sides);
+  if (file.is_open()) {
+    write_json(file, sides);
   }
   return complete ? 0 : 1;
 }

@@ -112,11 +112,13 @@ Averaging::Impl::Impl(EngineBase& engine,
                           "the averaging",
                           {detail::description_of(mode_, options_)},
                           "give every rank the same mode and options");
-  TRIREME_CHECK(!std::holds_alternative<DiLoCo>(mode_) ||
-                    engine_.options().shard_group == ShardGroup::kWorld ||
-                    replicas_.mine()->one_machine(),
-                "DiLoCo: expected EngineOptions::shard_group kWorld in a replica on several "
-                "machines, found kMachine: leave it out");
+  on_all_ranks(replicas_.world(), [&] {  // of the replicas, some may be on one machine
+    TRIREME_CHECK(!std::holds_alternative<DiLoCo>(mode_) ||
+                      engine_.options().shard_group == ShardGroup::kWorld ||
+                      replicas_.mine()->one_machine(),
+                  "DiLoCo: expected EngineOptions::shard_group kWorld in a replica on several "
+                  "machines, found kMachine: leave it out");
+  });
   std::vector<std::string> lines;
   const StateView own = engine_.state().view;
   for (const StateSlice& slice : own.slices) {

@@ -58,8 +58,10 @@ void OuterStep::apply(std::span<double> means) {
     double& momentum = momentum_[at_];
     momentum = options_.momentum * momentum + gradient;
     const double direction = options_.nesterov ? gradient + options_.momentum * momentum : momentum;
-    // weight - lr * direction, written so that it is the mean itself with lr 1 and momentum 0.
-    value += gradient - options_.lr * direction;
+    // weight - lr * direction, written so that it is the mean itself with lr 1 and momentum 0, also
+    // where that is -0.
+    const double change = gradient - options_.lr * direction;
+    value += change == 0 ? -0.0 : change;
     ++at_;
   }
 }

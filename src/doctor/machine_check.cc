@@ -283,11 +283,15 @@ Finding check_interfaces(const MachineFacts& facts, const Purpose& purpose) {
   return finding;
 }
 
-Finding check_mpi(const char* name, const std::string& version, bool asked_for) {
+// `needed`: --backend mpi was asked for, and does not work as things are.
+Finding check_mpi(const char* name, const std::string& version, bool needed) {
   Finding finding{name, version.empty() ? "not found" : version};
-  if (version.empty() && asked_for) {
+  if (needed) {
     finding.judge(Verdict::kProblem,
-                  "--backend mpi: install Open MPI or MPICH, and put mpirun into PATH");
+                  version.empty()
+                      ? "--backend mpi: install Open MPI or MPICH, and put mpirun into PATH"
+                      : "--backend mpi: Trireme's module for it is missing or cannot be loaded: "
+                        "build Trireme where the mpicc of this MPI is installed");
   }
   return finding;
 }
@@ -322,20 +326,24 @@ std::vector<Finding> check_versions(const Versions& versions,
   findings.push_back({"compiler", versions.compiler});
   findings.push_back({"kernel", kernel.empty() ? "not known" : kernel});
 
-  const bool has_mpi = !versions.open_mpi.empty() || !versions.mpich.empty();
+  const bool has_open_mpi = !versions.open_mpi.empty();
+  const bool has_mpich = !versions.mpich.empty();
+  const bool mpi_works =
+      (has_open_mpi && versions.open_mpi_module) || (has_mpich && versions.mpich_module);
   Finding ucx{"ucx", versions.ucx.empty() ? "not found" : versions.ucx};
   if (versions.ucx.empty()) {
     const bool between = purpose.machines > 1 && purpose.backend != "mpi";
     ucx.judge(purpose.backend == "ucx" || between ? Verdict::kProblem : Verdict::kNote,
               "needed between machines: install UCX (Debian: libucx0)");
-    if (has_mpi) {
-      ucx.advice += ", or use --backend mpi";
+    if (mpi_works) {
+      ucx.advice += ", or start the ranks with mpirun and use --backend mpi";
     }
   }
   findings.push_back(ucx);
-  const bool mpi_wanted = purpose.backend == "mpi" && !has_mpi;
-  findings.push_back(check_mpi("open mpi", versions.open_mpi, mpi_wanted));
-  findings.push_back(check_mpi("mpich", versions.mpich, false));
+  const bool mpi_needed = purpose.backend == "mpi" && !mpi_works;
+  findings.push_back(
+      check_mpi("open mpi", versions.open_mpi, mpi_needed && (has_open_mpi || !has_mpich)));
+  findings.push_back(check_mpi("mpich", versions.mpich, mpi_needed && has_mpich));
   return findings;
 }
 

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "comm/transport/transport_module.h"
 #include "doctor/ask_program.h"
 #include "trireme/core/error.h"
 #include "trireme/core/version.h"
@@ -32,6 +33,19 @@ std::string find_ucx() {
     return function != nullptr ? reinterpret_cast<const char* (*)()>(function)() : "";
   });
   return answer.code == 0 ? answer.text : "";
+}
+
+// In a child process: two kinds of MPI cannot be in one.
+bool has_mpi_module(const std::string& name) {
+  const Answer answer = ask_child([&]() -> std::string {
+    try {
+      module_function(name, kMakeMpiTransport, "", /*shares=*/true);
+      return "yes";
+    } catch (const ConfigError&) {
+      return "no";
+    }
+  });
+  return answer.code == 0 && answer.text == "yes";
 }
 
 // Loads LibTorch, which takes half a second, and measures a few milliseconds.
@@ -105,6 +119,8 @@ Versions find_versions() {
       place = place.empty() ? found.number : place;
     }
   }
+  versions.open_mpi_module = !versions.open_mpi.empty() && has_mpi_module("mpi_openmpi");
+  versions.mpich_module = !versions.mpich.empty() && has_mpi_module("mpi_mpich");
   if (!versions.libtorch.empty()) {
     versions.worker_trouble = find_worker_trouble(versions);
   }

@@ -12,6 +12,9 @@ struct Versions {
   std::string ucx;
   std::string open_mpi;
   std::string mpich;
+  // Whether Trireme's module for it can be loaded, without which an MPI is of no use to Trireme.
+  bool open_mpi_module = false;
+  bool mpich_module = false;
   // Why trireme-worker, which `trireme train` starts, does not run; empty where it does or where
   // there is no LibTorch.
   std::string worker_trouble;

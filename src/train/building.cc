@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "train/out_of_memory.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
 #include "trireme/parallel/sharded_model.h"
@@ -29,39 +30,56 @@ BuildingLimit::~BuildingLimit() {
 
 }  // namespace detail
 
-Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Communicator& ranks) {
-  if (settings.device == TrainDevice::kCuda) {
-    TRIREME_CHECK(ranks.one_machine(),
-                  "device: the ranks of a job on GPUs are on one machine, found several machines: "
-                  "use one, or --device cpu");
-    const UsableGpus gpus = usable_gpus();
-    choose_device(settings, gpus);  // throws where it cannot be
-    const at::Device gpu = use_gpu(gpu_of_rank(ranks.machine().rank(), gpus));
-    // Built on the CPU, where it begins with the same weights.
-    Trainable model = make_model(settings, shape);
-    model.module->to(gpu);
-    return model;
-  }
+namespace {
+
+Trainable model_on_gpu(const TrainSettings& settings,
+                       const SampleShape& shape,
+                       Communicator& ranks) {
+  TRIREME_CHECK(ranks.one_machine(),
+                "device: the ranks of a job on GPUs are on one machine, found several machines: "
+                "use one, or --device cpu");
+  const UsableGpus gpus = usable_gpus();
+  choose_device(settings, gpus);  // throws where it cannot be
+  const at::Device gpu = use_gpu(gpu_of_rank(ranks.machine().rank(), gpus));
+  // Built on the CPU, where it begins with the same weights.
+  Trainable model = make_model(settings, shape);
+  model.module->to(gpu);
+  return model;
+}
+
+Trainable model_on_cpu(const TrainSettings& settings,
+                       const SampleShape& shape,
+                       Communicator& ranks) {
   const int here = ranks.machine().size();
   const auto free_bytes = static_cast<double>(available_memory_bytes()) / here;
   ranks.machine().barrier().wait();  // none begins to fill it before all have looked
   const detail::BuildingLimit limit(settings.memory_limit, free_bytes);
-  Trainable model;
-  try {
-    if (settings.zero < 3 || here == 1) {
-      return make_model(settings, shape);
-    }
-    build_sharded(ranks, [&] {
-      model = make_model(settings, shape);
-      return model.module;
-    });
-  } catch (const MemoryError& error) {
-    throw MemoryError(
-        detail::concat("the model is too large for the memory of a rank: {}: use {}a smaller model",
-                       {error.what(), settings.zero < 3 ? "--zero 3, fewer ranks, or " : ""}));
+  if (settings.zero < 3 || here == 1) {
+    return make_model(settings, shape);
   }
+  Trainable model;
+  build_sharded(ranks, [&] {
+    model = make_model(settings, shape);
+    return model.module;
+  });
   model.in_parts = true;
   return model;
+}
+
+}  // namespace
+
+Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Communicator& ranks) {
+  try {
+    return settings.device == TrainDevice::kCuda ? model_on_gpu(settings, shape, ranks)
+                                                 : model_on_cpu(settings, shape, ranks);
+  } catch (const std::exception& error) {
+    if (!detail::ran_out_of_memory(error)) {
+      throw;
+    }
+    throw MemoryError(detail::concat(
+        "the model is too large for the memory of a rank: {}: use {}a smaller model",
+        {detail::reason_of(error), settings.zero < 3 ? "--zero 3, fewer ranks, or " : ""}));
+  }
 }
 
 }  // namespace trireme

@@ -114,6 +114,73 @@ TEST(AveragingCheckpoints, ResumesEveryMode) {
   }
 }
 
+// Counts what it has seen, by as much as it is told to.
+struct CounterImpl : torch::nn::Module {
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(7, 3));
+  torch::Tensor seen = register_buffer("seen", torch::zeros({2}, torch::kLong));
+  std::int64_t by = 0;
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    seen += by;
+    return layer->forward(x);
+  }
+};
+TORCH_MODULE(Counter);
+
+// No mean can be taken of integers: they are each replica's own, whether it is saved while the
+// weights are apart or right after an averaging.
+TEST(AveragingCheckpoints, IntegerBuffersStayTheReplicasOwn) {
+  for (const int saved : {4, 6}) {
+    const TemporaryFolder folder;
+    const auto in_replicas = [&](int size, const auto& body) {
+      in_loose_world(size, [&](const std::shared_ptr<World>& world) {
+        Replicas replicas(world, {.ranks = size / 2});
+        Counter model;
+        model->by = 10 + replicas.number();
+        Engine engine(model, Sgd({.lr = 0.125}), {.micro_batches = 2}, replicas.mine());
+        Averaging averaging(engine, replicas, Local{.steps = 3});
+        const auto train = [&](int from, int to) {
+          for (int step = from; step < to; ++step) {
+            for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+              engine.backward(
+                  testing::loose_loss([&](const torch::Tensor& x) { return engine.forward(x); },
+                                      replicas.number(),
+                                      step,
+                                      engine.micro_batch(k)));
+              engine.step();
+            }
+            averaging.step();
+          }
+        };
+        const auto seen = [&] {
+          EXPECT_EQ(model->seen[0].item<std::int64_t>(), model->seen[1].item<std::int64_t>());
+          return model->seen[1].item<std::int64_t>();
+        };
+        Checkpoints checkpoints(folder.path(), world);
+        body(checkpoints, averaging, train, seen, model->by);
+      });
+    };
+    in_replicas(
+        2, [&](auto& checkpoints, auto& averaging, const auto& train, const auto& seen, auto by) {
+          train(0, saved);
+          EXPECT_EQ(seen(), 2 * saved * by);
+          checkpoints.save(averaging);
+          checkpoints.finish();
+        });
+    for (const int size : {2, 4}) {  // a rank of two has half of the micro-batches
+      in_replicas(
+          size,
+          [&](auto& checkpoints, auto& averaging, const auto& train, const auto& seen, auto by) {
+            train(0, 1);
+            ASSERT_TRUE(checkpoints.resume(averaging));
+            EXPECT_EQ(seen(), 2 * saved * by) << saved << ", " << size << " ranks";
+            train(saved, 9);
+            EXPECT_EQ(seen(), 2 * saved * by + 4 / size * (9 - saved) * by);
+          });
+    }
+  }
+}
+
 TEST(AveragingCheckpoints, RefusesOtherReplicasByName) {
   const TemporaryFolder folder;
   in_loose_world(2, [&](const std::shared_ptr<World>& world) {

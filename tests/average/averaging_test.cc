@@ -2,6 +2,8 @@
 
 #include "trireme/average/averaging.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "average/loose_training.h"
@@ -288,6 +290,45 @@ TEST(Averaging, GossipsWithThoseThatTheSeedDraws) {
     }
     EXPECT_LE(alone, 3);
     EXPECT_NE(alone, 5);
+  });
+}
+
+// A mean is ((-0 + a) + b) / 2, and a weight that nothing has moved stays what it is.
+TEST(Averaging, KeepsTheSignOfZero) {
+  const float pairs[][2] = {{-0.0F, -0.0F}, {-0.0F, 0.0F}, {0.0F, 0.0F}, {0.5F, -0.5F}};
+  const std::vector<Averaging::Mode> modes = {Local{},
+                                              Gossip{},
+                                              DiLoCo{.outer = {.lr = 1, .momentum = 0}},
+                                              DiLoCo{.outer = {.lr = 0.5, .momentum = 0.5}}};
+  in_loose_world(2, [&](const std::shared_ptr<World>& world) {
+    const auto rank = static_cast<std::size_t>(world->rank());
+    for (const Averaging::Mode& mode : modes) {
+      for (const auto& pair : pairs) {
+        Replicas replicas(world);
+        torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(false));
+        const torch::NoGradGuard no_grad;
+        linear->weight.fill_(pair[0]);  // DiLoCo's own, which the replicas begin with
+        Engine engine(linear, Sgd({.lr = 1}), {}, replicas.mine());
+        Averaging averaging(engine, replicas, mode);
+        {
+          auto scope = engine.gathered();
+          linear->weight.fill_(pair[rank]);
+        }
+        averaging.average();
+        const double sum = static_cast<double>(pair[0]) + static_cast<double>(pair[1]);
+        double expected = sum / 2;
+        if (const auto* diloco = std::get_if<DiLoCo>(&mode)) {
+          const double weight = pair[0];
+          const double gradient = weight - expected;
+          const double direction = gradient + diloco->outer.momentum * gradient;  // Nesterov's
+          expected = diloco->outer.momentum == 0 ? expected : weight - 0.5 * direction;
+        }
+        const auto found = linear->weight.item<float>();
+        EXPECT_EQ(found, static_cast<float>(expected));
+        EXPECT_EQ(std::signbit(found), std::signbit(expected))
+            << mode.index() << ": " << pair[0] << " and " << pair[1];
+      }
+    }
   });
 }
 

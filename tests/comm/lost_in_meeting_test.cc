@@ -5,11 +5,13 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "comm/rendezvous/net_meeting.h"
 #include "comm/rendezvous/net_socket.h"
 #include "support/ranks.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -99,6 +101,34 @@ TEST_F(LostInMeeting, OneThatNeverComesToAMachineIsNamedLikewise) {
     options.timeout = std::chrono::seconds(3);
     init(options);
   });
+}
+
+// What cannot be connected to may have left because the world has ended, of which the launcher
+// tells: a loss, after which there is another world, and no mistake.
+TEST_F(LostInMeeting, AWorldThatCannotBeBuiltMayHaveEnded) {
+  for (const bool ended : {true, false}) {
+    testing::fork_ranks(1, [&](int rank) {
+      int ends[2];
+      ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+      setenv(kEnvMembership, std::to_string(ends[0]).c_str(), 1);
+      std::thread launcher([&] {
+        std::this_thread::sleep_for(Milliseconds(100));  // its word comes a little later
+        const std::string word = detail::concat(kLostWord, " rank 1 is gone");
+        EXPECT_TRUE(!ended || send(ends[1], word.data(), word.size(), 0) > 0);
+      });
+      InitOptions options = testing::options_for(testing::unique_job(), rank, 2);
+      options.backend = "ucx";
+      options.rendezvous = "no place";  // as wrong as one that nobody is at any more
+      std::string text;
+      if (ended) {
+        text = testing::message_of<CommError>([&] { init(options); });
+      } else {
+        text = testing::message_of<ConfigError>([&] { init(options); });
+      }
+      EXPECT_NE(text.find(ended ? "rank 1 is gone" : "no place"), std::string::npos) << text;
+      launcher.join();
+    });
+  }
 }
 
 }  // namespace

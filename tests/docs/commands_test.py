@@ -130,7 +130,10 @@ def main():
     for document in [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="trireme-docs-"))
         write_data(folder)
-        environment = dict(os.environ, PATH=f"{TRIREME.parent}:{os.environ['PATH']}", TRIREME_TOKEN="0123456789abcdef")
+        # Without GPUs: what the documents show is about the CPU, also where there is a GPU that training would take.
+        environment = dict(
+            os.environ, PATH=f"{TRIREME.parent}:{os.environ['PATH']}", TRIREME_TOKEN="0123456789abcdef", CUDA_VISIBLE_DEVICES="-1"
+        )
         for command in commands_of(document.read_text()):
             start = listed(command)
             if start:

@@ -227,7 +227,34 @@ TEST(VersionCheck, MpiIsNeededWhereItIsAskedFor) {
   purpose.backend = "mpi";
   EXPECT_EQ(named(check_versions(versions, "6", purpose), "open mpi").verdict, Verdict::kProblem);
   versions.mpich = "4";
+  versions.mpich_module = true;
   EXPECT_EQ(named(check_versions(versions, "6", purpose), "open mpi").verdict, Verdict::kOk);
+  // An MPI that Trireme was built without.
+  versions.mpich_module = false;
+  const Finding found = named(check_versions(versions, "6", purpose), "mpich");
+  EXPECT_EQ(found.verdict, Verdict::kProblem);
+  EXPECT_TRUE(says(found.advice, "build Trireme")) << found.advice;
+}
+
+// It takes an mpirun and Trireme's module for the MPI that this one is of.
+TEST(VersionCheck, MpiIsAdvisedWhereItWorks) {
+  Purpose two_machines;
+  two_machines.machines = 2;
+  const auto advice = [&](const Versions& versions) {
+    return named(check_versions(versions, "6", two_machines), "ucx").advice;
+  };
+  Versions versions;
+  const auto advises = [&] { return says(advice(versions), "--backend mpi"); };
+  EXPECT_FALSE(advises());
+  versions.open_mpi = "4";
+  EXPECT_FALSE(advises()) << "without a module";
+  versions.mpich_module = true;
+  EXPECT_FALSE(advises()) << "a module for another MPI";
+  versions.open_mpi_module = true;
+  EXPECT_TRUE(advises());
+  EXPECT_TRUE(says(advice(versions), "mpirun")) << "trireme's own launcher does not start MPI";
+  versions.open_mpi.clear();
+  EXPECT_FALSE(advises()) << "without mpirun";
 }
 
 TEST(VersionCheck, ATrainingProgramThatDoesNotStartIsAProblem) {

@@ -1,5 +1,7 @@
 // EngineOptions::compress_check: how far the compressed sum is from the exact one, by formula.
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "support/compressed_training.h"
@@ -35,24 +37,50 @@ struct Checks {
   std::vector<torch::Tensor> moved;  // by step: all weights
 };
 
-Checks train(const std::shared_ptr<World>& world, const EngineOptions& options) {
+// What comes of the first attempt at every step.
+enum class Trouble { kNone, kOverflow, kGivenUp };
+
+void attempt(Rows& model, Engine<RowsImpl>& engine, int step, Trouble trouble) {
+  for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+    const bool in_trouble = engine.micro_batch(k) == 0;  // of rank 0, which has another
+    const bool overflows = in_trouble && trouble == Trouble::kOverflow;
+    torch::Tensor loss = torch::zeros({});
+    std::size_t p = 0;
+    for (const torch::Tensor& parameter : model->parameters()) {
+      if (p < 2 || step != 1) {
+        const torch::Tensor gradient = gradient_of(p, parameter, step, engine.micro_batch(k));
+        loss = loss + (parameter * (overflows ? gradient * INFINITY : gradient)).sum();
+      }
+      ++p;
+    }
+    engine.backward(loss);
+    if (in_trouble && trouble == Trouble::kGivenUp) {
+      engine.give_up("a trial");
+    }
+    engine.step();
+  }
+}
+
+Checks train(const std::shared_ptr<World>& world,
+             const EngineOptions& options,
+             Trouble trouble = Trouble::kNone) {
   constexpr int kSteps = 5;
   Rows model;
   Engine engine(model, Sgd({.lr = 1}), options, world);
   Checks checks;
   for (int step = 0; step < kSteps; ++step) {
-    for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
-      torch::Tensor loss = torch::zeros({});
-      std::size_t p = 0;
-      for (const torch::Tensor& parameter : model->parameters()) {
-        if (p < 2 || step != 1) {
-          loss = loss + (parameter * gradient_of(p, parameter, step, engine.micro_batch(k))).sum();
-        }
-        ++p;
-      }
-      engine.backward(loss);
-      engine.step();
+    if (trouble == Trouble::kOverflow) {
+      attempt(model, engine, step, trouble);
+      EXPECT_EQ(engine.skipped_steps(), step + 1);
+    } else if (trouble == Trouble::kGivenUp) {
+      EXPECT_THROW(attempt(model, engine, step, trouble), StepGivenUp);
     }
+    if (trouble != Trouble::kNone && step > 0) {
+      EXPECT_EQ(engine.compression().check.step, checks.found.back().step);
+      EXPECT_EQ(engine.compression().check.cosine, checks.found.back().cosine);
+    }
+    attempt(model, engine, step, Trouble::kNone);
+    EXPECT_EQ(engine.steps(), step + 1);
     checks.found.push_back(engine.compression().check);
     auto scope = engine.gathered();
     std::vector<torch::Tensor> flat;
@@ -103,6 +131,35 @@ TEST(CompressionCheck, IsTheErrorAndTheCosineOfWhatArrived) {
             EXPECT_NEAR(check.cosine,
                         (arrived.dot(exact) / (arrived.norm() * exact.norm())).item<double>(),
                         1e-5);
+          }
+        }
+      }
+    });
+  }
+}
+
+// Neither an overflow, which makes the loss scale smaller, nor a step that a rank gives up.
+TEST(CompressionCheck, StepsThatAreNotTakenLeaveNoTrace) {
+  for (const int size : {1, 2, 3}) {
+    in_world(size, [](const std::shared_ptr<World>& world) {
+      for (const char* name : {"int8", "topk:0.1", "powersgd:2"}) {
+        for (const int zero : {0, 2, 3}) {
+          const EngineOptions options{.zero = zero,
+                                      .micro_batches = 4,
+                                      .scale_loss = true,
+                                      .compress = make_compressor(name),
+                                      .compress_check = 2};
+          const Checks calm = train(world, options);
+          for (const Trouble trouble : {Trouble::kOverflow, Trouble::kGivenUp}) {
+            SCOPED_TRACE(std::string(name) + ", stage " + std::to_string(zero) + ", trouble " +
+                         std::to_string(static_cast<int>(trouble)));
+            const Checks found = train(world, options, trouble);
+            for (std::size_t step = 0; step < calm.found.size(); ++step) {
+              EXPECT_TRUE(torch::equal(found.moved[step], calm.moved[step])) << step;
+              EXPECT_EQ(found.found[step].step, calm.found[step].step);
+              EXPECT_EQ(found.found[step].relative_error, calm.found[step].relative_error);
+              EXPECT_EQ(found.found[step].cosine, calm.found[step].cosine);
+            }
           }
         }
       }

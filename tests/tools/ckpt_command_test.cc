@@ -224,6 +224,16 @@ TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
   expect({"export", run(), out + "/x.safetensors"}, 2, {"Not a directory"});
   expect({"export", run(), path("x.safetensors"), "--format", "gpt2"}, 2, {"tokens.weight"});
   EXPECT_FALSE(fs::exists(path("x.safetensors")));
+  // An ending that says nothing we know is no reason to guess; a name without one is no ending.
+  for (const std::string name : {"x.xyz", "x.gguf", "x.PT", "v1.5"}) {
+    expect({"export", run(), path(name)}, 2, {name, ".safetensors", ".pt, .pth", "--format"});
+    EXPECT_FALSE(fs::exists(path(name)));
+  }
+  expect({"export", run(), path("v1.5"), "--format", "safetensors"}, 0);
+  expect({"export", run(), path("plain")}, 0);
+  expect({"diff", path("plain"), out}, 0);
+  expect({"export", run(), "-"}, 2, {"\"-\"", "not text"});
+  EXPECT_FALSE(fs::exists("-"));
 
   expect({"import", out, path("new")}, 0, {"new/step-00000000", "2 tensors"});
   expect({"diff", path("new"), out}, 0, {"2 tensors are equal"});

@@ -432,7 +432,44 @@ TEST_F(CompareCommand, SaysWhenNothingCanBeSaid) {
   EXPECT_TRUE(metric("accuracy").at("b").is_null());
   EXPECT_EQ(json_.at("metrics").size(), 2u);
   EXPECT_TRUE(has(done.out, "there is only one number per run")) << done.out;
-  EXPECT_TRUE(has(done.out, "--folds")) << done.out;
+}
+
+// More folds would not bring back what has been removed, or was never evaluated.
+TEST_F(CompareCommand, SaysInWhichRunTheResultsOfSamplesAreMissing) {
+  for (const std::string& run : {a(), b()}) {
+    write_run(run, kClassMetrics);
+    write_evaluation(run, rows_with(0.80, 2));
+  }
+  std::filesystem::remove(a() + "/evaluation.csv");
+  Finished done = compare();
+  EXPECT_EQ(json_.at("basis"), "one number");
+  EXPECT_TRUE(has(done.out, "(evaluation.csv), are missing in A; A: ")) << done.out;
+  EXPECT_TRUE(has(done.out, "trireme train --config " + a() + "/config.json --run NEW"))
+      << done.out;
+  EXPECT_FALSE(has(done.out, "--folds")) << done.out;
+  EXPECT_FALSE(has(done.out, b() + "/config.json")) << done.out;
+  // A run with a checkpoint writes it when it is resumed, also after its last step.
+  std::filesystem::remove(b() + "/evaluation.csv");
+  write_file(b() + "/checkpoints/step-00000100/manifest.json", "{}");
+  done = compare();
+  EXPECT_TRUE(has(done.out, "are missing in A and B; A: ")) << done.out;
+  EXPECT_TRUE(has(done.out, "; B: to complete it: trireme train --resume " + b())) << done.out;
+  EXPECT_FALSE(has(done.out, "--folds")) << done.out;
+  // There was nothing to evaluate on.
+  write_run(b(), "");
+  done = compare();
+  EXPECT_TRUE(has(done.out, "nothing was evaluated in B")) << done.out;
+  EXPECT_TRUE(has(done.out, "--eval-fraction")) << done.out;
+}
+
+TEST_F(CompareCommand, WritesJsonAloneToStandardOutput) {
+  write_run(a(), kClassMetrics);
+  write_run(b(), kClassMetrics);
+  const Finished done =
+      testing::run_program({testing::trireme_binary(), "compare", a(), b(), "--json", "-"});
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(Json::parse(done.out, nullptr, false).contains("metrics")) << done.out;
+  EXPECT_FALSE(std::filesystem::exists("-"));
 }
 
 // The mean of folds is over all samples, and that of another run over those that it held out.
@@ -634,6 +671,7 @@ TEST_F(CompareCommand, DifferentSamplesOrTargetsAreNoPairs) {
   done = compare();
   EXPECT_EQ(json_.at("basis"), "one number");
   EXPECT_TRUE(has(done.out, "A on 2, B on 1")) << done.out;
+  EXPECT_TRUE(has(done.out, "--folds")) << done.out;
 }
 
 TEST_F(CompareCommand, LossesThatAreNotFiniteAreNotCompared) {

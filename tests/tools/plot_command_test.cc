@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include <gtest/gtest.h>
 
 #include "support/processes.h"
@@ -64,6 +66,15 @@ TEST_F(PlotCommand, DrawsSeveralRunsTogether) {
   const Finished nowhere = plot({run("first"), run("second")});
   EXPECT_EQ(nowhere.code, 2);
   EXPECT_TRUE(has(nowhere.err, "expected -o FILE")) << nowhere.err;
+}
+
+TEST_F(PlotCommand, WritesToStandardOutputWhatIsAskedFor) {
+  write_log(run("first"), 100, 1000);
+  const Finished done = plot({run("first"), "-o", "-"});
+  ASSERT_EQ(done.code, 0) << done.err;
+  ASSERT_EQ(plot({run("first")}).code, 0);
+  EXPECT_EQ(done.out, read_file(run("first") + "/loss.svg"));
+  EXPECT_FALSE(std::filesystem::exists("-"));
 }
 
 TEST_F(PlotCommand, DrawsMetricsOfEvaluations) {

@@ -455,6 +455,8 @@ TEST_F(PredictCommand, WritesThroughLinksAndPipes) {
   EXPECT_EQ(found.substr(0, static_cast<std::size_t>(bytes)), wanted);
   // What /dev/stdout leads to. (The link itself is not risked here.)
   EXPECT_EQ(write_to("/proc/self/fd/1"), wanted);
+  EXPECT_EQ(write_to("-"), wanted);
+  EXPECT_FALSE(fs::exists("-"));
 }
 
 TEST_F(PredictCommand, FindsOutFirstWhetherItCanWrite) {

@@ -51,6 +51,17 @@ TEST_F(TrainSync, GivesTheSameRunAtAnyStageAndWhenItIsStartedAgain) {
   }
 }
 
+// Statistics of batches, and how many there were, are in the weights.
+TEST_F(TrainSync, BatchNormsGoOnWhereTheyWere) {
+  const std::string sync =
+      convnet() + "--batch 16 --schedule constant -n 2 --sync local --sync-every 4 ";
+  train_well("whole", sync + "--steps 10");
+  train_well("half", sync + "--steps 6 --save-every 6");
+  train_well("half", sync + "--steps 10 --save-every 6 --allow-changes");
+  EXPECT_NE(weights("whole").find("num_batches_tracked"), std::string::npos);
+  EXPECT_EQ(weights("half"), weights("whole"));
+}
+
 // What the launcher keeps of replicas takes no exchange between them, and is what they go on from.
 TEST_F(TrainSync, OutlivesALossAndSendsNothingForThat) {
   const std::string sync = settings("local --sync-every 4");

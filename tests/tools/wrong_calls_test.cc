@@ -5,6 +5,8 @@
 #include <signal.h>
 
 #include "tools/train_runs.h"
+#include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme::wrong_calls_test {
 namespace {
@@ -62,15 +64,89 @@ TEST_F(WrongCalls, AnEmptyValueIsNone) {
   }
   expect_refusal({"run", "-n", "1", "--encrypt=maybe", "--", "true"},
                  {"--encrypt: expected no value, found \"maybe\""});
+  expect_refusal({"train", "--print-config=3"}, {"--print-config: expected no value, found \"3\""});
+  // Nor is it the default, of which nobody would hear.
+  for (const std::string flag : {"--data",
+                                 "--model",
+                                 "--run",
+                                 "--eval-data",
+                                 "--target",
+                                 "--weights-from",
+                                 "--optimizer",
+                                 "--resume",
+                                 "--flip"}) {
+    expect_refusal({"train", flag, "", "--print-config"}, {flag + ": expected ", "found \"\""});
+  }
+  // As CLI11 would have it, the value is the next word.
+  expect_refusal({"train", "--data=", "--print-config"}, {"--data: expected a value, found none"});
+  expect_refusal({"train", "--run=", "-n", "2"}, {"--run: expected a value, found none"});
+  // An empty list is a list.
+  Words call = words("--model mlp --print-config --data " + data_.write("a.csv", "x,y\n1,a\n"));
+  call.insert(call.end(), {"--missing-values", ""});
+  call.insert(call.begin(), {trireme_binary(), "train"});
+  const Finished finished = run_program(call);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(testing::parse_json(finished.out).at("missing_values"), testing::Json::array());
+}
+
+TEST_F(WrongCalls, WhatIsLeftOutIsNamed) {
+  const std::vector<std::pair<std::string, Words>> calls = {
+      {"ckpt verify", {"PLACE: expected a checkpoint", "found none", "trireme ckpt verify --help"}},
+      {"ckpt export a", {"OUT: expected the file or folder to write, found none"}},
+      {"ckpt diff a", {"B: expected the other one, found none"}},
+      {"ckpt prune a", {"--keep-last: expected the number", "found none"}},
+      {"compare a", {"B: expected the folder of the other run, found none"}},
+      {"plot", {"RUN: expected the folders of runs, found none"}},
+      {"drill", {"RUN: expected the folder of a run, or a drill.json, found none"}},
+      {"scale 1", {"N: expected how many ranks it is to have, found none"}},
+      {"predict a", {"--data: expected a file like the one", "found none"}},
+      {"sample", {"--run: expected the folder of the run, found none"}},
+      {"bench collectives --bytes 5XB", {"--bytes: expected a size such as 64MiB", "\"xb\""}},
+      {"bench train --epochs 0", {"--epochs: expected a number above 0, found \"0\""}}};
+  for (const auto& [call, parts] : calls) {
+    expect_refusal(words(call), parts);
+  }
+}
+
+// A dash is standard output where that makes sense, and never the name of a file.
+TEST_F(WrongCalls, ADashIsNoFile) {
+  const std::string drill =
+      data_.write("drill.json", R"({"drill":"kill","seed":1,"exit_code":0,"faults":[]})");
+  const Finished drawn = run_program({trireme_binary(), "drill", drill, "-o", "-"});
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_TRUE(drawn.out.starts_with("<svg") || drawn.out.starts_with("<?xml")) << drawn.out;
+  for (const char* bench : {"optim", "collectives", "train"}) {
+    expect_refusal({"bench", bench, "--json", "-"}, {"--json: expected a file", "\"-\""});
+  }
+  EXPECT_FALSE(fs::exists("-"));
+}
+
+// It would be refused again.
+TEST_F(WrongCalls, WhatIsRefusedIsNotTriedAgain) {
+  const std::string empty = data_.write("empty.txt", "");
+  const std::string table = data_.write("a.csv", "x,kind\n1,a\nzwei,b\n");
+  for (const std::string& settings : {"--model gpt -n 2 --data " + empty + " ",
+                                      "--model mlp -n 3 --data " + table + " ",
+                                      gpt() + "-n 2 --width 131072 "}) {
+    for (const char* again : {"--restart 3", "--supervise 3 --save-every 1"}) {
+      const Finished finished = train("new/run", settings + "--steps 1 " + again);
+      EXPECT_EQ(finished.code, 2) << settings << finished.out << finished.err;
+      EXPECT_EQ(finished.err.find("starting it again"), std::string::npos) << finished.err;
+      EXPECT_FALSE(fs::exists(path("new"))) << settings << again;
+    }
+  }
 }
 
 TEST_F(WrongCalls, NothingIsLeftOfARunThatCouldNotBegin) {
   const std::string empty = data_.write("empty.txt", "");
   const std::string table = data_.write("a.csv", "x,kind\n1,a\nzwei,b\n");
   const std::vector<std::pair<std::string, int>> cases = {
-      {"--model gpt -n 2 --data " + empty, 3},
-      {"--model mlp -n 2 --data " + table, 3},
-      {"--model mlp -n 1 --folds 2 --data " + table, 3},
+      {"--model gpt -n 2 --data " + empty, 2},
+      {"--model mlp -n 2 --data " + table, 2},
+      {"--model mlp -n 1 --folds 2 --data " + table, 2},
+      {gpt() + "--width 131072", 2},  // 200 GB in one tensor
+      {gpt() + "--width 131072 -n 2 --zero 3", 2},
+      {gpt() + "--width 131072 --folds 2", 2},
       {mlp() + "--batch 1000000 --micro-batch fixed", 2},
       {gpt() + "--nnodes 2 --node-rank 0 --rendezvous nowhere.invalid:1", 2}};
   for (const auto& [settings, code] : cases) {
@@ -80,8 +156,63 @@ TEST_F(WrongCalls, NothingIsLeftOfARunThatCouldNotBegin) {
   }
   // What was there stays.
   fs::create_directories(path("old"));
-  EXPECT_EQ(train("old/run", "--steps 1 --model gpt --data " + empty).code, 3);
+  EXPECT_EQ(train("old/run", "--steps 1 --model gpt --data " + empty).code, 2);
   EXPECT_TRUE(fs::is_empty(path("old")));
+}
+
+// As rank 0 finds a folder that its launcher took for free: another run is in it by now.
+TEST_F(WrongCalls, ARefusalTakesNothingOfARunThatIsThere) {
+  const std::string table = data_.write("a.csv", "x,kind\n1,a\nzwei,b\n");
+  const auto refused = [&](const std::string& run, int folds, const std::string& part) {
+    data_.write(run + "/config.json", "{}");
+    const testing::Json settings = {{"model", "mlp"},
+                                    {"data", table},
+                                    {"run", path(run)},
+                                    {"ranks", 1},
+                                    {"threads", 1},
+                                    {"steps", 1},
+                                    {"folds", folds}};
+    const std::string file = data_.write("settings.json", settings.dump());
+    const Finished finished = run_program({trireme_binary() + "-worker", "train"},
+                                          {std::string(kEnvTrainSettings) + "=" + file});
+    EXPECT_EQ(finished.code, 2) << finished.err;
+    expect_parts(finished.err, {part});
+    return !fs::exists(path(run) + "/config.json");
+  };
+  fs::create_directories(path("new"));
+  EXPECT_TRUE(refused("new", 0, "line 3")) << "not a run yet";
+  EXPECT_TRUE(refused("new", 2, "line 3")) << "not a run yet";
+  fs::create_directories(path("begun"));
+  data_.write("begun/metrics.jsonl", "");
+  EXPECT_FALSE(refused("begun", 0, "line 3"));
+  fs::create_directories(path("folds/fold-1"));
+  EXPECT_FALSE(refused("folds", 2, "line 3"));
+  fs::create_directories(path("locked"));
+  const FolderLock lock(path("locked"));
+  EXPECT_FALSE(refused("locked", 0, "another job"));
+}
+
+// The data has become bad since it began.
+TEST_F(WrongCalls, ARefusalAfterALossTakesNothingOfTheRun) {
+  std::string rows = "x,kind\n";
+  for (int i = 0; i < 40; ++i) {
+    rows += std::to_string(i) + (i % 2 == 0 ? ",a\n" : ",b\n");
+  }
+  const std::string table = data_.write("a.csv", rows);
+  testing::Program program(command("run",
+                                   "--model mlp --hidden 4 --batch 4 --steps 1000000 --log-every 1 "
+                                   "-n 2 --restart 5 --data " +
+                                       table));
+  ASSERT_TRUE(program.wait_for_output("step 10/"));
+  fs::rename(data_.write("bad.csv", rows + "zwei,b\n"), table);  // what is mapped stays
+  kill(program.children()[1], SIGKILL);
+  const Finished finished = program.wait();
+  EXPECT_EQ(finished.code, 2) << finished.err;
+  expect_parts(finished.err, {"starting it again (4 restarts left)", "line 42"});
+  EXPECT_EQ(finished.err.find("3 restarts left"), std::string::npos) << finished.err;
+  for (const char* name : {"config.json", "metrics.jsonl", "logs"}) {
+    EXPECT_TRUE(fs::exists(path("run") + "/" + name)) << name;
+  }
 }
 
 TEST_F(WrongCalls, WhatCannotBeWrittenIsSaid) {

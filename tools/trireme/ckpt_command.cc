@@ -91,9 +91,11 @@ void add_export(CLI::App& ckpt, Action& action) {
       ->type_name("OUT")
       ->required();
   command
-      ->add_option("--format",
-                   options->format,
-                   "safetensors, torch or gpt2 (default: torch for OUT.pt, else safetensors)")
+      ->add_option(
+          "--format",
+          options->format,
+          "safetensors, torch or gpt2 (default: by the ending of OUT: torch for .pt and .pth, "
+          "safetensors for .safetensors or none)")
       ->check(CLI::IsMember({"safetensors", "torch", "gpt2"}))
       ->type_name("FORMAT");
   add_step(*command, options->step);
@@ -119,7 +121,7 @@ void add_import(CLI::App& ckpt, Action& action) {
   const auto options = add(
       ckpt, action, "import", "Make a checkpoint from a file of weights", import_file, &command);
   command->footer("Use the result with trireme train --weights-from.");
-  command->add_option("FILE", options->file, "Weights")->type_name("FILE")->required();
+  command->add_option("FILE", options->file, "A file of weights")->type_name("FILE")->required();
   command
       ->add_option("FOLDER",
                    options->folder,
@@ -172,7 +174,7 @@ void add_prune(CLI::App& ckpt, Action& action) {
   add_place(*command, options->place, "A run, or a folder of checkpoints", "RUN|FOLDER");
   command
       ->add_option(
-          "--keep-last", options->keep_last, "Number of newest checkpoints to keep (required)")
+          "--keep-last", options->keep_last, "The number of newest checkpoints to keep (required)")
       ->check(from(1))
       ->type_name("K")
       ->required();

@@ -71,17 +71,21 @@ std::string format_of(const ExportOptions& options) {
     return options.format;
   }
   const std::string ending = fs::path(options.out).extension().string();
-  for (const char* other : {".bin", ".ckpt", ".gguf", ".h5", ".npz", ".onnx", ".pb", ".pkl"}) {
-    TRIREME_CHECK(
-        ending != other,
-        "expected a file of safetensors (.safetensors) or of torch (.pt, .pth), found \"{}\": "
-        "trireme does not write {} files",
-        {options.out, other});
+  if (ending == ".pt" || ending == ".pth") {
+    return "torch";
   }
-  return ending == ".pt" || ending == ".pth" ? "torch" : "safetensors";
+  TRIREME_CHECK(ending.empty() || ending == ".safetensors",
+                "expected a file of safetensors (.safetensors, or no ending) or of torch (.pt, "
+                ".pth), found \"{}\": change the name, or say which it is to be with --format",
+                {options.out});
+  return "safetensors";
 }
 
 void refuse_to_replace(const ExportOptions& options) {
+  TRIREME_CHECK(!is_standard_output(options.out),
+                "expected the file or folder to write, found \"{}\": weights are not text, and "
+                "are not written to standard output",
+                {options.out});
   std::error_code error;
   TRIREME_CHECK(options.force || !fs::exists(options.out, error),
                 "\"{}\" already exists: choose another name, or replace it with --force",

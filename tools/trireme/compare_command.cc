@@ -17,7 +17,9 @@ struct CompareOptions {
 
 int compare(const CompareOptions& options) {
   const Comparison comparison = compare_runs(options.a, options.b);
-  std::fputs(report_text(comparison).c_str(), stdout);
+  if (!is_standard_output(options.json_path)) {
+    std::fputs(report_text(comparison).c_str(), stdout);
+  }
   if (!options.json_path.empty()) {
     write_output(options.json_path, report_json(comparison));
   }
@@ -34,9 +36,12 @@ void add_compare_command(CLI::App& program, Action& action) {
       "Runs with the same number of folds are compared fold by fold, runs evaluated on the same\n"
       "samples sample by sample; from one number of each, nothing can be said about chance.\n"
       "Results on different data and speeds of different work are not compared; it says why.");
-  command->add_option("A", options->a, "Folder of a run")->type_name("RUN")->required();
-  command->add_option("B", options->b, "Folder of the other run")->type_name("RUN")->required();
-  command->add_option("--json", options->json_path, "Also write everything as JSON")
+  command->add_option("A", options->a, "The folder of a run")->type_name("RUN")->required();
+  command->add_option("B", options->b, "The folder of the other run")->type_name("RUN")->required();
+  command
+      ->add_option("--json",
+                   options->json_path,
+                   "Also write everything as JSON; - writes it alone, to standard output")
       ->type_name("FILE");
   command->callback([&action, options] { action = [options] { return compare(*options); }; });
 }

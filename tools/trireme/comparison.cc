@@ -50,21 +50,30 @@ void note_unfinished(Comparison& comparison) {
   }
 }
 
-// Why there is one number of each run: more training helps only where it was complete.
-std::string why_one_number(const Comparison& comparison) {
+// Why there is one number of each run: other settings help only where both have what there is to
+// compare. How a run that was not finished is completed is said in a note.
+std::string why_one_number(const Comparison& comparison, bool a_has_samples, bool b_has_samples) {
   std::string missing;
-  for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
-    if (run->status != "finished" && run->folds.empty()) {
-      missing += detail::concat(missing.empty() ? "" : " and ", name);
+  std::string what_to_do;
+  const auto look = [&](const char* name, const Run& run, bool has_samples) {
+    if (has_samples || !run.folds.empty()) {
+      return;
     }
-  }
+    missing += detail::concat(missing.empty() ? "" : " and ", name);
+    if (run.status == "finished" && !run.metrics.empty()) {
+      what_to_do += detail::concat("; ", name, ": ", how_to_complete(run.folder));
+    }
+  };
+  look("A", comparison.a, a_has_samples);
+  look("B", comparison.b, b_has_samples);
   return missing.empty()
              ? kHowToKnowMore
              : detail::concat(
                    "there is only one number per run, and nothing can be said about "
                    "chance: the results of each sample, which the last evaluation writes "
                    "(evaluation.csv), are missing in ",
-                   missing);
+                   missing,
+                   what_to_do);
 }
 
 // The names that all of these have.
@@ -250,7 +259,7 @@ void compare_metrics(Comparison& comparison) {
         detail::concat("the runs were not evaluated on the same samples: A on {}, B on {}{}",
                        {of_a->samples.size(), of_b->samples.size(), what_differs(*of_a, *of_b)}));
   }
-  comparison.basis_text = why_one_number(comparison);
+  comparison.basis_text = why_one_number(comparison, of_a.has_value(), of_b.has_value());
   compare_numbers(comparison, std::nullopt);
 }
 
@@ -306,7 +315,12 @@ std::string no_common_metric(const Comparison& comparison) {
   }
   return detail::concat(
       "the runs have no metric in common",
-      without.empty() ? "" : detail::concat(": nothing was evaluated in ", without));
+      without.empty()
+          ? ""
+          : detail::concat(": nothing was evaluated in ",
+                           without,
+                           ", which takes samples that are not trained on: --eval-data FILE, or "
+                           "--eval-fraction above 0"));
 }
 
 }  // namespace

@@ -150,6 +150,10 @@ int show_drill(const DrillCommand& command) {
       std::printf("%s", text.c_str());
       return kExitOk;
     }
+    if (is_standard_output(command.svg)) {
+      write_output(command.svg, drill_svg(faults));
+      return kExitOk;
+    }
     const auto in_vain = std::count_if(faults.begin(), faults.end(), [](const SeenFault& fault) {
       return fault.outcome.starts_with("not possible");
     });
@@ -185,10 +189,13 @@ void add_drill_command(CLI::App& program, Action& action) {
   auto command = std::make_shared<DrillCommand>();
   CLI::App* drill =
       program.add_subcommand("drill", "Show the faults of a drill and what became of them");
-  drill->add_option("RUN", command->place, "Folder of a run, or a drill.json")
+  drill->add_option("RUN", command->place, "The folder of a run, or a drill.json")
       ->type_name("RUN")
       ->required();
-  drill->add_option("-o,--output", command->svg, "Draw the times of recovery to this SVG file")
+  drill
+      ->add_option("-o,--output",
+                   command->svg,
+                   "Draw the times of recovery to this SVG file; - is standard output")
       ->type_name("FILE");
   drill->add_flag("--json", command->json, "Print what was recorded as it is");
   drill->callback([&action, command] { action = [command] { return show_drill(*command); }; });

@@ -4,6 +4,11 @@
 
 namespace trireme::tools {
 
+// What a path of "-" stands for, wherever text is written.
+inline bool is_standard_output(const std::string& path) {
+  return path == "-";
+}
+
 // Writes the whole file, or throws ConfigError with its name and the system's reason.
 void write_output(const std::string& path, const std::string& content);
 

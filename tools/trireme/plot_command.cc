@@ -159,7 +159,9 @@ int plot(const PlotOptions& options) {
   const std::string path =
       options.path.empty() ? options.runs[0] + "/" + options.metric + ".svg" : options.path;
   write_output(path, to_svg(chart_of(sources_of(options.runs), options)));
-  std::printf("%s\n", path.c_str());
+  if (!is_standard_output(path)) {
+    std::printf("%s\n", path.c_str());
+  }
   return kExitOk;
 }
 
@@ -169,10 +171,13 @@ void add_plot_command(CLI::App& program, Action& action) {
   auto options = std::make_shared<PlotOptions>();
   CLI::App* command = program.add_subcommand("plot", "Plot a metric of one or more runs as SVG");
   command->footer("eval.NAME is a metric of the evaluations only, as in --metric eval.loss.");
-  command->add_option("RUN", options->runs, "Folders of runs")->type_name("RUN")->required();
+  command->add_option("RUN", options->runs, "The folders of runs")->type_name("RUN")->required();
   command->add_option("--metric", options->metric, "Metric to plot (default: loss)")
       ->type_name("NAME");
-  command->add_option("-o,--output", options->path, "File to write (default: RUN/NAME.svg)")
+  command
+      ->add_option("-o,--output",
+                   options->path,
+                   "File to write; - is standard output (default: RUN/NAME.svg)")
       ->type_name("FILE");
   command->callback([&action, options] { action = [options] { return plot(*options); }; });
 }

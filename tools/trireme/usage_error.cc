@@ -1,6 +1,7 @@
 #include "usage_error.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -105,11 +106,22 @@ std::string about_range(const std::string& rest) {
     return number.find('.') == std::string::npos ? number
                                                  : concat(std::strtod(number.c_str(), nullptr));
   };
+  const bool any_above = std::strtod(most.c_str(), nullptr) == std::numeric_limits<double>::max();
   return concat("expected a number {}, found \"{}\"",
-                {most == std::to_string(std::numeric_limits<std::int64_t>::max())
+                {any_above ? concat("above ", shown(least))  // CLI::PositiveNumber
+                 : most == std::to_string(std::numeric_limits<std::int64_t>::max())
                      ? concat("of at least ", shown(least))
                      : concat("from ", shown(least), " to ", shown(most)),
                  detail::printable(rest.substr(before.size(), at - before.size()))});
+}
+
+// "--bytes: xb unit not recognized. Allowed values: {b,e,eb,...}".
+std::string about_unit(const std::string& rest) {
+  const std::size_t at = rest.find(" unit not recognized.");
+  return at == std::string::npos ? ""
+                                 : concat("expected a size such as 64MiB, found the unit \"",
+                                          detail::printable(rest.substr(0, at)),
+                                          "\"");
 }
 
 // "--prompt: 1 required TEXT missing".
@@ -141,13 +153,31 @@ std::string about_number(const CLI::App& command, const std::string& text) {
        detail::printable(text.substr(middle + 3))});
 }
 
+// "RUN is required": what it is, from its help.
+std::string about_required(const CLI::App& command, const std::string& text) {
+  const std::string after = " is required";
+  const CLI::Option* option =
+      text.ends_with(after)
+          ? command.get_option_no_throw(text.substr(0, text.size() - after.size()))
+          : nullptr;
+  if (option == nullptr) {
+    return "";
+  }
+  std::string what = option->get_description();
+  what[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(what[0])));
+  return concat("{}: expected {}, found none", {text.substr(0, text.size() - after.size()), what});
+}
+
 std::string in_our_words(const CLI::App& command, const std::string& text) {
-  if (const std::string number = about_number(command, text); !number.empty()) {
-    return number;
+  for (const auto& about : {about_number, about_required}) {
+    if (const std::string ours = about(command, text); !ours.empty()) {
+      return ours;
+    }
   }
   const std::size_t end = text.find(": ");
   const std::string rest = end == std::string::npos ? "" : text.substr(end + 2);
-  for (const auto& about : {about_choice, about_range, about_absence, about_repetition}) {
+  for (const auto& about :
+       {about_choice, about_range, about_unit, about_absence, about_repetition}) {
     if (const std::string ours = about(rest); !ours.empty()) {
       return concat(text.substr(0, end), ": ", ours);
     }
@@ -155,14 +185,37 @@ std::string in_our_words(const CLI::App& command, const std::string& text) {
   return text;
 }
 
-bool is_setting(const CLI::Option& option) {
+// A prompt may be empty, and so may the lists among the settings.
+bool may_be_empty(const CLI::Option& option) {
   std::string name = option.get_lnames().front();
   std::replace(name.begin(), name.end(), '-', '_');
-  return find_setting(name) != nullptr;
+  const Setting* setting = find_setting(name);
+  return name == "prompt" || (setting != nullptr && setting->kind.starts_with("list"));
 }
 
 std::string whose_help(const CLI::App& command) {
   return concat("\nRun \"", full_name(command), " --help\" to see what it takes.");
+}
+
+// A value that is attached: `--data=book.txt`.
+void check_attached(const CLI::App& command, const std::string& word) {
+  const std::size_t equals = word.find('=');
+  const CLI::Option* option = word.starts_with("--") && equals != std::string::npos
+                                  ? command.get_option_no_throw(word.substr(0, equals))
+                                  : nullptr;
+  if (option == nullptr) {
+    return;
+  }
+  const std::string flag = word.substr(0, equals);
+  const std::string value = word.substr(equals + 1);
+  TRIREME_CHECK(option->get_items_expected_max() > 0,
+                "{}: expected no value, found \"{}\"{}",
+                {flag, detail::printable(value), whose_help(command)});
+  TRIREME_CHECK(!value.empty(),
+                "{}: expected a value, found none{}{}",
+                {flag,
+                 may_be_empty(*option) ? "; an empty one is a word of its own" : "",
+                 whose_help(command)});
 }
 
 }  // namespace
@@ -194,16 +247,23 @@ void check_values(const CLI::App& program, const std::vector<std::string>& words
       command = *named;
       continue;
     }
+    check_attached(*command, words[i]);
     const CLI::Option* option =
         words[i].starts_with('-') ? command->get_option_no_throw(words[i]) : nullptr;
-    if (option == nullptr || option->get_items_expected_min() == 0 || i + 1 == words.size()) {
+    if (option == nullptr || option->get_items_expected_max() == 0 || i + 1 == words.size()) {
       continue;
     }
-    const std::string& value = words[++i];
-    // A variable of a shell that is not set; of settings, empty is a value that some have.
-    TRIREME_CHECK(!value.empty() || words[i - 1] == "--prompt" || is_setting(*option),
-                  "{}: expected a value, found \"\"{}",
-                  {words[i - 1], whose_help(*command)});
+    const std::string& value = words[i + 1];
+    // A variable of a shell that is not set: not the default, which is had by leaving the flag out.
+    TRIREME_CHECK(!value.empty() || may_be_empty(*option),
+                  "{}: expected a value, found \"\"{}{}",
+                  {words[i],
+                   option->get_required() ? "" : ": leave it out for the default",
+                   whose_help(*command)});
+    if (option->get_items_expected_min() == 0) {
+      continue;
+    }
+    ++i;
     TRIREME_CHECK(!value.starts_with("--") &&
                       (!value.starts_with('-') || command->get_option_no_throw(value) == nullptr),
                   "{}: expected a value, found \"{}\"; one that begins with dashes is written "

@@ -13,7 +13,8 @@ namespace trireme::tools {
 std::string usage_error_text(const CLI::App& program, const CLI::ParseError& error);
 
 // CLI11 gives an option that was left without its value the next word, also where that is an option
-// (`--data --batch 4`). Throws ConfigError there; a value that begins with dashes is attached.
+// (`--data --batch 4`, `--data= --batch 4`). Throws ConfigError there, since a value that begins
+// with dashes is attached, and where a value is empty, or a switch is given one.
 void check_values(const CLI::App& program, const std::vector<std::string>& words);
 
 }  // namespace trireme::tools

@@ -305,8 +305,8 @@ int predict(const std::vector<std::string>& arguments) {
   app.add_option(
          "--output",
          options.output,
-         "Write to this file, which appears only when it is complete, instead of standard output; "
-         "a pipe or a device is written to directly")
+         "Write to this file, which appears only when it is complete, instead of standard output "
+         "(-); a pipe or a device is written to directly")
       ->type_name("FILE");
   app.add_option("--weights",
                  options.weights,

@@ -153,8 +153,8 @@ class JsonFormat final : public PredictionFormat {
 
 }  // namespace
 
-Output::Output(const std::string& path) : path_(path), file_(stdout) {
-  if (path.empty()) {
+Output::Output(const std::string& path) : path_(path == "-" ? "" : path), file_(stdout) {
+  if (path_.empty()) {
     return;
   }
   struct stat there {};

@@ -18,7 +18,7 @@ namespace trireme::worker {
 // be.
 class Output {
  public:
-  explicit Output(const std::string& path);  // empty: standard output
+  explicit Output(const std::string& path);  // empty or "-": standard output
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
   ~Output();  // what was not finished is removed

@@ -169,16 +169,31 @@ class Job {
   }
 
   int rank() const { return world_->rank(); }
+
+  // What would be the same again: settings or data that cannot be used, a model that does not fit.
+  // A checkpoint may be another one the next time.
+  bool refuses(const std::exception& error) const {
+    if (dynamic_cast<const MemoryError*>(&error) != nullptr) {
+      return !has_model_ && !is_after_a_loss();
+    }
+    return dynamic_cast<const ConfigError*>(&error) != nullptr ||
+           (dynamic_cast<const DataError*>(&error) != nullptr &&
+            dynamic_cast<const CheckpointError*>(&error) == nullptr);
+  }
+
+  // Not a run yet: its launcher removes the folder. Between two folds there is no recorder.
+  void take_back_settings() const {
+    std::error_code ignored;
+    if (leads() && lock_ && !step_ && !recorder_ && !goes_on() &&
+        !fs::exists(run_ + "/metrics.jsonl", ignored) && !fs::exists(fold_folder(0), ignored)) {
+      fs::remove(run_ + "/config.json", ignored);
+    }
+  }
   // Lets the other ranks know at once why this one leaves. Where settings or data cannot be used,
   // what the ranks did last explains nothing.
   void abandon(const std::string& reason, bool by_input) {
     if (by_input) {
-      std::error_code ignored;
-      // Not a run yet: its launcher removes the folder. Between two folds there is no recorder.
-      if (leads() && lock_ && !step_ && !recorder_ && !goes_on() &&
-          !fs::exists(run_ + "/metrics.jsonl", ignored) && !fs::exists(fold_folder(0), ignored)) {
-        fs::remove(run_ + "/config.json", ignored);
-      }
+      take_back_settings();
       world_->stop(reason);
     } else {
       world_->abort(reason);
@@ -324,6 +339,7 @@ class Job {
     const OpenedData opened = open();
     const Parts data = prepared(settings_, opened.parts, *world_);
     const Trainable model = make_model(settings_, data.train->shape(), *world_);
+    has_model_ = true;
     if (leads()) {
       describe(model);
       recorder_ = make_recorder(run_);
@@ -397,6 +413,7 @@ class Job {
     bool described = false;
     const auto observer_of = [&](int fold,
                                  const Trainable& model) -> std::shared_ptr<TrainObserver> {
+      has_model_ = true;
       if (!leads()) {
         return nullptr;
       }
@@ -464,6 +481,7 @@ class Job {
   std::optional<FolderLock> lock_;
   std::shared_ptr<Vault> vault_;
   std::shared_ptr<RunRecorder> recorder_;
+  bool has_model_ = false;
   std::string compression_text_;  // to be told when there is a recorder
 };
 
@@ -474,6 +492,9 @@ int train_in(const std::shared_ptr<World>& world, const std::string& step) {
   try {
     return job.run();
   } catch (const CommError& error) {
+    if (error.reason() == CommError::Reason::kStopped) {
+      job.take_back_settings();  // it is another rank that cannot use them
+    }
     // The others know. Why a rank has left them alone is told by rank 0, once.
     if (job.rank() > 0 && (error.reason() == CommError::Reason::kAborted ||
                            error.reason() == CommError::Reason::kStopped)) {
@@ -485,12 +506,13 @@ int train_in(const std::shared_ptr<World>& world, const std::string& step) {
     // rank 0 as the reason why it was left alone.
     const bool usage = dynamic_cast<const ConfigError*>(&error) != nullptr;
     const std::string reason = usage ? with_flags(error.what(), {}) : detail::reason_of(error);
-    const bool by_input = usage || dynamic_cast<const DataError*>(&error) != nullptr;
+    const bool refused = job.refuses(error);
+    const bool by_input = refused || dynamic_cast<const DataError*>(&error) != nullptr;
     job.abandon(concat("rank ", job.rank(), ": ", reason), by_input);
     if (job.rank() == 0) {
       std::fprintf(stderr, "trireme: %s\n", reason.c_str());
     }
-    return usage ? kExitUsage : 1;
+    return refused ? kExitUsage : 1;
   }
 }
 
