@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -159,6 +160,36 @@ TEST_P(NewWorldsTest, AfterAKilledRank) {
 INSTANTIATE_TEST_SUITE_P(OverUcx,
                          NewWorldsTest,
                          ::testing::Values(std::pair("tcp", 50), std::pair("all", 10)));
+
+// The first instructions of what UCX would hook, had it been loaded before all threads.
+std::string code_of_the_library() {
+  void* const library = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  std::string code;
+  for (const char* name : {"mmap", "munmap", "mremap", "brk", "sbrk", "madvise", "shmat"}) {
+    code.append(static_cast<const char*>(dlsym(library, name)), 16);
+  }
+  return code;
+}
+
+TEST(NewWorlds, LeaveTheCodeOfTheLibraryAsItIs) {
+  if (std::filesystem::exists("/sys/class/infiniband")) {
+    GTEST_SKIP() << "there is InfiniBand here, and UCX keeps its table of memory";
+  }
+  const std::string place = "127.0.0.1:" + std::to_string(free_port());
+  std::vector<pid_t> ranks;
+  for (const int rank : {0, 1}) {
+    ranks.push_back(fork_rank(rank, [&](int) {
+      const std::string before = code_of_the_library();
+      const auto world = init(options_of(place, rank, 2, 0));
+      EXPECT_NE(world->description().find("UCX"), std::string::npos) << world->description();
+      EXPECT_TRUE(code_of_the_library() == before);
+      world->barrier().wait();
+    }));
+  }
+  for (const pid_t pid : ranks) {
+    EXPECT_EQ(wait_for(pid), 0);
+  }
+}
 
 // A machine that is cut off hears nothing and is not heard: those of the others go on without it.
 TEST(NewWorlds, AfterAMachineThatIsCutOff) {

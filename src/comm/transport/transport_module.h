@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,11 @@ namespace trireme::detail {
 // What UCX sends over TCP at once; see Note [pieces] in ucx/ucx_rail.h. A piece of a collective
 // fits, with its seal.
 inline constexpr std::size_t kUcxPieceBytes = (256 << 10) + 64;
+
+// InfiniBand or one of its kind, also where nothing goes over it.
+inline bool has_infiniband() {
+  return std::filesystem::exists("/sys/class/infiniband");
+}
 
 struct UcxOptions {
   int rank = 0;

@@ -33,7 +33,7 @@ void set_default(ucp_config_t* config, const char* name, const std::string& valu
 
 // `interface`: empty for all that the machine has. InfiniBand and its kind have names of their own.
 bool only_tcp_over(const std::string& interface) {
-  return interface.empty() ? !std::filesystem::exists("/sys/class/infiniband")
+  return interface.empty() ? !has_infiniband()
                            : std::filesystem::exists(concat("/sys/class/net/", interface));
 }
 
