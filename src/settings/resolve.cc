@@ -259,6 +259,9 @@ void check_ranks(const TrainSettings& s) {
   TRIREME_CHECK(s.sampling == Sampling::kWeighted || s.class_weights.empty(),
                 "class_weights: they are only used with sampling = weighted, found sampling = ",
                 value_text("sampling", s));
+  TRIREME_CHECK(s.loss_weights.empty() ||
+                    std::ranges::any_of(s.loss_weights, [](double weight) { return weight > 0; }),
+                "loss_weights: expected one above 0 at least, found only 0: nothing would be learned");
   memory_limit_bytes(s.memory_limit);
   goal_of(s);
   separator_of(s);
@@ -318,7 +321,9 @@ std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
 }
 
 std::int64_t warm_up_steps(const TrainSettings& settings, std::int64_t steps) {
-  return std::min(settings.warm_up >= 0 ? settings.warm_up : steps / 20, steps);
+  // One that was given is not cut to a shorter run, whose rates would then not be those of the run
+  // that it is the beginning of.
+  return settings.warm_up >= 0 ? settings.warm_up : steps / 20;
 }
 
 std::map<std::string, double> optimizer_settings(const TrainSettings& s) {

@@ -322,6 +322,7 @@ TEST(Resolve, RefusesSettingsThatContradictEachOther) {
       {R"({"speeds": [1]})", {"speeds", "balance = equal"}},
       {R"({"folds": 1})", {"folds", "at least 2"}},
       {R"({"folds": 3, "eval_data": "b.csv"})", {"eval_data, folds: ", "both", "\"b.csv\""}},
+      {R"({"loss_weights": [0, 0]})", {"loss_weights", "above 0"}},
       {R"({"class_weights": [1, 2]})", {"class_weights", "sampling = shuffled"}},
       {R"({"schedule": "multi_step"})", {"milestones"}},
       {R"({"schedule": "multi_step", "milestones": [5, 3]})", {"milestones", "increasing"}},

@@ -127,6 +127,8 @@ TEST_F(TrainSettingsGiven, AreShownWithWhatWillBeUsed) {
   EXPECT_FALSE(settings_shown("--model gpt --epochs 2").contains("warm_up"))
       << "it follows from the data";
   EXPECT_EQ(settings_shown("--model gpt --epochs 2 --warm-up 7").at("warm_up"), 7);
+  EXPECT_EQ(settings_shown("--model gpt --steps 3 --warm-up 7").at("warm_up"), 7)
+      << "its rates are those of the longer run that it begins";
   EXPECT_EQ(settings_shown(mlp()).at("warm_up"), 0);
   EXPECT_EQ(settings_shown(mlp() + "--optimizer sgd").at("momentum"), 0.9);
   const Json shown_table = settings_shown(table());

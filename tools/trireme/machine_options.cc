@@ -34,15 +34,7 @@ void add_whole_number(CLI::App& app,
 
 }  // namespace
 
-void add_machine_options(CLI::App& app, LaunchOptions& launch) {
-  add_count(app, "--nnodes", launch.nodes, "Number of machines the job runs on (default: 1)");
-  add_whole_number(
-      app, "--node-rank", launch.node_rank, "The number of this machine, counting from 0", "K");
-  app.add_option("--rendezvous",
-                 launch.rendezvous,
-                 "Where machine 0 listens for the others: one of its addresses and a free port; "
-                 "with --store, where this machine does, and not required")
-      ->type_name("HOST:PORT");
+void add_store_options(CLI::App& app, LaunchOptions& launch) {
   app.add_option(
          "--store",
          launch.store.place,
@@ -65,6 +57,17 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
                  "A file with that user's password, readable only by you (default: the variable "
                  "TRIREME_STORE_PASSWORD)")
       ->type_name("FILE");
+}
+
+void add_machine_options(CLI::App& app, LaunchOptions& launch) {
+  add_count(app, "--nnodes", launch.nodes, "Number of machines the job runs on (default: 1)");
+  add_whole_number(
+      app, "--node-rank", launch.node_rank, "The number of this machine, counting from 0", "K");
+  app.add_option("--rendezvous",
+                 launch.rendezvous,
+                 "Where machine 0 listens for the others: one of its addresses and a free port "
+                 "(with --store, where that can be given: where this machine does, and not required)")
+      ->type_name("HOST:PORT");
   app.add_option("--token-file",
                  launch.token_file,
                  "A file with the secret that all machines share, readable only by you (default: "

@@ -9,6 +9,8 @@ namespace trireme::tools {
 // --nnodes, --node-rank, --rendezvous and what else a job over several machines needs, the same for
 // every command that starts ranks. `launch` outlives the parsing.
 void add_machine_options(CLI::App& app, LaunchOptions& launch);
+// --store and what belongs to it, for commands whose jobs can be elastic.
+void add_store_options(CLI::App& app, LaunchOptions& launch);
 
 // Throws ConfigError where ranks that a launcher of ours starts are to communicate through MPI.
 void check_own_ranks(const LaunchOptions& launch);

@@ -336,6 +336,7 @@ void add_train_command(CLI::App& program, Action& action) {
       ->expected(0, 1)
       ->type_name("[RUN|STEP|never]");
   add_machine_options(*train, command->machines);
+  add_store_options(*train, command->machines);
   add_elastic_options(*train, command->elastic);
   add_drill_options(*train, command->drill);
   add_supervise_option(*train, command->supervised);
