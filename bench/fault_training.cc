@@ -104,7 +104,7 @@ std::pair<int, std::int64_t> FaultTraining::resumed() const {
 
 std::string FaultTraining::last_words() const {
   constexpr int kLines = 12;
-  const std::string text = file_text(output_);
+  std::string text = file_text(output_);
   std::size_t begin = text.size();
   for (int line = 0; line <= kLines && begin != 0; ++line) {
     begin = text.rfind('\n', begin - 1);

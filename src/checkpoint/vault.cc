@@ -85,10 +85,11 @@ std::string what_is_missing(std::int64_t step, const Holders& holders) {
 
 Vault::Vault(std::shared_ptr<World> world)
     : world_(std::move(world)), use_(number_of_next(world_->epoch())) {
-  TRIREME_CHECK(launcher_keeps_memory(),
-                "Vault: expected a rank of an elastic job, whose launcher keeps the memory; found a "
-                "process that has no such launcher: start it with trireme run --elastic or "
-                "--restart, or do without a vault (launcher_keeps_memory() tells)");
+  TRIREME_CHECK(
+      launcher_keeps_memory(),
+      "Vault: expected a rank of an elastic job, whose launcher keeps the memory; found a "
+      "process that has no such launcher: start it with trireme run --elastic or "
+      "--restart, or do without a vault (launcher_keeps_memory() tells)");
   if (world_->machines() > 1) {
     // Launchers may have been told different things: rank 0's applies.
     std::vector<std::int64_t> every = {env_integer(kEnvRedundancy, 0, kMostSteps).value_or(1)};

@@ -259,9 +259,10 @@ void check_ranks(const TrainSettings& s) {
   TRIREME_CHECK(s.sampling == Sampling::kWeighted || s.class_weights.empty(),
                 "class_weights: they are only used with sampling = weighted, found sampling = ",
                 value_text("sampling", s));
-  TRIREME_CHECK(s.loss_weights.empty() ||
-                    std::ranges::any_of(s.loss_weights, [](double weight) { return weight > 0; }),
-                "loss_weights: expected one above 0 at least, found only 0: nothing would be learned");
+  TRIREME_CHECK(
+      s.loss_weights.empty() ||
+          std::ranges::any_of(s.loss_weights, [](double weight) { return weight > 0; }),
+      "loss_weights: expected one above 0 at least, found only 0: nothing would be learned");
   memory_limit_bytes(s.memory_limit);
   goal_of(s);
   separator_of(s);

@@ -3,7 +3,9 @@
 // data from torch::data. What is expected is computed with LibTorch alone.
 
 #include <cmath>
+#include <new>
 #include <numeric>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -78,9 +80,11 @@ Tensor input_of(std::int64_t step, std::int64_t micro_batch) {
 }
 
 // What `backward` leaves in .grad for each micro-batch of a step, in the mean.
-void plain_gradients(nn::Module& model, const std::function<void(std::int64_t)>& backward) {
+void plain_gradients(nn::Module& model,
+                     const std::function<void(std::int64_t)>& backward,
+                     std::int64_t count = kMicroBatches) {
   std::vector<Tensor> sums;
-  for (std::int64_t m = 0; m < kMicroBatches; ++m) {
+  for (std::int64_t m = 0; m < count; ++m) {
     for (auto& parameter : model.parameters()) {
       parameter.mutable_grad().reset();
     }
@@ -97,7 +101,7 @@ void plain_gradients(nn::Module& model, const std::function<void(std::int64_t)>&
   }
   const auto parameters = model.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].mutable_grad() = sums[i].defined() ? sums[i] / kMicroBatches : Tensor();
+    parameters[i].mutable_grad() = sums[i].defined() ? sums[i] / count : Tensor();
   }
 }
 
@@ -151,6 +155,71 @@ TEST(Losses, OfOneMicroBatchMayBeSeveral) {
   });
 }
 
+// A buffer for gradients may be used again, and what was frozen after forward gets none.
+TEST(Losses, LeaveWhatLibTorchLeaves) {
+  const auto passes = [](TwoHeads& model, const auto& backward, bool frozen) {
+    // Of one sample, so that the gradient of the bias is that of the output: the very tensor.
+    const Tensor output = model->right->forward(model->features(input_of(0, 0)[0]));
+    model->right->bias.requires_grad_(!frozen);
+    Tensor gradient = torch::ones({1});
+    backward(output, gradient, true);
+    gradient.fill_(100);
+    backward(output.pow(2), torch::ones({1}), false);
+    model->right->bias.requires_grad_(true);
+  };
+  for (const bool frozen : {false, true}) {
+    TwoHeads plain;
+    torch::optim::SGD optimizer(plain->parameters(), 0.125);
+    const auto run = [](const Tensor& output, const Tensor& gradient, bool more) {
+      output.backward(gradient, /*retain_graph=*/more);
+    };
+    passes(plain, run, frozen);
+    optimizer.step();
+    everywhere([&](std::shared_ptr<World> world, EngineOptions options) {
+      options.micro_batches = world->size();
+      TwoHeads model;
+      Engine engine(model, Sgd({.lr = 0.125}), options, world);
+      const auto on_engine = [&](const Tensor& output, const Tensor& gradient, bool more) {
+        engine.backward(output, {.more = more, .retain_graph = more, .gradient = gradient});
+      };
+      passes(model, on_engine, frozen);
+      engine.step();
+      expect_weights(engine, *plain);
+    });
+  }
+}
+
+TEST(Losses, OfAMicroBatchCanBeGivenUp) {
+  everywhere([](std::shared_ptr<World> world, const EngineOptions& options) {
+    TwoHeads model;
+    Engine engine(model, Sgd({.lr = 0.125}), options, world);
+    for (int step = 0; step < 3; ++step) {
+      bool again = true;
+      while (again) {
+        again = false;
+        try {
+          for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+            const Tensor loss = engine.forward(input_of(step, engine.micro_batch(k)));
+            if (step == 1 && engine.micro_batch(k) == kMicroBatches - 1 &&
+                engine.gradient_norm() != 1) {
+              const Tensor bad = loss * 1;
+              bad.register_hook([](const Tensor&) -> Tensor { throw std::bad_alloc(); });
+              EXPECT_THROW(engine.backward(bad, {.more = true}), std::bad_alloc);
+              engine.give_up("no memory");
+            }
+            engine.backward(loss * 0.5, {.more = true, .retain_graph = true});
+            engine.backward(loss * 0.5);
+            engine.step();
+          }
+        } catch (const StepGivenUp&) {
+          return;  // all of them, once
+        }
+      }
+    }
+    ADD_FAILURE() << "nobody has given up";
+  });
+}
+
 TEST(Losses, OfSeveralEnginesMayBeOne) {
   TwoHeads actor;
   nn::Linear critic(3, 1);
@@ -173,12 +242,15 @@ TEST(Losses, OfSeveralEnginesMayBeOne) {
     nn::Module both;
     both.register_module("actor", actor.ptr());
     both.register_module("critic", critic.ptr());
-    plain_gradients(both,
-                    [&](std::int64_t m) { loss_of(actor, critic, input_of(step, m)).backward(); });
+    plain_gradients(
+        both, [&](std::int64_t m) { loss_of(actor, critic, input_of(step, m)).backward(); }, 6);
     a.step();
     c.step();
   }
-  everywhere([&](std::shared_ptr<World> world, const EngineOptions& options) {
+  everywhere([&](std::shared_ptr<World> world, EngineOptions options) {
+    options.micro_batches = 6;
+    options.bucket_bytes = 64;  // many, and few places for them
+    options.bucket_count = 2;
     TwoHeads actor_model;
     nn::Linear critic_model = make_critic();
     Engine one(actor_model, Adam({.lr = 0.01}), options, world);
@@ -199,6 +271,13 @@ TEST(Losses, OfSeveralEnginesMayBeOne) {
                          }),
                          "the same engine twice"));
     if (world->size() > 1) {
+      options.micro_batches = 7;
+      nn::Linear uneven(3, 1);
+      Engine more(uneven, Sgd({.lr = 0.125}), options, world->split(0, world->rank()));
+      EXPECT_TRUE(contains(message_of<ConfigError>([&] {
+                             backward(torch::zeros({}, torch::requires_grad()), {&one, &more});
+                           }),
+                           "as many micro-batches on every rank"));
       nn::Linear third(3, 1);
       Engine neighbour(third, Sgd({.lr = 0.125}), options, world);
       EXPECT_TRUE(contains(message_of<ConfigError>([&] {
@@ -247,6 +326,52 @@ TEST(Gradients, MayBeEditedBeforeTheUpdate) {
       EXPECT_TRUE(engine.step());
     }
     expect_weights(engine, *plain);
+  });
+}
+
+// A rank that has joined follows a step whose edits are refused.
+TEST(Gradients, MayBeEditedWhileOthersHaveJoined) {
+  everywhere([](std::shared_ptr<World> world, EngineOptions options) {
+    options.micro_batches = world->size();
+    TwoHeads model;
+    Engine engine(model, Sgd({.lr = 1}), options, world);
+    const float before = model->right->bias.item<float>();
+    if (world->rank() == world->size() - 1) {
+      engine.backward(engine.forward(input_of(0, 0)));
+      EXPECT_TRUE(contains(
+          message_of<ConfigError>([&] { engine.set_grad("right.bias", torch::zeros({2})); }),
+          "other sizes"));
+      EXPECT_TRUE(contains(message_of<ConfigError>([&] {
+                             engine.set_grad("right.bias", torch::full({1}, 1e300, torch::kDouble));
+                           }),
+                           "too large for float32"));
+      engine.set_grad("right.bias", torch::full({1}, 0.5));
+      EXPECT_TRUE(engine.step());
+      engine.backward(engine.forward(input_of(0, 0)));
+      engine.drop();
+    }
+    engine.join();
+    EXPECT_EQ(model->right->bias.item<float>(), before - 0.5F);
+    EXPECT_EQ(engine.steps(), 1);
+  });
+}
+
+struct NormedImpl : nn::Module {
+  nn::BatchNorm1d norm{nullptr};
+  NormedImpl() { norm = register_module("norm", nn::BatchNorm1d(6)); }
+  Tensor forward(const Tensor& x) { return norm->forward(x).pow(3).mean(); }
+};
+TORCH_MODULE(Normed);
+
+TEST(Gradients, ThatAreDroppedLeaveReplicasAlike) {
+  everywhere([](std::shared_ptr<World> world, EngineOptions options) {
+    options.micro_batches = world->size();
+    options.broadcast_buffers = true;
+    Normed model;
+    Engine engine(model, Sgd({.lr = 0.125}), options, world);
+    engine.backward(engine.forward(input_of(0, world->rank())));
+    engine.drop();
+    engine.check_replicas();
   });
 }
 
@@ -336,6 +461,61 @@ struct Numbers : torch::data::datasets::Dataset<Numbers> {
 };
 
 // 43 samples in micro-batches of 3: in each of two epochs, three steps of 4.
+TEST(DataLoaders, GoOnWhereTheyWere) {
+  everywhere([](std::shared_ptr<World> world, EngineOptions options) {
+    options.micro_batches = 2;  // fewer than ranks, where there are 3
+    TwoHeads model;
+    Engine engine(model, Sgd({.lr = 0.125}), options, world);
+    const auto rest_of = [&](MicroBatchSampler& sampler) {
+      std::vector<std::vector<std::size_t>> batches;
+      while (const auto batch = sampler.next(5)) {
+        batches.push_back(*batch);
+      }
+      return batches;
+    };
+    MicroBatchSampler whole(43, engine, {.seed = 5});
+    whole.reset();
+    whole.reset();
+    EXPECT_EQ(whole.epoch(), 1);
+    auto expected = rest_of(whole);
+    EXPECT_EQ(expected.size(), static_cast<std::size_t>(4 * engine.local_micro_batches()));
+    MicroBatchSampler sampler(43, engine, {.seed = 5});
+    MicroBatchSampler copy = sampler;  // as a loader has one
+    copy.reset();
+    copy.reset();
+    for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+      EXPECT_EQ(*copy.next(5), expected[static_cast<std::size_t>(k)]);
+    }
+    expected.erase(expected.begin(), expected.begin() + engine.local_micro_batches());
+    std::stringstream file;
+    torch::serialize::OutputArchive out;
+    sampler.save(out);
+    out.save_to(file);
+    torch::serialize::InputArchive in;
+    in.load_from(file);
+    MicroBatchSampler loaded(43, engine, {.seed = 5});
+    loaded.load(in);
+    loaded.reset();
+    EXPECT_EQ(rest_of(loaded), expected);
+    // A rank without micro-batches has nothing to iterate over, and follows.
+    auto data = Numbers().map(torch::data::transforms::Stack<>());
+    auto loader = torch::data::make_data_loader(data, MicroBatchSampler(43, engine), 5);
+    for (auto& batch : *loader) {
+      engine.backward(engine.forward(batch.data));
+      engine.step();
+    }
+    engine.join();
+    EXPECT_EQ(engine.steps(), 4);
+    if (world->size() == 2) {
+      MicroBatchSampler dealt(43, engine);
+      dealt.reset();
+      engine.deal({2, 0});
+      EXPECT_TRUE(
+          contains(message_of<ConfigError>([&] { (void)dealt.next(5); }), "between epochs"));
+    }
+  });
+}
+
 TEST(DataLoaders, GiveEachRankItsMicroBatches) {
   constexpr std::size_t kSize = 3;
   everywhere([](std::shared_ptr<World> world, const EngineOptions& options) {

@@ -63,10 +63,11 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
   add_count(app, "--nnodes", launch.nodes, "Number of machines the job runs on (default: 1)");
   add_whole_number(
       app, "--node-rank", launch.node_rank, "The number of this machine, counting from 0", "K");
-  app.add_option("--rendezvous",
-                 launch.rendezvous,
-                 "Where machine 0 listens for the others: one of its addresses and a free port "
-                 "(with --store, where that can be given: where this machine does, and not required)")
+  app.add_option(
+         "--rendezvous",
+         launch.rendezvous,
+         "Where machine 0 listens for the others: one of its addresses and a free port "
+         "(with --store, where that can be given: where this machine does, and not required)")
       ->type_name("HOST:PORT");
   app.add_option("--token-file",
                  launch.token_file,

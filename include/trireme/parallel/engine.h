@@ -111,7 +111,7 @@ class EngineBase : public Resumable {
   bool flush();
 
   // Ends a step before all of its micro-batches are done, or after, without an update: its
-  // gradients are dropped and nothing has changed. On every rank.
+  // gradients are dropped and no parameter has changed. On every rank.
   void drop();
 
   // For a rank whose forward or backward failed (out of memory) and that wants to try again: tells
@@ -139,8 +139,8 @@ class EngineBase : public Resumable {
   // and step(). Undefined if no rank had one.
   at::Tensor grad(const std::string& parameter);
   // Edits it: the update then takes this instead, of which rank 0's values count (where that has
-  // joined, those of the first rank that has not). Before clip_grad_norm(). Not for sparse
-  // gradients.
+  // joined, those of the first rank that has not; others may give an undefined tensor). Before
+  // clip_grad_norm(). Not for sparse gradients.
   void set_grad(const std::string& parameter, const at::Tensor& gradient);
 
   // The moving average of a parameter, whole (EngineOptions::ema_decay).
@@ -209,7 +209,8 @@ class EngineBase : public Resumable {
 // One loss for several engines (actor and critic, encoder and decoder): one pass through the graph,
 // of which each gets the gradients of its own parameters. Otherwise as EngineBase::backward, and
 // each engine has a step() of its own. Their sums are formed at the same time, so each needs a
-// communicator of its own: world->split(0, world->rank()).
+// communicator of its own, world->split(0, world->rank()), all ranks make as many passes, and
+// sparse gradients, gradient hooks, join() and a loss scale are not for them.
 void backward(const at::Tensor& loss,
               const std::vector<EngineBase*>& engines,
               const BackwardOptions& how = {});

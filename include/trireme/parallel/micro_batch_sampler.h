@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <torch/data/samplers/base.h>
@@ -19,10 +20,11 @@ namespace trireme {
 //     engine.backward(loss_of(engine.forward(batch.data), batch.target));
 //     engine.step();
 //   }
+//   engine.join();  // needed where there may be more ranks than micro-batches
 //
 // The loader's batch size is that of a micro-batch. Samples at the end of an epoch that do not make
-// a whole step are left out: in another order, in the next epoch, those are others. What
-// Engine::deal says counts from the next epoch on.
+// a whole step are left out: in another order, in the next epoch, those are others. After
+// Engine::deal begin a new epoch. Copies, such as the loader's, share their place.
 class MicroBatchSampler final : public torch::data::samplers::Sampler<> {
  public:
   struct Options {
@@ -34,27 +36,33 @@ class MicroBatchSampler final : public torch::data::samplers::Sampler<> {
   MicroBatchSampler(std::size_t samples, const EngineBase& engine)
       : MicroBatchSampler(samples, engine, Options{}) {}
 
-  // The next epoch. A loader calls it when its iteration begins, so that the first one is epoch 0.
+  // The next epoch, or after load() the rest of the one at hand. A loader calls it when its
+  // iteration begins, so that the first one is epoch 0.
   void reset(torch::optional<std::size_t> new_size = torch::nullopt) override;
   torch::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  // The epoch and the steps of it that were given out, those that wait in a loader included; for
+  // any number of ranks.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  std::int64_t epoch() const { return epoch_; }
-  // The epoch that the next reset() begins, where a training is resumed.
-  void set_epoch(std::int64_t next) { epoch_ = next - 1; }
+  std::int64_t epoch() const { return place_->epoch; }
 
  private:
-  void begin_epoch();
+  struct Place {
+    std::int64_t epoch = -1;
+    std::size_t steps = 0;  // whole ones of this epoch, on this rank
+    std::size_t given = 0;  // micro-batches after them
+    bool loaded = false;    // and not begun yet
+    std::vector<std::size_t> order;
+    std::vector<std::size_t> numbers;  // of this rank's micro-batches in a step
+  };
+
+  std::vector<std::size_t> own_numbers() const;
 
   std::size_t samples_;
   const EngineBase* engine_;
   Options options_;
-  std::int64_t epoch_ = -1;
-  std::size_t given_ = 0;  // micro-batches of this rank, in this epoch
-  std::vector<std::size_t> order_;
-  std::vector<std::size_t> numbers_;  // of this rank's micro-batches in a step
-  std::size_t per_step_ = 0;
+  std::shared_ptr<Place> place_ = std::make_shared<Place>();
 };
 
 }  // namespace trireme

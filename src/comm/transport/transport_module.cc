@@ -60,8 +60,8 @@ void prepare_for_ucx() {
   // What fails is reported by whoever waits for it; UCX would print it on its own, and warn of the
   // receives that a rank has left when it leaves.
   setenv("UCX_LOG_LEVEL", "fatal", 0);
-  // When it is loaded, UCX writes into the code of mmap, munmap, brk, sbrk and others, and moves the
-  // end of the heap to see that it is told of it. It takes for granted that there are no other
+  // When it is loaded, UCX writes into the code of mmap, munmap, brk, sbrk and others, and moves
+  // the end of the heap to see that it is told of it. It takes for granted that there are no other
   // threads yet; here there may be. Its table of memory that a network card knows needs it, and
   // nothing else.
   if (!has_infiniband()) {

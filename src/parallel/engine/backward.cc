@@ -56,6 +56,29 @@ void check_scale(const std::vector<EngineParts*>& engines) {
   }
 }
 
+// A rank that waits for one engine's sums while another waits for the other's would be a circle.
+void check_together(EngineParts& e) {
+  const int size = e.ranks->size();
+  for (int rank = 0; rank < size; ++rank) {
+    TRIREME_CHECK(e.dealt.of(rank) == e.dealt.of(0),
+                  "backward() of several engines: expected as many micro-batches on every rank, "
+                  "found {} on rank 0 and {} on rank {}: choose EngineOptions::micro_batches as a "
+                  "multiple of the {} ranks",
+                  {e.dealt.of(0), e.dealt.of(rank), rank, size});
+  }
+  TRIREME_CHECK(
+      size == 1 || !e.options.gradient_hook,
+      "backward() of several engines: one of them has EngineOptions::gradient_hook, which "
+      "waits for the other ranks in the middle of the pass");
+  for (const detail::Unit& unit : e.plan.units) {
+    TRIREME_CHECK(
+        size == 1 || !unit.sparse,
+        "backward() of several engines: parameter {} has sparse gradients, whose sum waits "
+        "for the other ranks in the middle of the pass: use dense ones",
+        {unit.name});
+  }
+}
+
 void begin(EngineParts& e, const at::Tensor& loss, bool more) {
   detail::pulse().step.store(e.steps, std::memory_order_relaxed);
   detail::mark(PulsePhase::kBackward);
@@ -122,6 +145,11 @@ void backward(const at::Tensor& loss,
                     "own, world->split(0, world->rank())");
     }
     parts.push_back(e);
+  }
+  for (EngineParts* e : parts) {
+    if (parts.size() > 1) {
+      check_together(*e);
+    }
   }
   run(loss, parts, how);
 }

@@ -74,7 +74,7 @@ void EngineBase::drop() {
   e.check_alive();
   e.check_no_scope("drop()");
   e.end.sum_and_ask({Act::Kind::kDrop, 0});
-  e.end.drop();
+  e.end.abandon();
 }
 
 void EngineBase::give_up(const std::string& reason) {
@@ -90,8 +90,10 @@ void EngineBase::give_up(const std::string& reason) {
                 "give_up() was called after this rank's last micro-batch: there is nothing to give "
                 "up");
   e.check_no_scope("give_up()");
-  // In the middle of a round the others need its end: what has not come will not come.
-  if (failed && (!e.context().one_communication() || e.phase.done() + 1 == e.own_micro_batches())) {
+  // In the middle of a round the others need its end: what has not come will not come. A pass whose
+  // gradients are kept here is in none.
+  if (failed && !e.kept.collects() &&
+      (!e.context().one_communication() || e.phase.done() + 1 == e.own_micro_batches())) {
     e.gradients->end_round({.given_up = true, .rate = e.rate()});
     e.phase.count_micro_batch();
   }
@@ -115,7 +117,7 @@ void EngineBase::join() {
     if (e.end.follow()) {  // the ranks that have data decide what happens with the gradients
       e.end.finish();
     } else {
-      e.end.drop();
+      e.end.abandon();
     }
   }
 }
@@ -210,8 +212,6 @@ at::Tensor EngineBase::grad(const std::string& name) {
 void EngineBase::set_grad(const std::string& name, const at::Tensor& gradient) {
   EngineParts& e = parts();
   const std::size_t parameter = asked_parameter(e, name, "set_grad()");
-  TRIREME_CHECK(
-      gradient.defined(), "set_grad(): parameter {} was given an undefined tensor", {name});
   e.end.sum_and_ask({Act::Kind::kSetGradient, static_cast<double>(parameter)});
   e.end.set_gradient(parameter, gradient);
 }
@@ -251,8 +251,10 @@ void EngineBase::check_replicas() {
       *e.ranks,
       "the model",
       lines,
-      "somebody has written to it past the engine, or memory has failed: load a "
-      "checkpoint, and change values inside engine.gathered() only");
+      "somebody has written to it past the engine, memory has failed, or buffers have changed "
+      "since "
+      "the last step (a forward of running statistics without one): load a checkpoint, and change "
+      "values inside engine.gathered() only");
 }
 
 void EngineBase::unwrap() {

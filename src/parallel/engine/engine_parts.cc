@@ -217,6 +217,9 @@ void EngineParts::receive(std::size_t parameter, const at::Tensor& gradient) {
                 "parameter {} got a gradient outside of engine.backward(): call "
                 "engine.backward(loss) instead of loss.backward()",
                 {plan.parameters[parameter].name});
+  if (!plan.parameters[parameter].tensor.requires_grad()) {
+    return;  // frozen since forward: as in LibTorch, nothing comes of it
+  }
   MemoryLimit::check();  // between operators
   if (const at::Tensor complete = kept.take(parameter, gradient); complete.defined()) {
     gradients->add(parameter, complete);
@@ -272,7 +275,7 @@ std::string EngineParts::in_the_middle() const {
                 own_micro_batches(),
                 own_micro_batches() == 1 ? " micro-batch" : " micro-batches",
                 ": call it before backward() or after the step() that ends the step; where no more "
-                "micro-batches will come, end it with Engine::flush() on every rank");
+                "micro-batches will come, end it with Engine::flush() or drop() on every rank");
 }
 
 }  // namespace trireme::detail

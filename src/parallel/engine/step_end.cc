@@ -131,7 +131,11 @@ bool StepEnd::follow() {
         parts_.base_rate = act.value;
         return true;
       case Act::Kind::kSetGradient:
-        set_gradient(static_cast<std::size_t>(act.value), {});
+        try {
+          set_gradient(static_cast<std::size_t>(act.value), {});
+        } catch (const ConfigError&) {
+          // Refused on all ranks, whose step goes on as it was.
+        }
         break;
       case Act::Kind::kDrop:
         return false;
@@ -194,6 +198,9 @@ void StepEnd::set_gradient(std::size_t parameter, const at::Tensor& gradient) {
   const ModelPlan& plan = parts_.plan;
   const Parameter& p = plan.parameters[parameter];
   const Unit& unit = plan.unit_of(parameter);
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = at::empty_strided(
+      p.sizes, p.strides, at::TensorOptions().dtype(scalar_type_of(unit.sum_dtype())));
   on_all_ranks(*parts_.ranks, [&] {
     TRIREME_CHECK(!unit.sparse,
                   "set_grad(): parameter {} has sparse gradients, which cannot be edited",
@@ -202,23 +209,22 @@ void StepEnd::set_gradient(std::size_t parameter, const at::Tensor& gradient) {
                   "set_grad(): the gradients of step {} are clipped already: edit parameter {} "
                   "before clip_grad_norm()",
                   {parts_.steps + 1, p.name});
+    TRIREME_CHECK(gradient.defined() || parts_.ranks->rank() != agreement_.lead,
+                  "set_grad(): parameter {} was given an undefined tensor on rank {}, whose values "
+                  "count",
+                  {p.name, agreement_.lead});
     if (gradient.defined()) {
       TRIREME_CHECK(gradient.sizes() == at::IntArrayRef(p.sizes),
                     "set_grad(): the gradient for parameter {} has other sizes than that",
                     {p.name});
-      TRIREME_CHECK(!parts_.options.check_gradients || gradient.isfinite().all().item<bool>(),
-                    "set_grad(): the gradient for parameter {} is not finite",
-                    {p.name});
+      const GradientTransform scaling = transform();
+      values.copy_(gradient);
+      values.div_(scaling.unscale).mul_(scaling.divisor);  // a sum, which may overflow
+      TRIREME_CHECK(!parts_.options.check_gradients || values.isfinite().all().item<bool>(),
+                    "set_grad(): the gradient for parameter {} is not finite, or too large for {}",
+                    {p.name, dtype_name(unit.sum_dtype())});
     }
   });
-  const at::NoGradGuard no_grad;
-  const at::Tensor values = at::empty_strided(
-      p.sizes, p.strides, at::TensorOptions().dtype(scalar_type_of(unit.sum_dtype())));
-  if (gradient.defined()) {
-    const GradientTransform scaling = transform();
-    values.copy_(gradient);
-    values.div_(scaling.unscale).mul_(scaling.divisor);
-  }
   broadcast_tensor(values, *parts_.ranks, agreement_.lead);
   parts_.gradients->set_sum(plan.places[parameter].unit, plan.range_of(parameter), run_of(values));
   agreement_.used[parameter] = true;
@@ -321,6 +327,14 @@ void StepEnd::update(const GradientTransform& scaling, double rate) {
 void StepEnd::drop() {
   forget(StepOutcome::kDropped);
   parts_.phase.enter(Phase::kBetweenSteps);
+}
+
+void StepEnd::abandon() {
+  const int lead = agreement_.lead;
+  drop();
+  if (parts_.options.broadcast_buffers && parts_.ranks->size() > 1) {
+    parts_.broadcast_buffers(lead);
+  }
 }
 
 void StepEnd::forget(StepOutcome outcome) {

@@ -48,6 +48,8 @@ class StepEnd {
   bool finish(const std::string& given_up = {});
   // Nothing is changed, and the next step begins.
   void drop();
+  // The same because the ranks want it, with buffers, which forward has changed, as after a step.
+  void abandon();
 
  private:
   struct Clip {

@@ -19,4 +19,8 @@ bool anyone_in_backward() {
   return in_backward > 0;
 }
 
+bool several_in_backward() {
+  return in_backward > 1;
+}
+
 }  // namespace trireme::detail

@@ -15,5 +15,7 @@ class InBackward {
 // An engine or a DataParallel is in backward. Its loss may lead through another one's model, as a
 // generator's does through its discriminator: the gradients there are nobody's.
 bool anyone_in_backward();
+// Several engines are, for one loss.
+bool several_in_backward();
 
 }  // namespace trireme::detail

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#include "parallel/gradient/backward_mark.h"
 #include "parallel/memory/runs.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
@@ -179,17 +180,19 @@ BucketPath::Filling& BucketPath::open(std::size_t b) {
 // Buckets are launched in one order on all ranks, so the oldest one that this rank has launched
 // needs nothing from it any more: waiting for it cannot be a circle. Where nothing has been
 // launched, because gradients come in another order than expected, waiting could be one: then the
-// ring grows.
+// ring grows. So it does where several engines share a backward: another rank may wait for a bucket
+// of the other engine meanwhile.
 int BucketPath::acquire_slot() {
   BucketRing& ring = memory_.ring();
   poll();
-  while (!ring.has_free() && !pending_.empty()) {
+  const bool may_wait = !several_in_backward();
+  while (may_wait && !ring.has_free() && !pending_.empty()) {
     finish_oldest();
   }
   if (ring.has_free()) {
     return ring.take();
   }
-  if (!told_of_growth_ && order_.learned()) {
+  if (may_wait && !told_of_growth_ && order_.learned()) {
     told_of_growth_ = true;
     log(LogLevel::kWarning,
         concat("rank {}: gradients arrive in an unexpected order, and more than {} buckets are "

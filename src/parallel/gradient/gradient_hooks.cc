@@ -58,7 +58,8 @@ GradientHooks::~GradientHooks() {
 std::vector<bool> GradientHooks::reachable_from(const at::Tensor& loss) const {
   std::vector<bool> reachable(count_, false);
   std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<torch::autograd::Node*> stack = {loss.grad_fn().get()};
+  std::vector<torch::autograd::Node*> stack = {
+      torch::autograd::impl::gradient_edge(loss).function.get()};
   while (!stack.empty()) {
     torch::autograd::Node* node = stack.back();
     stack.pop_back();

@@ -18,6 +18,7 @@ class KeptGradients {
 
   // What comes next is kept, or taken together with what was kept.
   void collect(bool collects) { collects_ = collects; }
+  bool collects() const { return collects_; }
   // A gradient has come: what is to be done with it. Undefined: nothing yet.
   at::Tensor take(std::size_t parameter, const at::Tensor& gradient) {
     at::Tensor& before = kept_[parameter];
@@ -25,7 +26,11 @@ class KeptGradients {
       return gradient;
     }
     const at::NoGradGuard no_grad;
-    const at::Tensor sum = before.defined() ? at::add(before, gradient) : gradient.detach();
+    // The first one may be somebody's buffer, which they write to before the next pass.
+    const at::Tensor sum = !before.defined() ? gradient.detach().clone()
+                           : before.is_sparse() && !gradient.is_sparse()
+                               ? at::add(gradient, before)
+                               : at::add(before, gradient);
     before = collects_ ? sum : at::Tensor();
     return collects_ ? at::Tensor() : sum;
   }
@@ -37,16 +42,19 @@ class KeptGradients {
       }
     }
   }
-  // What the last pass had nothing for.
+  // What the last pass had nothing for; in the order in which gradients usually come.
   template <class Receive>
   void hand_over(const Receive& receive) {
-    for (std::size_t p = 0; p < kept_.size(); ++p) {
+    for (std::size_t p = kept_.size(); p-- > 0;) {
       if (kept_[p].defined()) {
         receive(p, std::exchange(kept_[p], at::Tensor()));
       }
     }
   }
-  void forget() { std::fill(kept_.begin(), kept_.end(), at::Tensor()); }
+  void forget() {
+    std::fill(kept_.begin(), kept_.end(), at::Tensor());
+    collects_ = false;
+  }
 
  private:
   std::vector<at::Tensor> kept_;
