@@ -34,6 +34,9 @@ FaultTraining::FaultTraining(const std::vector<std::string>& words, std::string 
   pid_ = fork();
   if (pid_ == 0) {
     const int output = open(output_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (output < 0) {
+      _exit(126);
+    }
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     execv(arguments[0], arguments.data());
