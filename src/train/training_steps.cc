@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "train/averaged_weights.h"
 #include "train/rank_changes.h"
 #include "train/training.h"
 #include "trireme/core/counted.h"
@@ -92,13 +93,10 @@ void Training::report(const StepRunner::Outcome& outcome) {
 }
 
 void Training::show_gradients() {
-  for (const auto& item : judged_.module->named_parameters()) {
-    if (!item.value().requires_grad()) {
-      continue;
-    }
-    const at::Tensor gradient = runner_.engine().grad(item.key());
+  for (const auto& [name, parameter] : trained_parameters(runner_.engine(), *judged_.module)) {
+    const at::Tensor gradient = runner_.engine().grad(name);
     if (leads() && gradient.defined()) {
-      show("gradients/" + item.key(), gradient, runner_.next_step() + 1);
+      show("gradients/" + name, gradient, runner_.next_step() + 1);
     }
   }
 }

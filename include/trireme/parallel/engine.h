@@ -192,7 +192,9 @@ class EngineBase : public Resumable {
   MemoryReport memory_report();  // of all ranks
   Communicator& ranks() const override;
   const EngineOptions& options() const;
-  std::vector<std::string> frozen() const;  // parameters that are not trained now, by name
+  // Parameters that were frozen when it was built, by name: it has no gradients and states for
+  // them.
+  std::vector<std::string> frozen() const;
 
  protected:
   // Throws ConfigError if this engine was moved from.

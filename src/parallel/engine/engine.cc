@@ -334,7 +334,7 @@ const EngineOptions& EngineBase::options() const {
 std::vector<std::string> EngineBase::frozen() const {
   std::vector<std::string> names;
   for (const detail::Parameter& parameter : parts().plan.parameters) {
-    if (!parameter.tensor.requires_grad()) {
+    if (!parameter.trainable) {
       names.push_back(parameter.name);
     }
   }
