@@ -24,6 +24,7 @@
 #include "trireme/parallel/running_statistics.h"
 #include "trireme/parallel/sharded_model.h"  // models too large for one rank
 #include "trireme/parallel/sync_batch_norm.h"
+#include "trireme/server/stale_engine.h"  // asynchronous and bounded-stale training
 #include "trireme/settings/train_settings.h"
 #include "trireme/shard/range.h"           // how elements are divided among ranks
 #include "trireme/tensor/shared_tensor.h"  // tensors in memory that ranks share

@@ -34,7 +34,7 @@ std::string why_not_on_gpu(const TrainSettings& s) {
     return concat("gradients are not compressed there: leave out --compress ", s.compress);
   }
   if (s.sync != "exact") {
-    return concat("replicas are not averaged there: leave out --sync ", s.sync);
+    return concat("ranks stay in step there, in every step: leave out --sync ", s.sync);
   }
   if (s.placement == Placement::kMapped) {
     return "stage 3 copies parameters there: leave out --placement mapped";

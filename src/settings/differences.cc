@@ -7,6 +7,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/settings/values.h"
 
 namespace trireme {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Settings that change no bit of the result.
-std::set<std::string> free_settings(bool local_first, bool by_ranks) {
+std::set<std::string> free_settings(bool local_first, bool by_ranks, bool stale) {
   std::set<std::string> names = {
       "recompute",    "data_threads",    "memory_limit",
       "zero",         "placement",       "unit_bytes",
@@ -23,8 +24,11 @@ std::set<std::string> free_settings(bool local_first, bool by_ranks) {
       "run",          "snapshot_limit",  "allow_changes",
       "log_every",    "histogram_every", "tensorboard",
       "save_weights", "save_initial",    "record_samples",
-      "goal",         "compress_check",
+      "goal",         "compress_check",  "replay",
   };
+  if (stale) {
+    names.erase("save_every");  // after a save, all ranks go on from the newest weights
+  }
   if (!local_first) {
     names.insert({"balance", "speeds"});
   }
@@ -32,6 +36,10 @@ std::set<std::string> free_settings(bool local_first, bool by_ranks) {
     names.insert("ranks");
   }
   return names;
+}
+
+bool is_stale(const Json& sync) {
+  return sync == "stale" || sync == "async";
 }
 
 }  // namespace
@@ -48,7 +56,8 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
   const bool scaled =
       given.lr_scaling != WorldScaling::kNone || json.value("lr_scaling", Json("none")) != "none";
   const bool loose = given.sync != "exact" || json.value("sync", Json("exact")) != "exact";
-  const std::set<std::string> free = free_settings(local_first, scaled || loose);
+  const std::set<std::string> free = free_settings(
+      local_first, scaled || loose, trains_stale(given) || is_stale(json.value("sync", Json())));
   std::vector<SettingDifference> differences;
   for (const Setting& setting : settings_table()) {
     const auto recorded = [&](const Json& in) {

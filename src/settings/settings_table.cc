@@ -530,11 +530,14 @@ std::vector<Setting> synchronisation_settings() {
       field("sync",
             &S::sync,
             "How ranks stay in step. exact: gradients are summed in every step, and the number of "
-            "ranks changes no bit. The others train replicas on their own and average them now and "
-            "then: the result is another one, and depends on their number. local: their weights "
-            "become the mean; diloco: the mean is a gradient for an outer optimizer; gossip: each "
-            "takes the mean with its neighbours.",
-            {.choices = {"exact", "local", "diloco", "gossip"}, .absent = "\"exact\""}),
+            "ranks changes no bit. With all others the result is another one, and depends on their "
+            "number. Replicas that train on their own and are averaged now and then: local: their "
+            "weights become the mean; diloco: the mean is a gradient for an outer optimizer; "
+            "gossip: each takes the mean with its neighbours. A parameter server: stale: no rank "
+            "is more than staleness steps ahead of the slowest; async: ranks do not wait for each "
+            "other.",
+            {.choices = {"exact", "local", "diloco", "gossip", "stale", "async"},
+             .absent = "\"exact\""}),
       field("sync_every",
             &S::sync_every,
             "Steps between averagings; 0: 32 for local, 100 for diloco, 1 for gossip.",
@@ -571,6 +574,27 @@ std::vector<Setting> synchronisation_settings() {
             &S::outer_nesterov,
             "Nesterov's momentum in diloco's outer optimizer.",
             {.absent = "true"}),
+      field("staleness",
+            &S::staleness,
+            "Steps that a rank may be ahead of the slowest one with stale.",
+            {.least = 0, .absent = "3"}),
+      field("order",
+            &S::order,
+            "How gradients reach the weights with stale. clock: those of a step make one update, "
+            "and the gradients of a step are of the weights from staleness steps before: run "
+            "again, it has the same bits. arrival: each rank's make an update when they arrive, "
+            "as with async.",
+            {.choices = {"clock", "arrival"}, .absent = "\"clock\""}),
+      field("servers",
+            &S::servers,
+            "With stale and async, the last so many ranks own all weights and compute no "
+            "micro-batches; 0: every rank owns a part, and computes.",
+            {.least = 0, .absent = "0"}),
+      field("replay",
+            &S::replay,
+            "The folder of a run with the same settings whose order of arrival is followed: the "
+            "result has the same bits.",
+            {.absent = "\"\""}),
   };
 }
 

@@ -36,13 +36,55 @@ int ranks_of_replica(const TrainSettings& settings) {
   return static_cast<int>(*ranks);
 }
 
+bool trains_stale(const TrainSettings& settings) {
+  return settings.sync == "stale" || settings.sync == "async";
+}
+
+bool by_arrival(const TrainSettings& settings) {
+  return settings.sync == "async" || (settings.sync == "stale" && settings.order == "arrival");
+}
+
 namespace detail {
+namespace {
+
+void check_stale_settings(const TrainSettings& s) {
+  const auto refuse = [&](bool asked, const char* name, const std::string& why) {
+    TRIREME_CHECK(!asked, "{}: {}, with sync = {}: leave it out", {name, why, s.sync});
+  };
+  TRIREME_CHECK(s.servers < s.ranks,
+                "servers: expected fewer than the {} ranks, of which at least one must compute, "
+                "found {}",
+                {s.ranks, s.servers});
+  TRIREME_CHECK(s.replay.empty() || by_arrival(s),
+                "replay: with order = clock the result is the same without: leave it out, or "
+                "replay a run of order = arrival or sync = async");
+  refuse(s.zero == 3, "zero", "stage 3 would compute with parameters of several versions");
+  refuse(s.compress != "none" && s.compress != "auto",
+         "compress",
+         "gradients go to their owners as they are");
+  refuse(s.optimizer == "lamb" || s.optimizer == "adafactor",
+         "optimizer",
+         concat(s.optimizer, " looks at whole parameters, which no owner has"));
+  refuse(s.optimizer == "muon" && s.servers > 0,
+         "servers",
+         "they divide by element, and muon updates whole parameters");
+  refuse(s.histogram_every > 0, "histogram_every", "no rank has the gradients of all");
+  refuse(s.sum_order != SumOrder::kChained,
+         "sum_order",
+         "a rank's micro-batches are always added up first");
+  refuse(s.folds > 0 && !s.replay.empty(), "replay", "folds have no record");
+}
+
+}  // namespace
 
 void choose_sync(TrainSettings& s) {
   if (s.sync == "exact") {
     return;
   }
-  if (s.sync_every == 0) {
+  if (trains_stale(s)) {
+    check_stale_settings(s);
+  }
+  if (s.sync_every == 0 && !trains_stale(s)) {
     s.sync_every = s.sync == "local" ? 32 : s.sync == "diloco" ? 100 : 1;
   }
   sync_changes(s);
@@ -51,13 +93,13 @@ void choose_sync(TrainSettings& s) {
                 "sync_group: expected a number that divides the {} ranks, found {}",
                 {s.ranks, ranks});
   TRIREME_CHECK(s.balance == Balance::kEqual,
-                "balance: {} deals micro-batches from rank to rank, which replicas (sync = {}) "
+                "balance: {} deals micro-batches from rank to rank, which {} (sync = {}) "
                 "do not exchange: leave it at equal",
-                {value_text("balance", s), s.sync});
+                {value_text("balance", s), trains_stale(s) ? "ranks" : "replicas", s.sync});
   TRIREME_CHECK(s.micro_batch != "auto",
-                "micro_batch: auto is found out by all ranks together, which replicas (sync = {}) "
+                "micro_batch: auto is found out by all ranks together, which {} (sync = {}) "
                 "are not: give a number",
-                {s.sync});
+                {trains_stale(s) ? "these" : "replicas", s.sync});
 }
 
 }  // namespace detail

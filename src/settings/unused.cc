@@ -92,7 +92,9 @@ const std::vector<Choice>& choices() {
           "outer_lr",
           "outer_momentum",
           "outer_nesterov"}},
-        {"gossip", {"sync_every", "sync_group", "sync_schedule", "sync_states", "sync_graph"}}}},
+        {"gossip", {"sync_every", "sync_group", "sync_schedule", "sync_states", "sync_graph"}},
+        {"stale", {"staleness", "order", "servers", "replay"}},
+        {"async", {"servers", "replay"}}}},
   };
   return all;
 }

@@ -1,6 +1,7 @@
 #include "train/compression_choice.h"
 
 #include "trireme/core/concat.h"
+#include "trireme/settings/values.h"
 #include "trireme/train/automatic_compression.h"
 
 namespace trireme::detail {
@@ -14,7 +15,9 @@ std::shared_ptr<const Compressor> compressor_of(
     // Gradients travel inside replicas, and what is measured is the network between all ranks.
     const CompressionChoice choice =
         settings.sync != "exact"
-            ? CompressionChoice{.name = "none", .why = "replicas are averaged (--sync)"}
+            ? CompressionChoice{.name = "none",
+                                .why = trains_stale(settings) ? "ranks are not in step (--sync)"
+                                                              : "replicas are averaged (--sync)"}
             : automatic_compression(settings, world);
     name = choice.name;
     say(concat("compress auto: {}, since {}", {choice.name, choice.why}));

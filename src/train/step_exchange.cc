@@ -2,42 +2,78 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "train/step_runner.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
+namespace {
 
+// Of the steps that stale ranks may be apart, whatever their bound is: as many reports may be on
+// their way.
+constexpr std::size_t kMostTold = 24;
+
+}  // namespace
+
+// Note [late news]
+// Ranks that do not wait for each other in every step must not do so to tell each other of it
+// either: what they hear is as many steps old as they may be apart, on all of them alike. The loss
+// is then that of this rank.
 StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
-  // What each rank has to say, then its losses.
-  enum : std::size_t {
-    kStop,
-    kFailed,
-    kSeconds,
-    kCompute,
-    kData,
-    kComm,
-    kRankBytes,
-    kTensorBytes,
-    kFirst
-  };
-  const auto rounds = static_cast<std::size_t>(*std::max_element(dealt_.begin(), dealt_.end()));
-  const auto world = static_cast<std::size_t>(world_->size());
-  const std::size_t stride = kFirst + rounds;
-  std::vector<double> record(stride, 0);
-  record[kStop] = notice.wants_stop ? 1 : 0;
-  record[kFailed] = notice.failure.empty() ? 0 : 1;
-  record[kSeconds] = mine.seconds;
-  record[kCompute] = std::max(0.0, mine.seconds - mine.comm_seconds - mine.data_seconds);
-  record[kData] = mine.data_seconds;
-  record[kComm] = mine.comm_seconds;
-  record[kRankBytes] = static_cast<double>(mine.rank_bytes);
-  record[kTensorBytes] = static_cast<double>(mine.tensor_bytes);
+  auto told = std::make_unique<Told>();
+  told->rounds = static_cast<std::size_t>(*std::max_element(dealt_.begin(), dealt_.end()));
+  told->dealt = dealt_;
+  told->step = next_step_;
+  told->failure = notice.failure;
+  std::vector<double>& record = *told->record;
+  record.resize(Told::kFirst + told->rounds, 0);
+  record[Told::kStop] = notice.wants_stop ? 1 : 0;
+  record[Told::kFailed] = notice.failure.empty() ? 0 : 1;
+  record[Told::kSeconds] = mine.seconds;
+  record[Told::kCompute] = std::max(0.0, mine.seconds - mine.comm_seconds - mine.data_seconds);
+  record[Told::kData] = mine.data_seconds;
+  record[Told::kComm] = mine.comm_seconds;
+  record[Told::kRankBytes] = static_cast<double>(mine.rank_bytes);
+  record[Told::kTensorBytes] = static_cast<double>(mine.tensor_bytes);
   const std::vector<double> losses = loss_values();
-  std::copy(losses.begin(), losses.end(), record.begin() + kFirst);
-  std::vector<double> records(stride * world);
-  world_->all_gather(record, records).wait();
+  std::copy(losses.begin(), losses.end(), record.begin() + Told::kFirst);
+  told->records->resize(record.size() * static_cast<std::size_t>(world_->size()));
+  const auto run = [](const Told::Numbers& numbers) {
+    return Span(
+        numbers->data(), static_cast<std::int64_t>(numbers->size()), Dtype::kFloat64, numbers);
+  };
+  told->work = world_->all_gather(run(told->record), run(told->records));
+  told_.push_back(std::move(told));
+
+  const std::size_t late =
+      settings_.sync == "async" ? kMostTold
+      : settings_.sync == "stale"
+          ? std::min<std::size_t>(static_cast<std::size_t>(settings_.staleness), kMostTold)
+          : 0;
+  mine.loss = losses.empty() ? 0
+                             : std::accumulate(losses.begin(), losses.end(), 0.0) /
+                                   static_cast<double>(losses.size());
+  if (told_.size() <= late) {
+    return mine;
+  }
+  const std::unique_ptr<Told> oldest = std::move(told_.front());
+  told_.pop_front();
+  const Outcome heard = hear(*oldest, mine);
+  if (late == 0) {
+    return heard;
+  }
+  mine.stop = heard.stop;
+  return mine;
+}
+
+StepRunner::Outcome StepRunner::hear(Told& told, Outcome mine) {
+  told.work.wait();
+  const std::size_t rounds = told.rounds;
+  const auto world = static_cast<std::size_t>(world_->size());
+  const std::size_t stride = Told::kFirst + rounds;
+  const std::vector<double>& records = *told.records;
 
   Outcome all = mine;
   std::vector<double> compute(world);
@@ -45,19 +81,20 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   bool failed = false;
   for (std::size_t rank = 0; rank < world; ++rank) {
     const double* of = records.data() + rank * stride;
-    all.stop |= of[kStop] != 0;
-    failed |= of[kFailed] != 0;
-    all.seconds = std::max(all.seconds, of[kSeconds]);
-    all.data_seconds = std::max(all.data_seconds, of[kData]);
-    all.rank_bytes = std::max(all.rank_bytes, static_cast<std::int64_t>(of[kRankBytes]));
-    all.tensor_bytes = std::max(all.tensor_bytes, static_cast<std::int64_t>(of[kTensorBytes]));
-    comm += of[kComm];
-    compute[rank] = of[kCompute];
+    all.stop |= of[Told::kStop] != 0;
+    failed |= of[Told::kFailed] != 0;
+    all.seconds = std::max(all.seconds, of[Told::kSeconds]);
+    all.data_seconds = std::max(all.data_seconds, of[Told::kData]);
+    all.rank_bytes = std::max(all.rank_bytes, static_cast<std::int64_t>(of[Told::kRankBytes]));
+    all.tensor_bytes =
+        std::max(all.tensor_bytes, static_cast<std::int64_t>(of[Told::kTensorBytes]));
+    comm += of[Told::kComm];
+    compute[rank] = of[Told::kCompute];
   }
   if (failed) {  // every rank has come to know of it, and learns why
     on_all_ranks(*world_, [&] {
-      if (!notice.failure.empty()) {
-        throw CheckpointError("", -1, notice.failure);
+      if (!told.failure.empty()) {
+        throw CheckpointError("", -1, told.failure);
       }
     });
   }
@@ -66,26 +103,27 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   // order.
   double sum = 0;
   std::int64_t micro_batch = 0;
-  const std::size_t replica = world / static_cast<std::size_t>(replicas());
+  // Workers of a server compute each for itself, as replicas of one rank do.
+  const std::size_t replica = workers_ > 0 ? 1 : world / static_cast<std::size_t>(replicas());
   for (std::size_t place = 0; place < world * rounds; ++place) {
     const std::size_t round = place / replica % rounds;
     const std::size_t rank = place / (replica * rounds) * replica + place % replica;
-    if (dealt_[rank] <= static_cast<std::int64_t>(round)) {
+    if (told.dealt[rank] <= static_cast<std::int64_t>(round)) {
       continue;
     }
-    const double loss = records[rank * stride + kFirst + round];
+    const double loss = records[rank * stride + Told::kFirst + round];
     if (!std::isfinite(loss) && settings_.precision != TrainPrecision::kFloat16) {
       throw GradientError(
           static_cast<int>(rank),
           concat("the loss of micro-batch {} is {} on rank {} in step {}, although its gradients "
                  "are finite: look at the data and the learning rate",
-                 {micro_batch, loss, rank, next_step_ + 1}));
+                 {micro_batch, loss, rank, told.step + 1}));
     }
     sum += loss;
     ++micro_batch;
   }
   all.loss = sum / static_cast<double>(micro_batch);
-  balance_.observe(compute, dealt_);
+  balance_.observe(compute, told.dealt);
   const std::string news = balance_.news();
   if (!news.empty()) {
     say_(news);

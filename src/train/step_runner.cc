@@ -34,12 +34,16 @@ void seed_generator(at::Device device, std::uint64_t seed) {
   generator.set_current_seed(seed);
 }
 
-// Each replica computes as many.
-void check_replicas(std::int64_t micro_batches, int replicas) {
-  TRIREME_CHECK(micro_batches % replicas == 0,
+// Each replica, or rank, computes as many.
+void check_parts(std::int64_t micro_batches, int parts, const TrainSettings& settings) {
+  const bool stale = trains_stale(settings);
+  TRIREME_CHECK(micro_batches % parts == 0,
                 "sync: expected a multiple of {} micro-batches in a step, as many as there are "
-                "replicas, found {}: change --batch, --micro-batch or --sync-group",
-                {replicas, micro_batches});
+                "{}, found {}: change --batch, --micro-batch or {}",
+                {parts,
+                 stale ? "ranks that compute" : "replicas",
+                 micro_batches,
+                 stale ? "--servers" : "--sync-group"});
 }
 
 }  // namespace
@@ -56,12 +60,16 @@ StepRunner::StepRunner(const TrainSettings& settings,
       world_(std::move(world)),
       say_(std::move(say)),
       replicas_(replicas_of(settings, world_)),
+      workers_(trains_stale(settings) ? world_->size() - static_cast<int>(settings.servers) : 0),
       batch_changes_(batch_changes(settings)),
       sampler_(data_,
                sampler_options(
                    settings, settings.batch / first_micro_batch(settings), model.task->shape())),
       micro_batch_(first_micro_batch(settings)),
-      statistics_(*model.module, replicas_ ? replicas_->mine() : world_),
+      statistics_(*model.module,
+                  replicas_      ? replicas_->mine()
+                  : workers_ > 0 ? world_->split(world_->rank())
+                                 : world_),
       balance_(settings, world_->size()),
       loader_(data_, sampler_, loader_options(settings)) {
   steps_ = count_steps();
@@ -69,15 +77,21 @@ StepRunner::StepRunner(const TrainSettings& settings,
   options.compress = compressor_of(settings_, *world_, say_);
   options.compress_check = options.compress ? settings_.compress_check : 0;
   for (const BatchChange& change : batch_changes_) {
-    check_replicas(change.batch / micro_batch_, replicas());
+    check_parts(change.batch / micro_batch_, parts(), settings_);
   }
-  check_replicas(settings_.batch / micro_batch_, replicas());
+  check_parts(settings_.batch / micro_batch_, parts(), settings_);
   options.micro_batches = settings_.batch / micro_batch_ / replicas();
   options.broadcast_buffers = !statistics_.covers_all_buffers();
   const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());
   base_rate_ = optimizer->learning_rate();
-  engine_ = std::make_unique<EngineBase>(
-      model_.module, *optimizer, options, replicas_ ? replicas_->mine() : world_);
+  if (workers_ > 0) {
+    stale_ = std::make_unique<StaleEngineBase>(
+        model_.module, *optimizer, stale_of(settings_, options), world_);
+  } else {
+    own_engine_ = std::make_unique<EngineBase>(
+        model_.module, *optimizer, options, replicas_ ? replicas_->mine() : world_);
+  }
+  engine_ = stale_ ? &stale_->worker() : own_engine_.get();
   averaging_ = averaging_of(settings_, *engine_, replicas_);
   for (const std::string& remark : {schedule_ends_early(settings_, steps_),
                                     single_samples(settings_),
@@ -198,6 +212,9 @@ void StepRunner::deal(std::int64_t batch) {
       wanted[rank] = part[rank % part.size()];
     }
   }
+  for (std::size_t rank = 0; rank < wanted.size() && stale_; ++rank) {
+    wanted[rank] = rank < static_cast<std::size_t>(workers_) ? micro_batches / workers_ : 0;
+  }
   if (wanted == dealt_) {
     return;
   }
@@ -209,20 +226,32 @@ void StepRunner::deal(std::int64_t batch) {
     say_(concat("micro-batches are dealt differently now: ", counts));
   }
   dealt_ = std::move(wanted);
+  // Engines of replicas, and of ranks alone, are alike.
   engine_->deal({dealt_.begin(), dealt_.begin() + engine_->ranks().size()});
   loader_.clear();
   requested_until_.reset();
 }
 
 void StepRunner::request_step(DataPosition position) {
-  for (std::int64_t k = 0; k < engine_->local_micro_batches(); ++k) {
+  for (std::int64_t k = 0; k < local_micro_batches(); ++k) {
     loader_.request(position, first_micro_batch_here() + engine_->micro_batch(k), micro_batch_);
   }
 }
 
-// Of a step's micro-batches, each replica computes a part of consecutive ones.
+// Of a step's micro-batches, each replica, or rank, computes a part of consecutive ones.
 std::int64_t StepRunner::first_micro_batch_here() const {
-  return replicas_ ? replicas_->number() * engine_->micro_batches() : 0;
+  const int part = replicas_ ? replicas_->number() : workers_ > 0 ? world_->rank() : 0;
+  return part * engine_->micro_batches();
+}
+
+void StepRunner::end_micro_batch() {
+  if (!stale_) {
+    engine_->step();
+    return;
+  }
+  const auto begin = Time::now();
+  stale_->step();
+  stale_seconds_ += seconds_since(begin);
 }
 
 void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
@@ -284,7 +313,7 @@ void StepRunner::compute(std::int64_t batch, const std::function<void()>& before
     requested_until_ = *requested_until_ + batch;
   }
   losses_.clear();
-  const std::int64_t local = engine_->local_micro_batches();
+  const std::int64_t local = local_micro_batches();
   for (std::int64_t k = 0; k < local; ++k) {
     const Batch& data = loader_.next();
     std::string failure;
@@ -302,9 +331,9 @@ void StepRunner::compute(std::int64_t batch, const std::function<void()>& before
     if (before_update && k + 1 == local) {
       before_update();
     }
-    engine_->step();
+    end_micro_batch();
   }
-  if (local == 0) {
+  if (local == 0 && computes()) {
     if (before_update) {
       before_update();
     }
@@ -315,6 +344,9 @@ void StepRunner::compute(std::int64_t batch, const std::function<void()>& before
 StepRunner::Outcome StepRunner::run(const Notice& notice,
                                     const std::function<void()>& before_update) {
   MemoryLimit::check();  // what was taken between steps is not a micro-batch's fault
+  if (stale_) {
+    statistics_.buffers_changed();  // by a checkpoint, after which all ranks have the same
+  }
   const std::int64_t batch = batch_at(next_step_);
   Outcome mine;
   mine.learning_rate = engine_->learning_rate();
@@ -328,10 +360,10 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
       break;
     } catch (const StepGivenUp& reason) {
       statistics_.forget_step();
-      if (replicas_) {
+      if (replicas_ || stale_) {
         throw MemoryError(concat(
-            "{}; replicas (sync = {}) have micro-batches of one size: give a smaller --micro-batch",
-            {reason.what(), settings_.sync}));
+            "{}; {} (sync = {}) have micro-batches of one size: give a smaller --micro-batch",
+            {reason.what(), stale_ ? "ranks" : "replicas", settings_.sync}));
       }
       loader_.clear();
       requested_until_.reset();
@@ -342,7 +374,9 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
       throw;
     }
   }
-  statistics_.finish_step(engine_->micro_batches());
+  if (computes()) {
+    statistics_.finish_step(engine_->micro_batches());
+  }
   if (averaging_ && averaging_->step()) {
     statistics_.buffers_changed();
   }
@@ -362,13 +396,30 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
 }
 
 double StepRunner::communication_seconds() const {
-  const double world = world_->use().seconds;
+  const double world = world_->use().seconds + stale_seconds_;
   return replicas_ ? world + replicas_->mine()->use().seconds + replicas_->across().use().seconds
                    : world;
 }
 
+Resumable& StepRunner::resumable() {
+  return averaging_ ? static_cast<Resumable&>(*averaging_)
+         : stale_   ? static_cast<Resumable&>(*stale_)
+                    : *engine_;
+}
+
+void StepRunner::finish() {
+  for (; !told_.empty(); told_.pop_front()) {
+    told_.front()->work.wait();
+  }
+  if (stale_) {
+    stale_->finish();
+  }
+}
+
 void StepRunner::with_mean(const std::function<void()>& body) {
-  if (averaging_) {
+  if (stale_) {
+    stale_->with_newest(body);
+  } else if (averaging_) {
     averaging_->with_mean(body);
   } else {
     body();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "trireme/optim/schedule.h"
 #include "trireme/parallel/engine.h"
 #include "trireme/parallel/running_statistics.h"
+#include "trireme/server/stale_engine.h"
 #include "trireme/settings/train_settings.h"
 #include "trireme/settings/values.h"
 #include "trireme/tensor/memory_limit.h"
@@ -67,18 +69,28 @@ class StepRunner {
   // Collective.
   Outcome run(const Notice& notice, const std::function<void()>& before_update);
 
-  // Of this rank's replica, where there are several.
+  // Of this rank's replica, where there are several, or of this rank alone (sync = stale, async).
   EngineBase& engine() { return *engine_; }
   // What checkpoints are of: the engine, or all replicas.
-  Resumable& resumable() { return averaging_ ? static_cast<Resumable&>(*averaging_) : *engine_; }
+  Resumable& resumable();
   // The same for the memory that the launcher keeps.
   EngineState state_to_keep() {
     return averaging_ ? averaging_->state_to_keep() : engine_->state();
   }
-  // Calls `body` while the weights are those that all replicas have learned together. Collective.
+  // Calls `body` while the weights are those that all ranks have learned together. Collective.
   void with_mean(const std::function<void()>& body);
+  // After the last step, whatever its number: hears what ranks have still to tell. Collective.
+  void finish();
   int replicas() const { return replicas_ ? replicas_->count() : 1; }
+  // Collective.
+  MemoryReport memory_report() {
+    return stale_ ? stale_->memory_report() : engine_->memory_report();
+  }
+  std::optional<StaleUse> stale_use() {
+    return stale_ ? std::optional(stale_->use()) : std::nullopt;
+  }
   AveragingUse averaging() const { return averaging_ ? averaging_->use() : AveragingUse{}; }
+  std::int64_t stale_sent_bytes() const { return stale_ ? stale_->sent_bytes() : 0; }
   std::int64_t steps() const { return steps_; }          // of the whole run
   std::int64_t next_step() const { return next_step_; }  // from 0
   DataPosition position() const { return position_; }
@@ -113,7 +125,43 @@ class StepRunner {
   void make_smaller(const StepGivenUp& reason);
   double mean_weight() const;
   std::vector<double> loss_values() const;
+  // Ranks that compute a part of every batch on their own, or replicas; 1: all do it together.
+  int parts() const { return workers_ > 0 ? workers_ : replicas(); }
+  bool computes() const { return workers_ == 0 || world_->rank() < workers_; }
+  std::int64_t local_micro_batches() const {
+    return computes() ? engine_->local_micro_batches() : 0;
+  }
+  void end_micro_batch();
   Outcome exchange(const Notice& notice, Outcome mine);
+  // What ranks tell each other of a step, on its way.
+  struct Told {
+    // What each rank has to say, then its losses.
+    enum : std::size_t {
+      kStop,
+      kFailed,
+      kSeconds,
+      kCompute,
+      kData,
+      kComm,
+      kRankBytes,
+      kTensorBytes,
+      kFirst
+    };
+    // Kept by the operation that is on its way, which may outlive this.
+    using Numbers = std::shared_ptr<std::vector<double>>;
+    Numbers record = std::make_shared<std::vector<double>>();
+    Numbers records = std::make_shared<std::vector<double>>();  // of all ranks
+    std::vector<std::int64_t> dealt;
+    std::size_t rounds = 0;
+    std::int64_t step = 0;
+    std::string failure;  // Notice
+    Work work;
+    Told() = default;
+    Told(const Told&) = delete;
+    Told& operator=(const Told&) = delete;
+    ~Told() { work.forget(); }
+  };
+  Outcome hear(Told& told, Outcome mine);
 
   // What the caller has set is in force again at the end.
   struct LimitBefore {
@@ -133,13 +181,16 @@ class StepRunner {
   std::shared_ptr<World> world_;
   Say say_;
   std::optional<Replicas> replicas_;  // settings.sync
+  const int workers_;                 // with stale and async: ranks that compute; else 0
   std::vector<BatchChange> batch_changes_;
   Sampler sampler_;
   std::int64_t micro_batch_ = 0;
   std::int64_t steps_ = 0;
   double base_rate_ = 0;
-  std::unique_ptr<EngineBase> engine_;
-  std::unique_ptr<Averaging> averaging_;  // of the replicas
+  std::unique_ptr<EngineBase> own_engine_;
+  std::unique_ptr<StaleEngineBase> stale_;  // instead of it
+  EngineBase* engine_ = nullptr;            // one of these
+  std::unique_ptr<Averaging> averaging_;    // of the replicas
   RunningStatistics statistics_;
   RankBalance balance_;
   Loader loader_;
@@ -150,6 +201,8 @@ class StepRunner {
   std::vector<std::int64_t> dealt_;
   std::optional<DataPosition> requested_until_;  // batches of steps before it are on their way
   std::vector<at::Tensor> losses_;               // of this rank's micro-batches in this step
+  std::deque<std::unique_ptr<Told>> told_;       // that are not heard yet
+  double stale_seconds_ = 0;                     // spent on sending gradients and getting weights
   double weight_ = 0;  // that each micro-batch's losses are divided by; 0: its own samples'
 };
 

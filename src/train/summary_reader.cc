@@ -86,6 +86,11 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
                           use.at("seconds").get<double>()};
       result.replicas = use.at("replicas").get<int>();
     }
+    if (json.contains("stale")) {
+      const Json& use = json.at("stale");
+      result.stale = {use.at("staleness").get<std::vector<std::int64_t>>(),
+                      use.at("held_up_seconds").get<std::vector<double>>()};
+    }
     result.machines = json.value(Json::json_pointer("/machine/machines"), 1);
     result.sum_group = json.value("sum_group", std::int64_t{0});
     if (json.contains("rank_changes")) {

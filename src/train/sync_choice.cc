@@ -25,10 +25,20 @@ Averaging::Mode averaging_mode(const TrainSettings& s) {
 
 std::optional<Replicas> replicas_of(const TrainSettings& settings,
                                     const std::shared_ptr<World>& world) {
-  if (settings.sync == "exact") {
+  if (settings.sync == "exact" || trains_stale(settings)) {
     return std::nullopt;
   }
   return Replicas(world, {.ranks = ranks_of_replica(settings)});
+}
+
+Stale stale_of(const TrainSettings& s, const EngineOptions& engine) {
+  const bool arrival = by_arrival(s);
+  return {.bound = s.sync == "async" ? Stale::kNoBound : s.staleness,
+          .order = arrival ? Order::kArrival : Order::kClock,
+          .servers = static_cast<int>(s.servers),
+          .record = arrival && !s.run.empty() && s.folds == 0 ? s.run + kArrivalsFolder : "",
+          .replay = s.replay.empty() ? "" : s.replay + kArrivalsFolder,
+          .engine = engine};
 }
 
 std::unique_ptr<Averaging> averaging_of(const TrainSettings& settings,

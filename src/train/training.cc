@@ -345,6 +345,7 @@ void Training::finish() {
   if (unsaved) {
     std::rethrow_exception(unsaved);
   }
+  runner_.finish();
   summarise();
 }
 
@@ -374,10 +375,11 @@ void Training::summarise() {
   if (result_.counts_tokens) {
     result_.per_second *= static_cast<double>(tokens_in(1));
   }
-  result_.memory = runner_.engine().memory_report();
+  result_.memory = runner_.memory_report();
   result_.compression = runner_.engine().compression();
   result_.averaging = runner_.averaging();
   result_.replicas = runner_.replicas();
+  result_.stale = runner_.stale_use();
   result_.built_in_parts = judged_.in_parts;
   result_.stragglers = runner_.stragglers();
   result_.machines = world_->machines();

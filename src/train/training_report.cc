@@ -46,6 +46,37 @@ std::string digits_of(std::uint64_t fingerprint) {
   return digits;
 }
 
+// "1.50 updates on average, 3 at most".
+std::string staleness_text(const StaleUse& use) {
+  double sum = 0;
+  double count = 0;
+  std::size_t most = 0;
+  for (std::size_t updates = 0; updates < use.staleness.size(); ++updates) {
+    const auto gradients = static_cast<double>(use.staleness[updates]);
+    sum += static_cast<double>(updates) * gradients;
+    count += gradients;
+    most = gradients > 0 ? updates : most;
+  }
+  return concat("{} updates on average, {}{}",
+                {format("%.2f", count > 0 ? sum / count : 0),
+                 most,
+                 most + 1 == StaleUse::kMost ? " or more" : " at most"});
+}
+
+// Who was behind: "rank 2, for 1.31 s; 0.02 s for all others".
+std::string held_up_text(const StaleUse& use) {
+  const auto most = std::ranges::max_element(use.held_up);
+  double others = 0;
+  for (auto rank = use.held_up.begin(); rank != use.held_up.end(); ++rank) {
+    others += rank == most ? 0 : *rank;
+  }
+  return most == use.held_up.end()
+             ? "nobody"
+             : concat(
+                   "rank {}, for {}; {} for all others",
+                   {most - use.held_up.begin(), format("%.2f s", *most), format("%.2f s", others)});
+}
+
 std::string metric_text(const std::string& name, double value) {
   return is_share(name) ? format("%.2f %%", 100 * value) : measure_text(value);
 }
@@ -161,7 +192,10 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                      format("%.2f %%", 100 * check.relative_error),
                      format("%.5f", check.cosine)}));
   }
-  if (settings.sync != "exact") {
+  if (result.stale) {
+    add_line(table, "staleness", staleness_text(*result.stale));
+    add_line(table, "waited for", held_up_text(*result.stale));
+  } else if (settings.sync != "exact") {
     add_line(table,
              "averaging",
              concat("{}: {} of {}, {} sent by a rank, {}",
@@ -276,7 +310,13 @@ std::string summary_json(const TrainSettings& settings,
                                       {"cosine", use.check.cosine}};
     }
   }
-  if (settings.sync != "exact") {
+  if (result.stale) {
+    json["stale"] = {{"mode", settings.sync},
+                     {"workers", settings.ranks - settings.servers},
+                     {"servers", settings.servers},
+                     {"staleness", result.stale->staleness},
+                     {"held_up_seconds", result.stale->held_up}};
+  } else if (settings.sync != "exact") {
     json["averaging"] = {{"mode", settings.sync},
                          {"replicas", result.replicas},
                          {"averagings", result.averaging.averagings},

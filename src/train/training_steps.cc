@@ -77,7 +77,8 @@ void Training::report(const StepRunner::Outcome& outcome) {
   report.record_seconds = last_record_seconds_;
   report.rank_bytes = outcome.rank_bytes;
   const CompressionUse use = runner_.engine().compression();
-  const std::int64_t sent = use.sent_bytes + runner_.averaging().sent_bytes;
+  const std::int64_t sent =
+      use.sent_bytes + runner_.averaging().sent_bytes + runner_.stale_sent_bytes();
   report.sent_bytes = sent - std::exchange(sent_bytes_, sent);
   if (std::exchange(checked_step_, use.check.step) != use.check.step) {
     report.check = use.check;

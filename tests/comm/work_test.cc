@@ -50,6 +50,55 @@ TEST(Work, DoneMakesProgressWithoutBlocking) {
   });
 }
 
+// Messages come in an order that the receiver does not know; where none comes, it is told so.
+TEST(Work, MessagesAreWaitedForTogether) {
+  fork_world(3, [](World& world) {
+    std::vector<std::int64_t> data = {world.rank(), 0, 0};
+    if (world.rank() > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(world.rank() == 1 ? 300 : 0));
+      world.send(data, 0).wait();
+      world.barrier().wait();
+      return;
+    }
+    std::vector<std::vector<std::int64_t>> into(2, std::vector<std::int64_t>(3, -1));
+    std::vector<Work> works;
+    works.push_back(world.recv(into[0], 1));
+    works.push_back(world.recv(into[1], 2));
+    std::vector<std::size_t> order;
+    while (order.size() < 2) {
+      const auto found = world.wait_any(works, Milliseconds(20));
+      if (found) {
+        works[*found].wait();
+        order.push_back(static_cast<std::size_t>(into[*found][0]));
+        if (*found == 1) {
+          works.pop_back();
+        }
+        continue;
+      }
+      EXPECT_EQ(order.size(), 1U);  // the slow one is still to come
+    }
+    EXPECT_EQ(order, (std::vector<std::size_t>{2, 1}));
+    world.barrier().wait();
+  });
+}
+
+TEST(Work, AServingThreadHearsOfALoss) {
+  fork_world(2, [](World& world) {
+    if (world.rank() == 1) {
+      _exit(0);  // without leaving
+    }
+    std::vector<float> into(3);
+    std::vector<Work> works;
+    works.push_back(world.recv(into, 1));
+    const auto serve = [&] {
+      while (!world.wait_any(works, Milliseconds(50))) {
+      }
+    };
+    EXPECT_NE(message_of<CommError>(serve).find("rank 1"), std::string::npos);
+    works[0].forget();
+  });
+}
+
 TEST(Work, AHelperThreadMakesProgressAlone) {
   spawn_world(
       2,

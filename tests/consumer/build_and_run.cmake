@@ -82,22 +82,23 @@ endfunction()
 run_alike(08_compressor)
 run_alike(10_map_reduce)
 
-# Replicas that are averaged: the same loss when it is run again.
-function(run_replicas result)
-  execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n 3 -- "${WORK}/build/09_local_sgd"
-    RESULT_VARIABLE code OUTPUT_VARIABLE text)
-  message("${text}")
-  string(REGEX MATCH "loss .*" loss "${text}")
-  if(NOT code EQUAL 0 OR NOT loss)
-    message(FATAL_ERROR "09_local_sgd failed with ${code}")
+# Replicas that are averaged, and ranks that are some steps apart: the same loss when it is run again.
+function(run_again example)
+  foreach(time IN ITEMS first second)
+    execute_process(COMMAND "${WORK}/prefix/bin/trireme" run -n 3 -- "${WORK}/build/${example}"
+      RESULT_VARIABLE code OUTPUT_VARIABLE text)
+    message("${text}")
+    string(REGEX MATCH "loss .*" ${time} "${text}")
+    if(NOT code EQUAL 0 OR NOT ${time})
+      message(FATAL_ERROR "${example} failed with ${code}")
+    endif()
+  endforeach()
+  if(NOT first STREQUAL second)
+    message(FATAL_ERROR "${example}: said ${first}, and run again ${second}")
   endif()
-  set(${result} "${loss}" PARENT_SCOPE)
 endfunction()
-run_replicas(first)
-run_replicas(again)
-if(NOT first STREQUAL again)
-  message(FATAL_ERROR "09_local_sgd: said ${first}, and run again ${again}")
-endif()
+run_again(07_asynchronous)
+run_again(09_local_sgd)
 
 # Killed and started again, with other ranks: the loss of one that was not.
 function(run_resumed ranks expected_code result)

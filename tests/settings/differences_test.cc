@@ -33,7 +33,8 @@ TEST(Differences, AreThoseThatChangeTheResult) {
                                       "keep_last",      "keep_every",
                                       "snapshot_limit", "allow_changes",
                                       "record_samples", "compress_check",
-                                      "goal",           "run"};
+                                      "goal",           "run",
+                                      "replay"};
   for (const Setting& each : settings_table()) {
     TrainSettings given;
     each.set_text(given, another_value(each).first);

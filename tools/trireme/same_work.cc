@@ -20,8 +20,8 @@ constexpr std::string_view kSettingsOfNoEffect =
     " allow_changes best beta1 beta2 class_weights decay_all early_stop epochs eps eval_batch "
     "eval_data eval_every eval_fraction final_factor folds gamma goal half_period initialisation "
     "keep_every keep_last log_every loss_scale_initial loss_scale_window low_factor lr "
-    "lr_scaling milestones outer_lr outer_momentum outer_nesterov partition plateau_patience rise "
-    "run sampling save_initial "
+    "lr_scaling milestones outer_lr outer_momentum outer_nesterov partition plateau_patience "
+    "replay rise run sampling save_initial "
     "save_weights schedule schedule_steps seed shares start_factor step_every steps "
     "straggler_factor stride timeout warm_up weight_decay weights_from weights_partial ";
 

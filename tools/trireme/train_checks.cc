@@ -1,14 +1,18 @@
 #include "train_checks.h"
 
 #include <filesystem>
+#include <fstream>
 
 #include "trireme/core/drill.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/data/source.h"
+#include "trireme/settings/differences.h"
 #include "trireme/settings/model_kinds.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/unused.h"
+#include "trireme/settings/values.h"
 
 namespace trireme::tools {
 namespace {
@@ -98,9 +102,9 @@ void check_elastic(const TrainSettings& settings, const LaunchOptions& options) 
     return;  // as many ranks as before
   }
   TRIREME_CHECK(settings.sync == "exact",
-                "--elastic: with --sync {} the number of replicas is part of the algorithm, and a "
+                "--elastic: with --sync {} the number of {} is part of the algorithm, and a "
                 "loss would change it: use --sync exact, or keep the number (--restart N alone)",
-                {settings.sync});
+                {settings.sync, trains_stale(settings) ? "ranks" : "replicas"});
   TRIREME_CHECK(
       settings.allow_changes || (settings.sum_order != SumOrder::kLocalFirst &&
                                  settings.lr_scaling == WorldScaling::kNone),
@@ -111,6 +115,26 @@ void check_elastic(const TrainSettings& settings, const LaunchOptions& options) 
                 "--elastic: --speeds names a speed for each of {} ranks, and a loss changes their "
                 "number: leave it out",
                 {settings.ranks});
+}
+
+void check_replay(const TrainSettings& settings) {
+  if (settings.replay.empty()) {
+    return;
+  }
+  TRIREME_CHECK(is_run_folder(settings.replay), "replay: ", expected_run_folder(settings.replay));
+  TRIREME_CHECK(
+      std::filesystem::is_directory(settings.replay + kArrivalsFolder),
+      "replay: \"{}\" has recorded no arrivals: expected a run with --sync async, or with "
+      "--sync stale --order arrival",
+      {settings.replay});
+  std::ifstream file(settings.replay + "/config.json");
+  const std::string saved{std::istreambuf_iterator<char>(file), {}};
+  const std::vector<SettingDifference> differences = differences_of_result(saved, settings);
+  TRIREME_CHECK(
+      differences.empty(),
+      "replay: the run in \"{}\" has other settings, which change the result:\n{}\nUse the "
+      "same values",
+      {settings.replay, to_string(differences, "the run")});
 }
 
 void check_drill(const TrainSettings& settings, const LaunchOptions& options) {

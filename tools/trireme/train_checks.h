@@ -30,6 +30,9 @@ void check_effects(const TrainSettings& given,
 // Throws ConfigError where a run cannot go on with other ranks, or could not keep its result.
 void check_elastic(const TrainSettings& settings, const LaunchOptions& options);
 
+// Throws ConfigError where the run that is to be replayed is not one, or another one.
+void check_replay(const TrainSettings& settings);
+
 // Faults of what this training does not do are refused.
 void check_drill(const TrainSettings& settings, const LaunchOptions& options);
 // Whether the same command goes on with the run when it is started again. `launcher`: another that

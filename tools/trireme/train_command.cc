@@ -124,6 +124,7 @@ TrainSettings resolved_without_ranks(TrainSettings settings) {
   settings.accumulate = 0;
   settings.balance = Balance::kEqual;
   settings.speeds.clear();
+  settings.servers = 0;
   return resolve(settings);
 }
 
@@ -247,6 +248,7 @@ int run_training(const TrainCommand& command) {
   }
   apply(command.drill, settings.run, options);
   check_drill(settings, options);
+  naming_flags(command, [&] { check_replay(settings); });
   options.rank_bytes = kLeastRankBytes;
   options.command = worker_words(step);
   options.command.insert(options.command.begin(), sibling_path("trireme-worker"));

@@ -124,12 +124,13 @@ class Job {
     step_ = parse_integer(told.substr(0, end));
     apply_json(settings_, told.substr(end), "the settings of rank 0");
     run_ = settings_.run;
-    if (launcher_keeps_memory() && settings_.folds == 0) {
+    // To keep it, stale ranks would have to be in step.
+    if (launcher_keeps_memory() && settings_.folds == 0 && !trains_stale(settings_)) {
       vault_ = std::make_shared<Vault>(world_);
     }
     // The one that was named is where nothing has been kept since; later it may be gone.
     const bool is_lost = vault_ && !vault_->lost().empty();
-    if (is_after_a_loss() && (!step_ || is_lost || (vault_ && vault_->newest()))) {
+    if (is_after_a_loss() && (!step_ || is_lost || trains_stale(settings_) || is_kept())) {
       step_ = step_after_a_loss();
     }
     if (is_lost && leads()) {
@@ -151,7 +152,7 @@ class Job {
     }
     compression_text_ = settle_compression(settings_, *world_, step_ || goes_on());
     if (leads()) {
-      if (is_after_a_loss() && vault_ && !vault_->newest()) {
+      if (is_after_a_loss() && settings_.folds == 0 && !is_kept()) {
         prepare_folder(run_);
       }
     }
@@ -214,7 +215,8 @@ class Job {
 
   bool is_after_a_loss() const { return launcher_keeps_memory() && world_->epoch() > 0; }
   // And nothing has to be said again but what has changed.
-  bool goes_on() const { return is_after_a_loss() && (step_ || (vault_ && vault_->newest())); }
+  bool goes_on() const { return is_after_a_loss() && (step_ || is_kept()); }
+  bool is_kept() const { return vault_ && vault_->newest(); }
 
   // The checkpoint to go on with where the launcher keeps nothing newer and none was named: the
   // newest, or the first fold that has not ended. Nothing: there is none.

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -113,6 +114,14 @@ class Communicator {
 
   // Finished when every rank has called it.
   Work barrier();
+
+  // Waits until one of these operations of this communicator is finished, and says which; nothing
+  // where `most` has passed. For a thread that serves: there is no other deadline, and that it
+  // waits is no sign that its rank does. Throws CommError where a rank that one of them waits for
+  // is lost.
+  std::optional<std::size_t> wait_any(const std::vector<Work>& works, Milliseconds most);
+  // The deadline of a wait that is given none.
+  Milliseconds timeout() const;
 
   // Memory that collectives use in place: `bytes` for every rank. Collective and blocking; all
   // ranks ask for the same size. Throws MemoryError on every rank if one cannot have it, and

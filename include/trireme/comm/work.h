@@ -8,6 +8,8 @@
 
 namespace trireme {
 
+class Communicator;
+
 // What a backend knows of one operation in flight.
 class WorkState {
  public:
@@ -51,6 +53,7 @@ class [[nodiscard]] Work {
   std::vector<int> missing() const;
 
  private:
+  friend class Communicator;
   std::shared_ptr<WorkState> state_;
 };
 

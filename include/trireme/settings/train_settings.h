@@ -153,6 +153,10 @@ struct TrainSettings {
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
   bool outer_nesterov = true;
+  std::int64_t staleness = 3;
+  std::string order = "clock";
+  std::int64_t servers = 0;
+  std::string replay{};
 
   // evaluation
   std::int64_t eval_every = 0;

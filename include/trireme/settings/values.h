@@ -38,6 +38,13 @@ std::vector<SyncChange> sync_changes(const TrainSettings& settings);
 // that is neither.
 int ranks_of_replica(const TrainSettings& settings);
 
+// Whether ranks send gradients to owners of weights, and do not wait for each other in every step.
+bool trains_stale(const TrainSettings& settings);
+// Gradients make updates when they arrive, which a run records and another one can replay.
+bool by_arrival(const TrainSettings& settings);
+// In the folder of a run, and of the run that is replayed.
+inline constexpr const char* kArrivalsFolder = "/arrivals";
+
 // How many of the run's steps the learning rate rises in. Once the settings are resolved.
 std::int64_t warm_up_steps(const TrainSettings& settings, std::int64_t steps);
 

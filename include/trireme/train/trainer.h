@@ -14,6 +14,7 @@
 #include "trireme/comm/world.h"
 #include "trireme/data/views.h"
 #include "trireme/parallel/engine.h"
+#include "trireme/server/stale_engine.h"
 #include "trireme/settings/train_settings.h"
 #include "trireme/train/evaluation.h"
 
@@ -105,9 +106,10 @@ struct TrainResult {
   CompressionUse compression{};        // of the rank that reports, since it was started
   AveragingUse averaging{};            // the same, of replicas
   int replicas = 1;
-  double data_share = 0;    // waited for data
-  double record_share = 0;  // spent on reporting, on the rank that does
-  double save_share = 0;    // paused for checkpoints
+  std::optional<StaleUse> stale{};  // of all ranks, where they were
+  double data_share = 0;            // waited for data
+  double record_share = 0;          // spent on reporting, on the rank that does
+  double save_share = 0;            // paused for checkpoints
   std::int64_t micro_batch = 0;
   MemoryReport memory;
   bool built_in_parts = false;    // no rank ever held the model whole

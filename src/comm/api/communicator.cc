@@ -327,6 +327,22 @@ Work Communicator::recv(const Span& data, int from, int tag) {
                 .total = total});
 }
 
+std::optional<std::size_t> Communicator::wait_any(const std::vector<Work>& works,
+                                                  Milliseconds most) {
+  std::vector<WorkState*> states;
+  for (const Work& work : works) {
+    if (!work.state_) {
+      return states.size();
+    }
+    states.push_back(work.state_.get());
+  }
+  return parts_.queue->wait_any(states, most);
+}
+
+Milliseconds Communicator::timeout() const {
+  return parts_.queue->options().timeout;
+}
+
 Work Communicator::barrier() {
   return issue({.kind = OpKind::kBarrier});
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -28,6 +29,41 @@ class OperationQueue::Completion final : public Goal {
  private:
   OperationQueue& queue_;
   Pending& pending_;
+};
+
+// Of one of several, or that a time has passed.
+class OperationQueue::AnyCompletion final : public Goal {
+ public:
+  AnyCompletion(const std::vector<WorkState*>& works, Milliseconds most)
+      : works_(works), end_(most) {}
+  bool reached() override {
+    const auto done =
+        std::ranges::find_if(works_, [](const WorkState* w) { return of(w).finished; });
+    if (done != works_.end()) {
+      found_ = static_cast<std::size_t>(done - works_.begin());
+    }
+    return found_ || end_.passed();
+  }
+  std::optional<std::size_t> found() const { return found_; }
+  Pending* stuck() override {
+    return works_.empty() ? nullptr : static_cast<Pending*>(works_.front());
+  }
+  std::vector<int> missing() override {
+    std::vector<int> ranks;
+    for (const WorkState* work : works_) {
+      const std::vector<int> more = of(work).missing_now();
+      ranks.insert(ranks.end(), more.begin(), more.end());
+    }
+    return ranks;
+  }
+  bool is_helpers() const override { return true; }
+
+ private:
+  static const Pending& of(const WorkState* work) { return *static_cast<const Pending*>(work); }
+
+  const std::vector<WorkState*>& works_;
+  const Deadline end_;
+  std::optional<std::size_t> found_;
 };
 
 class OperationQueue::Room final : public Goal {

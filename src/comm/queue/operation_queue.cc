@@ -217,6 +217,13 @@ void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
   run_until(goal, timeout.count() > 0 ? timeout : options_.timeout);
 }
 
+std::optional<std::size_t> OperationQueue::wait_any(const std::vector<WorkState*>& works,
+                                                    Milliseconds most) {
+  AnyCompletion goal(works, most);
+  run_until(goal, kForever);
+  return goal.found();
+}
+
 bool OperationQueue::poll(Pending& pending) {
   const Timer timer(*this);
   const Lock lock = enter();

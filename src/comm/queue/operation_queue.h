@@ -115,6 +115,9 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   // is lost.
   std::optional<CommError> find_failure(Milliseconds patience);
 
+  // Until one of them, which this queue has issued, is finished, or `most` has passed.
+  std::optional<std::size_t> wait_any(const std::vector<WorkState*>& works, Milliseconds most);
+
   CommUse use() const;
   std::uint64_t completed() const { return completed_; }
 
@@ -134,11 +137,13 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
     virtual std::vector<int> missing() = 0;  // the ranks that could bring it about
     virtual Pending* stuck() = 0;            // the operation that is in the way; null for none
     virtual bool is_room() const { return false; }
+    // Nobody waits for it: the rank does something else meanwhile.
     virtual bool is_helpers() const { return false; }
   };
   class Completion;  // of one operation
-  class Room;        // for one more collective
-  class Idleness;    // nothing for the helper to do
+  class AnyCompletion;
+  class Room;      // for one more collective
+  class Idleness;  // nothing for the helper to do
 
   void wait(Pending& pending, Milliseconds timeout);
   bool poll(Pending& pending);

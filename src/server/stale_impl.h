@@ -1,0 +1,79 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/engine/engine_parts.h"
+#include "server/service.h"
+#include "trireme/device/square_sum.h"
+#include "trireme/server/stale_engine.h"
+
+namespace trireme {
+namespace detail {
+
+// An engine of this rank alone, for which somebody else updates the parameters.
+struct LoneWorker final : EngineBase {
+  using EngineBase::EngineBase;
+  using EngineBase::parts;
+};
+
+}  // namespace detail
+
+// Note [who has what]
+// A worker is an engine of one rank: it takes the model and sums its own micro-batches. Its
+// optimizer and its plan's ownership are then replaced by those of this rank's part of the world:
+// states, masters and moving averages are the owners' (Shard), under the names that checkpoints
+// have for them, and the engine's parameters are a copy that pull() writes to.
+class StaleEngineBase::Impl {
+ public:
+  Impl(std::shared_ptr<torch::nn::Module> model,
+       const Optimizer& optimizer,
+       const Stale& stale,
+       std::shared_ptr<Communicator> ranks);
+
+  bool step();
+  void finish();
+  void with_newest(const std::function<void()>& body);
+  EngineState state();
+  void restore(const std::function<void(const StateView& into)>& fill, const std::string& progress);
+  StaleUse use();
+  MemoryReport memory_report();
+
+  bool computes() const { return ranks_->rank() < workers_; }
+  void check_computes(const char* what) const;
+  int workers() const { return workers_; }
+  std::int64_t sent_bytes() const { return service_->sent_bytes(); }
+  detail::LoneWorker& worker() { return *worker_; }
+  Communicator& ranks() const { return *ranks_; }
+
+ private:
+  detail::EngineParts& parts() { return worker_->parts(); }
+  void take_over(const Optimizer& optimizer);
+  // This rank's gradients, as they are to be applied; false where they are to be left out.
+  bool prepare_gradients();
+  double clip(const Scaling& scaling);
+  [[noreturn]] void refuse_gradients(const std::string& what);
+  void write_parameters(const std::function<void()>& body);
+  void read_newest();
+  void begin_here();
+  void follow_from_here();
+  bool owns() const { return !shard_->weights().parts.empty(); }
+  void agree_on_steps();
+  StateView of_all_ranks(const StateView& own, bool saved) const;
+
+  const Stale stale_;
+  const std::shared_ptr<Communicator> ranks_;
+  const int workers_;
+  std::unique_ptr<detail::LoneWorker> worker_;
+  EngineOptions owner_options_;
+  detail::ModelPlan owner_plan_;
+  std::vector<std::string> run_;  // what a record is of
+  std::unique_ptr<detail::Shard> shard_;
+  std::unique_ptr<detail::Service> service_;
+  int an_owner_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace trireme

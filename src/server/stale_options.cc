@@ -1,0 +1,73 @@
+#include "server/stale_options.h"
+
+#include <algorithm>
+
+#include "parallel/engine/elastic_check.h"
+#include "trireme/core/error.h"
+#include "trireme/core/index.h"
+
+namespace trireme::detail {
+
+void check_stale(const Stale& stale, const Optimizer& optimizer, const Communicator& ranks) {
+  const EngineOptions& engine = stale.engine;
+  const bool clock = stale.order == Order::kClock;
+  TRIREME_CHECK(stale.bound >= 0 || stale.bound == Stale::kNoBound,
+                "Stale::bound: expected a number of steps of 0 or more, or kNoBound, found ",
+                stale.bound);
+  TRIREME_CHECK(stale.bound != Stale::kNoBound || !clock,
+                "Stale::bound: without a bound nobody knows which weights Order::kClock computes "
+                "with: give one, or use Order::kArrival");
+  TRIREME_CHECK(stale.servers >= 0 && stale.servers < ranks.size(),
+                "Stale::servers: expected fewer than the {} ranks, of which at least one must "
+                "compute, found {}",
+                {ranks.size(), stale.servers});
+  TRIREME_CHECK((stale.record.empty() && stale.replay.empty()) || !clock,
+                "Stale::record and replay are for Order::kArrival: with Order::kClock the result "
+                "is the same without");
+  const auto refuse = [](bool asked, const char* what) {
+    TRIREME_CHECK(!asked, "StaleEngine: {}: leave it out, or use Engine", {what});
+  };
+  refuse(engine.zero == 3, "stage 3 would compute with parameters of several versions");
+  refuse(engine.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group divides by machine");
+  refuse(!engine.shares.empty(), "EngineOptions::shares: servers say who owns how much");
+  refuse(engine.compress != nullptr, "EngineOptions::compress works on the sum of all ranks");
+  refuse(static_cast<bool>(engine.gradient_hook),
+         "EngineOptions::gradient_hook sums for all ranks");
+  refuse(!optimizer.passes().empty(),
+         "an optimizer that looks at whole parameters (LAMB, Adafactor) needs all owners at once");
+  refuse(stale.servers > 0 && optimizer.takes_whole_parameters(),
+         "Stale::servers divide by element, and this optimizer updates whole parameters");
+  const int workers = ranks.size() - stale.servers;
+  TRIREME_CHECK(engine.micro_batches % workers == 0,
+                "EngineOptions::micro_batches: expected a multiple of the {} ranks that compute, "
+                "found {}",
+                {workers, engine.micro_batches});
+  check_elastic("StaleEngine");
+}
+
+std::vector<std::string> stale_lines(const Stale& stale, const Communicator& ranks) {
+  return {concat("bound ", stale.bound),
+          concat("order ", stale.order == Order::kClock ? "clock" : "arrival"),
+          concat(stale.servers, " servers of ", ranks.size(), " ranks")};
+}
+
+EngineOptions worker_options(const Stale& stale, int workers) {
+  EngineOptions options = stale.engine;
+  options.zero = 1;
+  options.micro_batches /= workers;
+  options.sum_order = SumOrder::kChained;
+  options.broadcast_buffers = false;
+  return options;
+}
+
+EngineOptions owner_options(const EngineOptions& worker, int workers, int ranks) {
+  EngineOptions options = worker;
+  options.zero = 2;  // each owner has sums of its own part
+  if (workers < ranks) {
+    options.shares.assign(index(ranks), 0);
+    std::fill(options.shares.begin() + workers, options.shares.end(), 1.0);
+  }
+  return options;
+}
+
+}  // namespace trireme::detail

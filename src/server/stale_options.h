@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/comm/communicator.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/server/stale_engine.h"
+
+namespace trireme::detail {
+
+// Throws ConfigError for what a stale engine cannot do, by name.
+void check_stale(const Stale& stale, const Optimizer& optimizer, const Communicator& ranks);
+
+// All that the result depends on beside the engine's own options, a line each.
+std::vector<std::string> stale_lines(const Stale& stale, const Communicator& ranks);
+
+// Of the engine that computes one rank's gradients, and of those that own weights.
+EngineOptions worker_options(const Stale& stale, int workers);
+EngineOptions owner_options(const EngineOptions& worker, int workers, int ranks);
+
+}  // namespace trireme::detail
