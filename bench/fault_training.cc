@@ -23,7 +23,9 @@ std::string file_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-FaultTraining::FaultTraining(const std::vector<std::string>& words, std::string run)
+FaultTraining::FaultTraining(const std::vector<std::string>& words,
+                             std::string run,
+                             const std::string& mark)
     : run_(std::move(run)), output_(run_ + ".out") {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
@@ -31,6 +33,8 @@ FaultTraining::FaultTraining(const std::vector<std::string>& words, std::string 
     arguments.push_back(const_cast<char*>(word.c_str()));
   }
   arguments.push_back(nullptr);
+  std::vector<char> entry(mark.begin(), mark.end());
+  entry.push_back('\0');
   pid_ = fork();
   if (pid_ == 0) {
     const int output = open(output_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -39,6 +43,9 @@ FaultTraining::FaultTraining(const std::vector<std::string>& words, std::string 
     }
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
+    if (!mark.empty()) {
+      putenv(entry.data());
+    }
     execv(arguments[0], arguments.data());
     _exit(127);
   }

@@ -16,8 +16,10 @@ namespace trireme::bench {
 // beside its folder.
 class FaultTraining {
  public:
-  // `run`: the folder where it leaves what it does.
-  FaultTraining(const std::vector<std::string>& words, std::string run);
+  // `run`: the folder where it leaves what it does; `mark`: an entry of its environment.
+  FaultTraining(const std::vector<std::string>& words,
+                std::string run,
+                const std::string& mark = "");
   FaultTraining(const FaultTraining&) = delete;
   FaultTraining& operator=(const FaultTraining&) = delete;
   ~FaultTraining();

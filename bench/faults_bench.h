@@ -11,6 +11,7 @@ struct FaultsBenchOptions {
   int faults = 50;
   int zero = 3;
   std::uint64_t seed = 1;
+  bool points = false;  // faults at marked points of the ranks' own course, not at random instants
   bool peers = false;
   int setting = 0;                    // of bench/peers/step_common.py, with `peers`
   std::vector<std::string> settings;  // more of them, for trireme train

@@ -265,6 +265,10 @@ class CheckpointWriter::Impl {
 
   // --- on the thread
 
+  void drill(DrillPoint point, std::int64_t step) const {
+    detail::drill_at(point, step, ranks_->rank(), ranks_->size());
+  }
+
   void write(Assembly& assembly, Manifest about) {
     // A file that may not grow (ulimit -f) is an error to report, not the end of the process.
     sigset_t signals;
@@ -273,6 +277,7 @@ class CheckpointWriter::Impl {
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     try {
       detail::drill_save(about.step, ranks_->rank(), ranks_->size());
+      drill(DrillPoint::kSaveBegins, about.step);
       DirectFile file(assembly.own_path(), about.block_bytes);
       while (const auto piece = snapshot_.take_full()) {
         const auto begin = Time::now();
@@ -284,9 +289,11 @@ class CheckpointWriter::Impl {
       }
       if (!given_up()) {
         file.finish();
+        drill(DrillPoint::kSaveWritten, about.step);
         assembly.deliver(
             {fs::path(file.path()).filename().string(), file.size_bytes(), file.checksums()});
       }
+      drill(DrillPoint::kSaveDelivered, about.step);
       if (leads() && !given_up()) {
         assemble(assembly, std::move(about));
       }

@@ -155,7 +155,12 @@ void Vault::choose() {
 
 void Vault::load(const StateView& into) const {
   TRIREME_CHECK(newest_, "Vault::load: there is nothing to go on from");
+  const auto drill = [&](DrillPoint point) {
+    detail::drill_at(point, newest_->step, world_->rank(), world_->size());
+  };
+  drill(DrillPoint::kTakeOver);
   detail::load_parts(*world_, parts_, into, /*with_generators=*/newest_->ranks == world_->size());
+  drill(DrillPoint::kTakenOver);
 }
 
 void Vault::make_room(const StateView& state, const Notes& notes) {
@@ -195,11 +200,13 @@ void Vault::make_room(const StateView& state, const Notes& notes) {
   });
 }
 
+void Vault::drill(PulsePhase part) const {
+  const std::int64_t step = detail::pulse().step.load(std::memory_order_relaxed) - 1;
+  detail::drill_step(part, step, world_->rank(), world_->size());
+}
+
 void Vault::save(std::int64_t step, const StateView& state, const Notes& notes) {
-  detail::drill_step(PulsePhase::kVault,
-                     detail::pulse().step.load(std::memory_order_relaxed) - 1,
-                     world_->rank(),
-                     world_->size());
+  drill(PulsePhase::kVault);
   keep(step, state, notes, Kind::kStep);
 }
 
@@ -231,12 +238,18 @@ void Vault::keep(std::int64_t step, const StateView& state, const Notes& notes, 
   }
   TRIREME_ASSERT(own_->save(step, state, notes, mirrored_),
                  "a vault has no room for what it was made for");
+  if (kind == Kind::kStep) {
+    drill(PulsePhase::kKept);
+  }
   if (!mirror_) {
     world_->barrier().wait();  // so that a loss costs the step at hand, and none before it
   }
   detail::mark(PulsePhase::kVault);
   if (kind == Kind::kStep && world_->rank() == 0) {
     detail::drill_commit(world_->epoch());
+  }
+  if (kind == Kind::kStep) {
+    drill(PulsePhase::kAgreed);
   }
   const bool copies = every_ > 0 && saves_ % every_ == 0;
   ++saves_;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -44,6 +45,10 @@ bool open_drill() {
   auto* page = static_cast<DrillPage*>(map_drill(static_cast<int>(*number)));
   if (page == nullptr || page->magic != DrillPage::kMagic || page->version != DrillPage::kVersion ||
       page->count > DrillPage::kMostFaults) {
+    std::fputs(
+        "trireme: warning: the launcher's drill is not one that this program's version of Trireme "
+        "knows: nothing happens to this rank; build both with the same version\n",
+        stderr);
     return false;
   }
   drill_page = page;
@@ -160,6 +165,19 @@ void suffer_in_save(std::int64_t step, int rank, int ranks) {
   if (drill_plan().in_save(step, ranks) == rank && raise_to(drill_page->last_save, step)) {
     record_fault({DrillKind::kDiskFull, PulsePhase::kCheckpoint, step, rank, ranks});
     disk_is_away = true;
+  }
+}
+
+void suffer_at(DrillPoint point, std::int64_t step, int rank, int ranks) {
+  if (drill_plan().killed_at(point, step, ranks) == rank &&
+      raise_to(drill_page->last_at[static_cast<std::size_t>(point)], step)) {
+    const bool joins = point == DrillPoint::kTakeOver || point == DrillPoint::kTakenOver;
+    record_fault({DrillKind::kKill,
+                  joins ? PulsePhase::kTaken : PulsePhase::kCheckpoint,
+                  step,
+                  rank,
+                  ranks});
+    kill(getpid(), SIGKILL);
   }
 }
 

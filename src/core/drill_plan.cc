@@ -33,7 +33,7 @@ constexpr std::array kDrillNames = {DrillName{"kill", DrillKind::kKill},
                                     DrillName{"corrupt", DrillKind::kCorrupt}};
 
 // Draws of one step that have nothing to do with each other.
-enum Draw : std::uint64_t { kWhether, kWhom, kWhen, kSaves, kFlips };
+enum Draw : std::uint64_t { kWhether, kWhom, kWhen, kSaves, kFlips, kPoints };
 
 std::vector<std::string> split_at(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -160,8 +160,11 @@ std::optional<DrillPlan::Hit> DrillPlan::in_step(std::int64_t step, int ranks) c
         RandomStream(mix(seed, step, kind, kWhether)).uniform() >= faults[i].probability) {
       continue;
     }
-    constexpr PulsePhase kParts[] = {
-        PulsePhase::kBackward, PulsePhase::kUpdate, PulsePhase::kVault};
+    constexpr PulsePhase kParts[] = {PulsePhase::kBackward,
+                                     PulsePhase::kUpdate,
+                                     PulsePhase::kVault,
+                                     PulsePhase::kKept,
+                                     PulsePhase::kAgreed};
     const bool any_rank = faults[i].kind != DrillKind::kLeave && faults[i].kind != DrillKind::kJoin;
     const auto whom =
         RandomStream(mix(seed, step, kind, kWhom)).below(static_cast<std::uint64_t>(ranks));
@@ -176,6 +179,16 @@ std::optional<int> DrillPlan::in_save(std::int64_t step, int ranks) const {
   for (const DrillFault& fault : faults) {
     RandomStream random(mix(seed, step, kSaves));
     if (fault.kind == DrillKind::kDiskFull && random.uniform() < fault.probability) {
+      return static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<int> DrillPlan::killed_at(DrillPoint point, std::int64_t step, int ranks) const {
+  for (const DrillFault& fault : faults) {
+    RandomStream random(mix(seed, step, kPoints, static_cast<std::uint64_t>(point)));
+    if (fault.kind == DrillKind::kKill && random.uniform() < fault.probability) {
       return static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
     }
   }

@@ -34,6 +34,12 @@ const char* pulse_phase_text(PulsePhase phase) {
       return "evaluated a batch";
     case PulsePhase::kByHand:
       return "called alive()";
+    case PulsePhase::kKept:
+      return "kept its state, the others perhaps not yet";
+    case PulsePhase::kAgreed:
+      return "knew that all had kept their state";
+    case PulsePhase::kTaken:
+      return "took over the state of the last world";
   }
   return "something that this version does not know";
 }

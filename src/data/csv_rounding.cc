@@ -55,10 +55,10 @@ std::string CsvRounding::warning(const MappedFile& file, const CsvColumn& column
     --line;
   }
   return concat(
-      "{}:{}:{}: {} has {}{}{} float32, which samples are made of, does not hold: of numbers from "
-      "{} "
-      "to {} it keeps steps of {}. Subtract what they have in common in the file, before they are "
-      "read: --normalise comes after it",
+      "{}:{}:{}: {} has {}{}{} float32, the type of samples, cannot represent: between {} and {} "
+      "it "
+      "has only every {}th whole number. Subtract a common offset in the file; --normalise comes "
+      "too late for that",
       {file.path(),
        1 + std::count(file.begin(), first_, '\n'),
        first_ - line + 1,

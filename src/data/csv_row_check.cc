@@ -144,7 +144,7 @@ class RowIndexer {
             return concat("expected a finite number in ", column.title, ", found ", shown(text));
           },
           has_decimal_comma(text)          ? decimal_comma_advice()
-          : column.kind == Kind::kTarget   ? ""
+          : column.kind == Kind::kTarget   ? "without --regression, words of the target are classes"
           : is_csv_word(std::string(text)) ? "columns of words are named with --categorical"
                                            : "");
     }

@@ -61,6 +61,7 @@ class LibsvmDataset final : public Dataset {
     } catch (const BadLine& bad) {
       name_bad_lines(bad);
     }
+    check_pairs(options.check);
     shape_.classes = regression_ ? 0 : names_->size();
     file_.advise_random_reads();
   }
@@ -163,13 +164,43 @@ class LibsvmDataset final : public Dataset {
     }
   }
 
+  // All pairs of the file, of which this is one of the parts that look at them.
+  void check_pairs(const SharedCheck& check) const {
+    const auto count = static_cast<std::int64_t>(offsets_.size());
+    const auto at = [&](std::int64_t row) {
+      return row < count ? file_.begin() + offsets_[static_cast<std::size_t>(row)] : file_.end();
+    };
+    detail::DataFaults faults =
+        faults_in(at(count * check.part / check.parts), at(count * (check.part + 1) / check.parts));
+    if (check.parts > 1) {
+      detail::DataFaults all;
+      for (const std::string& text : check.exchange(faults.empty() ? "" : faults.text())) {
+        all.append(detail::DataFaults::of_text(text));
+      }
+      faults = std::move(all);
+    }
+    if (!faults.empty()) {
+      faults.throw_error(file_);
+    }
+  }
+
   // All that is wrong with the file: it has been read only as far as `first`, and not every pair of
   // the lines before it.
   [[noreturn]] void name_bad_lines(const BadLine& first) const {
+    const detail::DataFaults faults = faults_in(detail::text_begin(file_), file_.end());
+    TRIREME_ASSERT(!faults.empty(), first.message);
+    faults.throw_error(file_);
+  }
+
+  // Of the lines that begin in a stretch of the file.
+  detail::DataFaults faults_in(const char* from, const char* end) const {
     detail::DataFaults faults;
     Batch scratch;
-    const char* from = detail::text_begin(file_);
-    while (auto line = detail::next_line(file_, from)) {
+    while (from < end) {
+      const auto line = detail::next_line(file_, from);
+      if (!line) {
+        break;
+      }
       try {
         std::string_view rest = without_comment(*line);
         const std::string_view label = take_word(rest);
@@ -186,8 +217,7 @@ class LibsvmDataset final : public Dataset {
         faults.add([&] { return detail::DataFault{file_.offset_of(bad.place), bad.message, ""}; });
       }
     }
-    TRIREME_ASSERT(!faults.empty(), first.message);
-    faults.throw_error(file_);
+    return faults;
   }
 
   // `found`: where new classes are counted; null: they are known.
@@ -290,8 +320,9 @@ std::shared_ptr<Dataset> open_libsvm(const std::string& file, const LibsvmOption
 
 NewData detail::open_libsvm_like(const Preprocessing& training,
                                  const std::string& file,
-                                 NewDataOptions::Targets targets) {
-  const LibsvmOptions options{training.shape.features, training.shape.classes == 0};
+                                 NewDataOptions::Targets targets,
+                                 const SharedCheck& check) {
+  const LibsvmOptions options{training.shape.features, training.shape.classes == 0, check};
   const auto data = std::make_shared<LibsvmDataset>(file, options, &training, targets);
   NewData opened{data, data->has_targets()};
   if (!opened.has_targets) {

@@ -10,6 +10,7 @@ namespace trireme::detail {
 // does not know is a DataError.
 NewData open_libsvm_like(const Preprocessing& training,
                          const std::string& file,
-                         NewDataOptions::Targets targets);
+                         NewDataOptions::Targets targets,
+                         const SharedCheck& check = {});
 
 }  // namespace trireme::detail

@@ -227,14 +227,17 @@ Parts open_csv_parts(const DataSource& source, const std::string& path) {
 }
 
 Parts open_libsvm_parts(const DataSource& source, const std::string& path) {
-  const std::shared_ptr<Dataset> train = open_libsvm(path, {.regression = source.regression});
+  const std::shared_ptr<Dataset> train =
+      open_libsvm(path, {.regression = source.regression, .check = source.csv.check});
   look_at_classes(*train, source, path, "each line begins with the label of its row");
   if (source.evaluation.empty()) {
     return divided(train, source);
   }
   return {train,
-          detail::open_libsvm_like(
-              train->preprocessing(), source.evaluation, NewDataOptions::Targets::kYes)
+          detail::open_libsvm_like(train->preprocessing(),
+                                   source.evaluation,
+                                   NewDataOptions::Targets::kYes,
+                                   source.csv.check)
               .data};
 }
 

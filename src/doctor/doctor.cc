@@ -207,7 +207,7 @@ int run_doctor(const DoctorOptions& options) {
                 "--nnodes {}: expected --rendezvous HOST:PORT, where machine 0 listens, found none",
                 {launch.nodes});
   std::optional<detail::MeetingPlace> place;
-  if (launch.nodes > 1) {
+  if (!launch.rendezvous.empty()) {  // also where one machine needs none
     place = detail::parse_meeting_place(launch.rendezvous);
   }
   JsonOutput json(options.json_path);

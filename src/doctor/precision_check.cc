@@ -16,8 +16,8 @@ Finding check_precisions(const Versions& versions) {
     return finding;
   }
   const auto in_words = [](const char* type, double slowdown) {
-    return slowdown < 1 ? printed("%s %.1f times as fast", type, 1 / slowdown)
-                        : printed("%s takes %.1f times as long", type, slowdown);
+    return slowdown < 1 ? concat(type, " about ", rough_ratio(1 / slowdown), " times as fast")
+                        : concat(type, " takes about ", rough_ratio(slowdown), " times as long");
   };
   finding.value = concat("{}, {} (matrix product, against float32)",
                          {in_words("bfloat16", versions.bfloat16_slowdown),

@@ -32,6 +32,12 @@ const char* part_of_step(PulsePhase phase) {
       return "before the update";
     case PulsePhase::kVault:
       return "before the state is kept";
+    case PulsePhase::kKept:
+      return "before all know that the state is kept";
+    case PulsePhase::kAgreed:
+      return "after the state is kept";
+    case PulsePhase::kTaken:
+      return "as a new world takes over the state";
     case PulsePhase::kCollective:
       return "in a message";
     default:
@@ -108,7 +114,9 @@ void DrillBook::begin(const DrillNews& news) {
   changed_ = true;
   Fault fault;
   fault.what = news;
-  fault.step = news.step + (news.fault == DrillKind::kDiskFull ? 0 : 1);
+  const bool of_kept =
+      news.phase == PulsePhase::kCheckpoint || news.phase == PulsePhase::kTaken;  // steps so far
+  fault.step = news.step + (of_kept ? 0 : 1);
   fault.reached = fault.step;
   fault.epoch = epoch_;
   if (changes_membership(news.fault)) {

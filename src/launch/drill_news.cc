@@ -39,7 +39,7 @@ bool unpack_news(const std::string& bytes, DrillNews* news) {
   news->nanoseconds = drill_clock() - fields.number();
   news->number = static_cast<std::uint32_t>(fields.number());
   news->fault = static_cast<DrillKind>(fields.number_in(0, static_cast<int>(DrillKind::kCorrupt)));
-  news->phase = static_cast<PulsePhase>(fields.number_in(0, static_cast<int>(PulsePhase::kByHand)));
+  news->phase = static_cast<PulsePhase>(fields.number_in(0, static_cast<int>(PulsePhase::kTaken)));
   news->step = fields.number();
   news->epoch = fields.number();
   news->rank = fields.number_in(-1, kMostRanks);

@@ -140,7 +140,7 @@ void ElasticJob::open_socket() {
     say_(concat("elastic job {}: trireme scale {} N changes its number of ranks, {} to {}",
                 {getpid(), getpid(), elastic_.least, elastic_.most}));
   } catch (const ConfigError& error) {
-    say_(concat("trireme scale will not find this job: ", error.what()));
+    say_(concat("this job cannot be found by trireme scale: ", error.what()));
   }
 }
 

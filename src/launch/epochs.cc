@@ -393,7 +393,7 @@ std::string Epochs::scale(int ranks) {
   end_epoch(false, "ranks come or leave");
   const std::string text =
       concat("going from {} to {} after the step at hand", {before, counted(ranks, "rank")});
-  hands_.say(concat("trireme scale: ", text));
+  hands_.say(concat(text, ", as trireme scale asks"));
   return text;
 }
 

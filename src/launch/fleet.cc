@@ -272,7 +272,8 @@ void Fleet::decide_whether_over() {
   if (is_ending() && !waiting_) {
     waiting_.emplace(patience_);
   }
-  const bool can_hear = is_host() || leader_link().open();
+  // Where its lease is over with the connection, this machine comes back, also if it has no ranks.
+  const bool can_hear = is_host() || leader_link().open() || lease_is_over();
   over_ =
       finished_ || !can_hear || impatient_ || (is_host() && everyone_is_done()) ||
       (waiting_ && (waiting_->passed() || (!is_host() && peers_[index(roster_.leader)].silent)));

@@ -37,7 +37,8 @@ MachineHello make_machine_hello(const MeetingOptions& options) {
           getpid(),
           host_name(),
           options.lease,
-          options.listener_port};
+          options.listener_port,
+          options.encrypt};
 }
 
 std::string pack_hello(const MachineHello& hello) {
@@ -50,6 +51,7 @@ std::string pack_hello(const MachineHello& hello) {
       .text(hello.host)
       .number(hello.lease.count())
       .number(hello.listener_port)
+      .number(hello.encrypt ? 1 : 0)
       .take();
 }
 
@@ -63,6 +65,7 @@ bool unpack_hello(const std::string& bytes, MachineHello* hello) {
   hello->host = printable(fields.text(), kLongestText);
   hello->lease = Milliseconds(fields.number_in(0, kAny));
   hello->listener_port = fields.number_in(0, 65535);
+  hello->encrypt = fields.number_in(0, 1) == 1;
   return fields.complete();
 }
 

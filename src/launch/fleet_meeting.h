@@ -43,6 +43,7 @@ struct MeetingOptions {
   int ranks = 1;           // on this machine
   Milliseconds lease{0};   // of an elastic job (Note [leases] in fleet_lease.cc); 0: it is none
   int listener_port = 0;   // of an elastic job: where rank 0 would listen if it were here
+  bool encrypt = false;    // what ranks send each other
   std::int64_t epoch = 0;  // the attempt at the job
   std::string drill;       // of machine 0, for all
   MeetingPlace place;
@@ -68,6 +69,7 @@ struct MachineHello {
   std::string host;  // its name, for messages
   Milliseconds lease{0};
   int listener_port = 0;
+  bool encrypt = false;
 
   // "machine 1 (host), pid 4711".
   std::string name() const;

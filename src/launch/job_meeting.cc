@@ -28,6 +28,7 @@ JobMeeting::JobMeeting(const LaunchOptions& options) : options_(options) {
   meeting.machine = options.node_rank;
   meeting.machines = options.nodes;
   meeting.ranks = options.ranks;
+  meeting.encrypt = options.encrypt || env_string(kEnvEncrypt) == "on";
   meeting.drill = JobDrill::text_of(options.drill);
   if (options.elastic) {
     meeting.lease = milliseconds_of(options.elastic->heartbeat_seconds);

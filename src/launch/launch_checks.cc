@@ -7,6 +7,7 @@
 #include <net/if.h>
 
 #include "comm/algo/algorithms.h"
+#include "comm/rendezvous/net_socket.h"
 #include "launch/job_setup.h"
 #include "launch/store_options.h"
 #include "trireme/comm/launch_protocol.h"
@@ -197,6 +198,9 @@ void check_all(const LaunchOptions& options) {
                 "--nnodes {}: expected --rendezvous HOST:PORT, an address of machine 0 and a free "
                 "port there, the same on every machine, found none",
                 {options.nodes});
+  if (!options.rendezvous.empty()) {
+    parse_meeting_place(options.rendezvous);
+  }
   if (!options.backend.empty()) {
     check_backend(options.backend, "--backend");
   }

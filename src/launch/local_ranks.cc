@@ -145,9 +145,9 @@ void LocalRanks::label(RankProcess& process) const {
     printer.relabel(plain ? LinePrinter::kNoLabel : rank,
                     colour ? kColours[static_cast<std::size_t>(rank) % kColours.size()] : -1);
   };
-  const bool alone = options_.rank0_speaks && identity_.world_size == 1;
-  label(process.output, *outlets_.output, alone || (options_.rank0_speaks && rank == 0));
-  label(process.errors, *outlets_.errors, alone);
+  const bool plain = options_.rank0_speaks && rank == 0;
+  label(process.output, *outlets_.output, plain);
+  label(process.errors, *outlets_.errors, plain);
 }
 
 void LocalRanks::open_report_pipe() {

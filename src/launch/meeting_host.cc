@@ -126,6 +126,11 @@ class LauncherHost final : public HostPolicy {
           "it was started with --nnodes {} and {} with --nnodes {}: give the same on every machine",
           {hello.machines, role(), hello_.machines});
     }
+    if (hello.encrypt != hello_.encrypt) {
+      return concat(
+          "it was started {} --encrypt and {} {}: give the same on every machine",
+          {hello.encrypt ? "with" : "without", role(), hello_.encrypt ? "with" : "without"});
+    }
     const bool is_elastic = hello_.lease.count() > 0;
     if ((hello.lease.count() > 0) != is_elastic) {
       return concat(

@@ -42,6 +42,14 @@ bool is_stale(const Json& sync) {
   return sync == "stale" || sync == "async";
 }
 
+// How many there are; 0: not known here, where each is a machine.
+std::int64_t replicas_of(std::int64_t ranks, const std::string& group) {
+  TrainSettings settings;
+  settings.sync_group = group;
+  const int each = ranks_of_replica(settings);
+  return each > 0 && ranks % each == 0 ? ranks / each : 0;
+}
+
 }  // namespace
 
 std::vector<SettingDifference> differences_of_result(const std::string& saved,
@@ -56,8 +64,17 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
   const bool scaled =
       given.lr_scaling != WorldScaling::kNone || json.value("lr_scaling", Json("none")) != "none";
   const bool loose = given.sync != "exact" || json.value("sync", Json("exact")) != "exact";
-  const std::set<std::string> free = free_settings(
-      local_first, scaled || loose, trains_stale(given) || is_stale(json.value("sync", Json())));
+  const bool stale = trains_stale(given) || is_stale(json.value("sync", Json()));
+  // Of replicas, their number is part of the result, and their size is not.
+  const std::int64_t before_replicas =
+      loose ? replicas_of(json.value("ranks", std::int64_t{0}), json.value("sync_group", "rank"))
+            : 0;
+  const std::int64_t replicas = loose ? replicas_of(given.ranks, given.sync_group) : 0;
+  const bool as_many = !stale && replicas > 0 && replicas == before_replicas;
+  std::set<std::string> free = free_settings(local_first, scaled || (loose && !as_many), stale);
+  if (as_many) {
+    free.insert("sync_group");
+  }
   std::vector<SettingDifference> differences;
   for (const Setting& setting : settings_table()) {
     const auto recorded = [&](const Json& in) {
@@ -74,7 +91,16 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
     const std::string before = recorded(then);
     const std::string now = today[setting.name].dump();
     if (before != now && free.count(setting.name) == 0) {
-      differences.push_back({setting.name, before, now});
+      const bool by_replicas =
+          setting.name == "ranks" && !as_many && replicas > 0 && before_replicas > 0;
+      differences.push_back(
+          {setting.name,
+           before,
+           now,
+           by_replicas ? detail::concat(" ({} and {} replicas, whose number is part of --sync {}; "
+                                        "--sync-group changes their size)",
+                                        {before_replicas, replicas, given.sync})
+                       : ""});
     }
   }
   return differences;
@@ -85,7 +111,7 @@ std::string to_string(const std::vector<SettingDifference>& differences,
   std::string text;
   for (const SettingDifference& each : differences) {
     text += (text.empty() ? "" : "\n") + ("  " + each.name) + ": " + each.saved + " in " +
-            saved_in + ", " + each.given + " now";
+            saved_in + ", " + each.given + " now" + each.note;
   }
   return text;
 }

@@ -137,9 +137,11 @@ void choose_optimizer(TrainSettings& s, const ModelKind& kind) {
   }
   TRIREME_CHECK(
       s.schedule != ScheduleKind::kMultiStep || !s.milestones.empty(),
-      "milestones: the schedule multi_step needs the steps at which it reduces the learning rate");
-  TRIREME_CHECK(std::is_sorted(s.milestones.begin(), s.milestones.end()),
-                "milestones: expected increasing steps");
+      "milestones: expected the steps at which multi_step reduces the learning rate, found none");
+  const auto unsorted = std::is_sorted_until(s.milestones.begin(), s.milestones.end());
+  TRIREME_CHECK(unsorted == s.milestones.end(),
+                "milestones: expected increasing steps, found {} after {}",
+                {*unsorted, *(unsorted - 1)});
 }
 
 // The largest divisor of the batch up to `most`.

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include "trireme/core/error.h"
+#include "trireme/core/printed.h"
 
 namespace trireme {
 namespace {
@@ -54,8 +55,8 @@ std::string slow_precision_warning(TrainPrecision precision, double slowdown) {
   if (!(slowdown > kFairPrice)) {
     return "";
   }
-  return detail::concat("warning: on this processor a matrix product takes ",
-                        std::llround(slowdown),
+  return detail::concat("warning: on this processor a matrix product takes about ",
+                        detail::rough_ratio(slowdown),
                         " times as long in ",
                         precision == TrainPrecision::kFloat16    ? "float16"
                         : precision == TrainPrecision::kAutocast ? "bfloat16 (--precision autocast)"

@@ -5,6 +5,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/optim/parameter_groups.h"
+#include "trireme/settings/unused.h"
 #include "trireme/settings/values.h"
 
 namespace trireme::detail {
@@ -53,6 +54,13 @@ std::string schedule_ends_early(const TrainSettings& s, std::int64_t steps) {
       "a "
       "learning rate of {}",
       {s.schedule_steps, steps, s.lr * schedule_of(s, steps).factor(steps - 1)});
+}
+
+std::string zero_eps(const TrainSettings& s) {
+  return s.eps != 0 || !why_unused("eps", s).empty() ? ""
+                                                     : "warning: eps is 0: a weight whose gradient "
+                                                       "is exactly 0 becomes 0 / 0, which is not "
+                                                       "a number; choose a small one (--eps 1e-8)";
 }
 
 EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {

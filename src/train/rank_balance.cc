@@ -74,6 +74,7 @@ std::string RankBalance::news() {
   const auto middle = known.begin() + static_cast<std::ptrdiff_t>((known.size() - 1) / 2);
   std::nth_element(known.begin(), middle, known.end());
   const double median = *middle;
+  const bool two = known.size() == 2;
   const std::vector<std::int64_t> slow_before = std::move(slow_);
   slow_.clear();
   std::vector<std::int64_t> slow;
@@ -89,10 +90,11 @@ std::string RankBalance::news() {
       char line[96];
       std::snprintf(line,
                     sizeof(line),
-                    "%srank %zu takes %.1f times the median (%.1f ms per micro-batch)",
+                    "%srank %zu takes %.1f times %s (%.1f ms per micro-batch)",
                     text.empty() ? "" : ", ",
                     rank,
                     seconds_each_[rank] / median,
+                    two ? "the time of the other" : "the median",
                     seconds_each_[rank] * 1e3);
       text += line;
     }

@@ -9,8 +9,10 @@
 #include "train/micro_batch_search.h"
 #include "train/out_of_memory.h"
 #include "train/step_runner.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
+#include "trireme/settings/unused.h"
 
 namespace trireme::detail {
 namespace {
@@ -106,14 +108,33 @@ std::int64_t StepRunner::common_batch() const {
   return common;
 }
 
+// Nothing that is so already. A limit that was given is of activations: what ranks and stages
+// divide is not among them.
+std::string StepRunner::how_to_fit() const {
+  std::vector<std::string> ways;
+  if (memory_limit_bytes(settings_.memory_limit).value_or(0) > 0) {
+    ways.emplace_back("a higher --memory-limit");
+  } else if (world_->size() > 1) {
+    ways.emplace_back("fewer ranks (-n)");
+    if (settings_.zero < 3) {
+      ways.emplace_back("a higher stage (--zero 3)");
+    }
+  }
+  if (!settings_.recompute && why_unused("recompute", settings_).empty()) {
+    ways.emplace_back("--recompute");
+  }
+  ways.emplace_back("a smaller model");
+  return enumerated(ways, " or ");
+}
+
 void StepRunner::find_micro_batch() {
   const std::int64_t share = (settings_.batch + world_->size() - 1) / world_->size();
   micro_batch_ = largest_micro_batch(
       common_batch(), share, [this](std::int64_t size) { return fits(size); }, *world_);
   if (micro_batch_ == 0) {
-    throw MemoryError(
-        "micro_batch: not even one sample fits into the memory of a rank (memory_limit): use "
-        "fewer ranks, a higher stage (--zero 3), --recompute, or a smaller model");
+    throw MemoryError(concat(
+        "micro_batch: not even one sample fits into the memory of a rank (memory_limit): use ",
+        how_to_fit()));
   }
   say_(concat("micro-batches of {} fit; a batch of {} is {} of them",
               {micro_batch_, settings_.batch, settings_.batch / micro_batch_}));
@@ -123,9 +144,7 @@ void StepRunner::make_smaller(const StepGivenUp& reason) {
   const std::int64_t before = micro_batch_;
   micro_batch_ = smaller_micro_batch(common_batch(), before);
   if (micro_batch_ == 0) {
-    throw MemoryError(concat(reason.what(),
-                             "; not even one sample fits: use fewer ranks, a higher stage (--zero "
-                             "3), --recompute, or a smaller model"));
+    throw MemoryError(concat(reason.what(), "; not even one sample fits: use ", how_to_fit()));
   }
   TRIREME_CHECK(settings_.partition != Partition::kHash,
                 reason.what(),

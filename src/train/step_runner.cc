@@ -13,6 +13,7 @@
 #include "train/out_of_memory.h"
 #include "train/sampling_choice.h"
 #include "train/sync_choice.h"
+#include "train/unreached.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
 #include "trireme/parallel/autocast.h"
@@ -93,9 +94,13 @@ StepRunner::StepRunner(const TrainSettings& settings,
   }
   engine_ = stale_ ? &stale_->worker() : own_engine_.get();
   averaging_ = averaging_of(settings_, *engine_, replicas_);
-  for (const std::string& remark : {schedule_ends_early(settings_, steps_),
-                                    single_samples(settings_),
-                                    uneven_classes(sampler_)}) {
+  std::vector<std::string> remarks = unreached(settings_, steps_);
+  remarks.insert(remarks.end(),
+                 {schedule_ends_early(settings_, steps_),
+                  zero_eps(settings_),
+                  single_samples(settings_),
+                  uneven_classes(sampler_)});
+  for (const std::string& remark : remarks) {
     if (!remark.empty()) {
       say_(remark);
     }

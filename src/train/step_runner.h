@@ -98,6 +98,8 @@ class StepRunner {
   double epoch_before() const;                     // the last step
   double base_rate() const { return base_rate_; }  // the learning rate before schedules
   std::int64_t micro_batch() const { return micro_batch_; }
+  // Of this rank at the worst moment so far, evaluations included.
+  std::int64_t peak_tensor_bytes() const;
   const std::vector<std::int64_t>& stragglers() const { return balance_.stragglers(); }
   // Scores of a batch in the precision of the run.
   at::Tensor scores(const TensorBatch& batch) const;
@@ -109,10 +111,10 @@ class StepRunner {
   std::int64_t count_steps() const;
   void take_up_weights();
   void limit_memory() const;
-  std::int64_t peak_tensor_bytes() const;
   void forget_peak() const;
   double bytes_of_copies() const;
   void say_who_is_idle(bool resumed) const;
+  std::string how_to_fit() const;
   void find_micro_batch();
   bool fits(std::int64_t micro_batch);
   void deal(std::int64_t batch);

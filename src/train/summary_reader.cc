@@ -62,6 +62,7 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     const Json& throughput = json.at("throughput");
     result.counts_tokens = throughput.at("unit") == "tokens";
     result.per_second = throughput.at("per_second").get<double>();
+    result.untimed_steps = throughput.value("untimed_steps", std::int64_t{0});
     result.memory = memory_in(json.at("memory"));
     result.tensor_bytes = json.at("memory").at("tensor_bytes").get<std::int64_t>();
     result.micro_batch = json.at("micro_batch").get<std::int64_t>();

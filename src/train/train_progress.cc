@@ -60,6 +60,7 @@ void each_later_member(Progress& progress, const Visit& visit) {
   visit("ranks_left", progress.rank_changes.left);
   visit("ranks_joined", progress.rank_changes.joined);
   visit("steps_again", progress.rank_changes.steps_again);
+  visit("untimed_steps", progress.untimed_steps);
 }
 
 // JSON has no words for what is not finite.
@@ -173,6 +174,7 @@ void TrainProgress::summarise(TrainResult& result) const {
   result.goal_step = goal_step;
   result.goal_seconds = goal_seconds;
   result.tensor_bytes = tensor_bytes;
+  result.untimed_steps = untimed_steps;
   result.rank_changes = rank_changes;
   if (timed_seconds > 0) {
     result.per_second = static_cast<double>(timed_samples) / timed_seconds;

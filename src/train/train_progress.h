@@ -41,6 +41,7 @@ struct TrainProgress {
   double save_seconds = 0;
   double timed_seconds = 0;  // of the steps that count for throughput
   std::int64_t timed_samples = 0;
+  std::int64_t untimed_steps = 0;  // before those; 0: not settled yet
   std::int64_t samples = 0;
   std::int64_t tensor_bytes = 0;
   std::int64_t threads = 0;  // of a rank

@@ -367,6 +367,10 @@ std::exception_ptr Training::save_last() {
 void Training::summarise() {
   std::vector<double> shares = {run_processor_seconds() / run_seconds()};
   world_->all_reduce(shares, ReduceOp::kAverage).wait();
+  // Also of what came after the last step: its evaluation needs what those before it did.
+  std::vector<std::int64_t> most = {runner_.peak_tensor_bytes()};
+  world_->all_reduce(most, ReduceOp::kMax).wait();
+  progress_.tensor_bytes = std::max(progress_.tensor_bytes, most[0]);
   progress_.summarise(result_);
   result_.processor_share = shares[0];
   result_.steps = runner_.next_step();

@@ -271,7 +271,8 @@ std::string summary_json(const TrainSettings& settings,
     json["confusion"] = result.evaluation.confusion->counts();
   }
   json["throughput"] = {{"unit", result.counts_tokens ? "tokens" : "samples"},
-                        {"per_second", result.per_second}};
+                        {"per_second", result.per_second},
+                        {"untimed_steps", result.untimed_steps}};
   Json memory;
   const MemoryUse* most = largest(result.memory);
   memory["rank_bytes"] = most != nullptr ? most->total() + result.tensor_bytes : 0;
@@ -368,13 +369,17 @@ std::string folds_table(const std::vector<TrainResult>& all) {
       continue;
     }
     const Interval interval = within(mean.interval95, range_of(name));
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
     add_line(table,
              name,
              concat("{} (95 % interval {} to {}; folds {})",
                     {metric_text(name, mean.mean),
                      metric_text(name, interval.low),
                      metric_text(name, interval.high),
-                     each}));
+                     values.size() <= kMostFoldsShown
+                         ? each
+                         : concat("from {} to {}",
+                                  {metric_text(name, *least), metric_text(name, *most)})}));
   }
   return table;
 }
@@ -384,6 +389,8 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
   TrainResult total;
   Json each = Json::array();
   std::map<std::string, std::vector<double>> metrics;
+  double timed_steps = 0;
+  double time = 0;  // of these, up to a factor that is the same for all folds: a step's samples
   for (const TrainResult& fold : folds) {
     // What was evaluated before an interruption is of a model that was not trained yet.
     const auto found =
@@ -391,7 +398,11 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
     each.push_back(found);
     total.steps += fold.steps;
     total.seconds += fold.seconds;
-    total.per_second += fold.per_second / static_cast<double>(folds.size());
+    const auto timed = static_cast<double>(
+        fold.steps - (fold.steps > fold.untimed_steps ? fold.untimed_steps : 0));
+    timed_steps += timed;
+    time += fold.per_second > 0 ? timed / fold.per_second : 0;
+    total.untimed_steps = fold.untimed_steps;
     total.communication_share += fold.communication_share / static_cast<double>(folds.size());
     total.counts_tokens = fold.counts_tokens;
     total.memory = fold.memory;
@@ -411,6 +422,7 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
       metrics[name].push_back(value);
     }
   }
+  total.per_second = time > 0 ? timed_steps / time : 0;
   for (const auto& [name, values] : metrics) {
     total.evaluation.metrics[name] = mean_of(values).mean;
   }

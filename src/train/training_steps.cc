@@ -8,6 +8,7 @@
 #include "train/training.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/observe/throughput.h"
 
 namespace trireme::detail {
 namespace {
@@ -16,8 +17,6 @@ using Time = std::chrono::steady_clock;
 
 // Per-sample results of a larger set would fill memory, not a table.
 constexpr std::int64_t kMostSampleResults = 1'000'000;
-// The first steps warm up caches and allocators: throughput is counted after them.
-constexpr std::int64_t kWarmUpSteps = 20;
 
 }  // namespace
 
@@ -46,8 +45,10 @@ void Training::count(const StepRunner::Outcome& outcome) {
   progress_.data_seconds += outcome.data_seconds;
   progress_.tensor_bytes = std::max(progress_.tensor_bytes, outcome.tensor_bytes);
   progress_.samples += outcome.samples;
-  const std::int64_t warm_up = std::min(kWarmUpSteps, (runner_.steps() - first_step_) / 10);
-  if (runner_.next_step() - first_step_ > warm_up) {
+  if (progress_.untimed_steps == 0) {  // that it stays, also where the run is made longer later
+    progress_.untimed_steps = untimed_steps(runner_.steps());
+  }
+  if (runner_.next_step() > progress_.untimed_steps) {
     progress_.timed_seconds += outcome.seconds;
     progress_.timed_samples += outcome.samples;
   }

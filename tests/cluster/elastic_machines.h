@@ -2,13 +2,18 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include "support/machines.h"
 #include "tools/train_runs.h"
+#include "trireme/core/environment.h"
 
 namespace trireme::testing {
 
@@ -55,8 +60,21 @@ class ElasticMachines : public TrainRuns {
     for (const std::string& word : words(place)) {
       all.push_back(word);
     }
-    programs_[static_cast<std::size_t>(machine)] =
-        machines_->run(machine, all, {"TRIREME_TOKEN=of this test", mark_});
+    std::unique_ptr<Program>& place_of = programs_[static_cast<std::size_t>(machine)];
+    if (place_of) {
+      former_.push_back(std::move(place_of));
+    }
+    place_of = machines_->run(machine, all, {"TRIREME_TOKEN=of this test", mark_});
+  }
+  // How often any launcher has said it, those that are gone included.
+  std::size_t said(const std::string& what) const {
+    std::size_t times = 0;
+    for (const auto* some : {&former_, &programs_}) {
+      for (const std::unique_ptr<Program>& one : *some) {
+        times += one ? count_of(one->output(), what) : 0;
+      }
+    }
+    return times;
   }
   void start_all(const std::string& elastic) {
     for (int machine = 0; machine < 3; ++machine) {
@@ -100,9 +118,14 @@ class ElasticMachines : public TrainRuns {
     EXPECT_EQ(finished.code, code) << "machine " << machine << "\n" << finished.out;
   }
 
+  // The first of the machines whose launchers may be lost.
+  virtual int dispensable() const { return 1; }
+  virtual void kill_machine(int machine) { machines_->kill(machine); }
+
   // Does one thing to the job, and undoes what is not undone by itself; what.
   std::string disturb(const std::string& elastic, RandomStream& random) {
-    const int machine = 1 + static_cast<int>(random.below(2));  // whose launcher may be lost
+    const auto many = static_cast<std::uint64_t>(3 - dispensable());
+    const int machine = dispensable() + static_cast<int>(random.below(many));
     const std::string where = " " + std::to_string(machine);
     switch (random.below(4)) {
       case 0: {
@@ -114,7 +137,7 @@ class ElasticMachines : public TrainRuns {
         return "a rank of machine " + std::to_string(any);
       }
       case 1:
-        machines_->kill(machine);
+        kill_machine(machine);
         start(machine, elastic);
         return "machine" + where;
       case 2:
@@ -134,9 +157,49 @@ class ElasticMachines : public TrainRuns {
     }
   }
 
+  // As many faults as TRIREME_TEST_FAULTS says (6 where it says nothing), each of which is
+  // recovered from, with all six ranks, before the next.
+  template <typename Disturb>
+  void outlive_whatever_happens(const Disturb& disturb_once) {
+    const std::int64_t faults = env_integer("TRIREME_TEST_FAULTS", 1, 10'000).value_or(6);
+    steps_ = 300 + 150 * faults;
+    calm();
+    const std::string elastic = "--elastic 1:6 --restart 100000 --heartbeat 1";
+    start_all(elastic);
+    ASSERT_TRUE(comes_true([&] { return said("step 50/") > 0; }));
+    RandomStream random(7);
+    std::map<std::string, int> done;
+    for (std::int64_t fault = 1; fault <= faults; ++fault) {
+      usleep(static_cast<useconds_t>(1000 * random.below(300)));
+      const std::string what = disturb_once(elastic, random);
+      std::printf("%lld: %s\n", static_cast<long long>(fault), what.c_str());
+      std::fflush(stdout);
+      ++done[what];
+      ASSERT_FALSE(HasFailure()) << fault << ": " << what;
+    }
+    for (const int machine : {0, 1, 2}) {
+      expect_end(machine);
+    }
+    expect_the_weights_of_peace("whatever happens");
+    for (const auto& [what, times] : done) {
+      std::printf("%3d times %s\n", times, what.c_str());
+    }
+  }
+  // Any launcher says it more than `times` times.
+  void expect_said(const std::string& what, std::size_t times) {
+    const auto late = std::chrono::steady_clock::now() + kPatience;
+    bool heard = false;
+    while (!heard && std::chrono::steady_clock::now() < late) {
+      heard = comes_true([&] { return said(what) > times; });
+    }
+    EXPECT_TRUE(heard) << "no new \"" << what << "\" in:\n"
+                       << program(0).output() << program(1).output() << program(2).output();
+  }
+
   std::int64_t steps_ = 700;
   std::unique_ptr<Machines> machines_;
   std::vector<std::unique_ptr<Program>> programs_;
+  std::vector<std::unique_ptr<Program>> former_;
   const std::string mark_ = unique_mark();
 };
 

@@ -4,18 +4,13 @@
 #include "cluster/elastic_machines.h"
 
 #include <csignal>
-#include <cstdio>
-#include <map>
 
 #include <unistd.h>
-
-#include "trireme/core/environment.h"
 
 namespace trireme::elastic_machines_test {
 namespace {
 
 using testing::comes_true;
-using testing::count_of;
 using testing::ElasticMachines;
 using testing::Finished;
 
@@ -136,30 +131,13 @@ TEST_F(ElasticMachines, StartAgainWhatIsLostTogether) {
   expect_the_weights_of_peace("two ranks at almost the same time");
 }
 
-// TRIREME_TEST_FAULTS says how many. Each is recovered from before the next, with all six ranks.
 TEST_F(ElasticMachines, OutliveWhateverHappens) {
-  const std::int64_t faults = env_integer("TRIREME_TEST_FAULTS", 1, 10'000).value_or(6);
-  steps_ = 300 + 150 * faults;
-  calm();
-  const std::string elastic = "--elastic 1:6 --restart 100000 --heartbeat 1";
-  start_all(elastic);
-  ASSERT_TRUE(says(0, "step 50/"));
-  RandomStream random(7);
-  std::map<std::string, int> done;
-  for (std::int64_t fault = 1; fault <= faults; ++fault) {
-    usleep(static_cast<useconds_t>(1000 * random.below(300)));
-    const std::size_t worlds = count_of(program(0).output(), "6 ranks, ZeRO-2");
+  outlive_whatever_happens([&](const std::string& elastic, RandomStream& random) {
+    const std::size_t worlds = said("6 ranks, ZeRO-2");
     const std::string what = disturb(elastic, random);
-    ++done[what];
-    ASSERT_TRUE(says(0, "6 ranks, ZeRO-2", static_cast<int>(worlds) + 1)) << fault << ": " << what;
-  }
-  for (const int machine : {0, 1, 2}) {
-    expect_end(machine);
-  }
-  expect_the_weights_of_peace("whatever happens");
-  for (const auto& [what, times] : done) {
-    std::printf("%3d times %s\n", times, what.c_str());
-  }
+    expect_said("6 ranks, ZeRO-2", worlds);
+    return what;
+  });
 }
 
 TEST_F(ElasticMachines, EndInGoodOrderJustWhenOneHasCome) {

@@ -58,6 +58,11 @@ class StoreMachines : public testing::ElasticMachines {
         << what << "\" in: " << program(machines.front()).output()
         << "\nand: " << program(machines.back()).output();
   }
+  int dispensable() const override { return 0; }
+  void kill_machine(int machine) override {
+    machines_->kill(machine);  // and its member of the store
+    etcd_->start_again(machine);
+  }
   static std::vector<int> others(int machine) {
     std::vector<int> all = {0, 1, 2};
     std::erase(all, machine);
@@ -88,6 +93,46 @@ TEST_F(StoreMachines, GoOnWithoutTheOneThatLeads) {
     expect_end(machine);
   }
   expect_the_weights_of_peace("a leader cut off, the next one killed");
+}
+
+TEST_F(StoreMachines, OneThatHasJustComeStaysWhenItsLeaderGoes) {
+  calm();
+  const std::string elastic = "--elastic 1:6 --heartbeat 4";
+  start_all(elastic);
+  one_says("step 350/", {0, 1, 2});  // after a checkpoint, from which nobody resumes
+  const int first = leader();
+  ASSERT_GE(first, 0);
+  const int coming = others(first).front();
+  kill(program(coming).pid(), SIGKILL);
+  program(coming).wait(kPatience);
+  one_says("4 ranks, ZeRO-2", others(coming));
+  kill(ranks(first).front(), SIGSTOP);  // so that the step at hand does not end
+  start(coming, elastic);
+  ASSERT_TRUE(says(first, name(coming) + " has come"));
+  kill(program(first).pid(), SIGKILL);
+  ASSERT_TRUE(says(coming, "trying to join the others again"));  // it has no ranks yet
+  for (const int machine : others(first)) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("a leader killed while one had come");
+}
+
+TEST_F(StoreMachines, OutliveWhateverHappens) {
+  outlive_whatever_happens([&](const std::string& elastic, RandomStream& random) {
+    const std::size_t worlds = said("6 ranks, ZeRO-2");
+    if (random.below(5) > 0) {
+      const std::string what = disturb(elastic, random);
+      expect_said("6 ranks, ZeRO-2", worlds);
+      return what;
+    }
+    // A world may end of this, where the member led and the others took long to elect another.
+    const std::size_t steps = said("step ");
+    const int member = static_cast<int>(random.below(3));
+    etcd_->signal(member, SIGKILL);
+    etcd_->start_again(member);
+    expect_said("step ", steps + 1);
+    return "the store's member of machine " + std::to_string(member);
+  });
 }
 
 TEST_F(StoreMachines, RefuseWhatIsOfAnotherJob) {

@@ -95,7 +95,29 @@ TEST(DrillPlan, HitsAsOftenAsItSays) {
   EXPECT_NEAR(times[0], 2000, 6 * 44.3);
   EXPECT_NEAR(times[1], 9800, 6 * 94);
   EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
-  EXPECT_EQ(phases.size(), 3U);
+  EXPECT_EQ(phases.size(), 5U);
+}
+
+// At each point by itself, for every rank in its turn.
+TEST(DrillPlan, KillsAtPointsAsOftenAsItSays) {
+  const DrillPlan plan = DrillPlan::parse("kill:p=0.02", 3);
+  constexpr int kSteps = 100'000;
+  for (std::uint32_t point = 0; point < static_cast<std::uint32_t>(DrillPoint::kCount); ++point) {
+    std::map<int, int> times;
+    int together = 0;
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      if (const auto rank = plan.killed_at(static_cast<DrillPoint>(point), step, 4)) {
+        ++times[*rank];
+        together += plan.in_step(step, 4) ? 1 : 0;
+      }
+    }
+    ASSERT_EQ(times.size(), 4U);
+    for (const auto& [rank, count] : times) {
+      EXPECT_NEAR(count, 500, 6 * 22.3) << rank;  // within six standard deviations
+    }
+    EXPECT_LT(together, 100);  // 40 are expected by chance
+    EXPECT_FALSE(DrillPlan::parse("stop:p=1", 3).killed_at(static_cast<DrillPoint>(point), 1, 4));
+  }
 }
 
 // For each message by itself, whatever else there is; every byte has its turn.

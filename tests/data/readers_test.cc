@@ -612,6 +612,20 @@ TEST(Libsvm, ThatIsNotWhatItShouldBeSaysWhere) {
                     many,
                     12,
                     {"3 places", ":2:7: expected an index above 3", ":3:3: ", "\"a\"", ":5:1: "});
+  // When it is opened, whichever part of the check finds them.
+  const std::string late = folder.write("late.svm", "1 1:1\n0 2:1\n1 1:1\n0 2:x\n1 3:y\n");
+  std::string told;
+  LibsvmOptions half;
+  half.check.part = 1;
+  half.check.parts = 2;
+  half.check.exchange = [&](const std::string& mine) {
+    told = mine;
+    return std::vector<std::string>{"", mine};
+  };
+  expect_data_error([&] { open_libsvm(late, half); }, late, 22, {":4:5: ", "\"x\"", ":5:5: "});
+  half.check.part = 0;
+  open_libsvm(late, half);  // its part is good, and so is what it hears
+  EXPECT_EQ(told, "");
   // The number of features is then what the last index of each row says, and no fault of its own.
   const std::string alone = folder.write("alone.svm", "1 3:1 2:1\n");
   expect_data_error([&] { read_all(*open_libsvm(alone)); }, alone, 6, {"above 3", "found 2"});

@@ -118,6 +118,7 @@ TEST(DoctorCommand, WrongUsageIsTwo) {
        {std::vector<std::string>{"-n", "0"},
         {"--nnodes", "2"},
         {"--nnodes", "2", "--rendezvous", "here"},
+        {"--rendezvous", "here"},
         {"--nnodes", "2", "--node-rank", "2", "--rendezvous", "localhost:29500"},
         {"--backend", "pigeons"},
         {"--json", "/nowhere/report.json"}}) {

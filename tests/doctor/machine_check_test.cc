@@ -277,8 +277,8 @@ TEST(VersionCheck, SaysWhetherSixteenBitsSaveTime) {
   Finding finding = found();
   EXPECT_EQ(finding.verdict, Verdict::kOk);
   EXPECT_EQ(finding.advice, "");
-  for (const char* part : {"bfloat16 2.0 times as fast",
-                           "float16 takes 30.0 times as long",
+  for (const char* part : {"bfloat16 about 2.0 times as fast",
+                           "float16 takes about 30 times as long",
                            "bfloat16 and autocast save time"}) {
     EXPECT_TRUE(says(finding.value, part)) << finding.value;
   }

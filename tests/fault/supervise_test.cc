@@ -124,7 +124,7 @@ TEST_F(Supervised, WhatCannotBeFoundAgainIsRefused) {
   };
   expect_parts(refused(command("run", settings)), {"--supervise: expected --save-every N"});
   expect_parts(refused(command("run", settings + "--save-every 2 --resume 3")),
-               {"goes on from its newest checkpoint", "found --resume 3"});
+               {"resumes from its newest checkpoint", "found --resume 3"});
   expect_parts(refused(command("run", settings + "--save-every 2 --nnodes 2 --rendezvous a:1")),
                {"expected a job on one machine, found --nnodes 2"});
   Words nowhere = testing::words(settings + "--save-every 2");

@@ -73,6 +73,7 @@ TEST(FleetMeeting, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
       {{1, 1, "echo never", {}, "TRIREME_TOKEN="}, "it has no token and machine 0 has one"},
       {{1, 1, "echo never", {}, kSecret, 4}, "--nnodes 4 and machine 0 with --nnodes 2"},
       {{2, 1, "echo never", {}, kSecret, 3}, "--nnodes 3 and machine 0 with --nnodes 2"},
+      {{1, 1, "echo never", {"--encrypt"}}, "with --encrypt and machine 0 without"},
   };
   for (const Case& item : cases) {
     const Launchers machines(2);
@@ -121,7 +122,7 @@ struct HelloByHand {
     using testing::number;
     using testing::text;
     return text(library) + number(machine) + number(2) + number(1) + number(getpid()) + text(host) +
-           number(0) + number(0);  // not elastic, no listener
+           number(0) + number(0) + number(0);  // not elastic, no listener, not encrypted
   }
 };
 

@@ -68,6 +68,28 @@ TEST(Differences, CountRanksWhereTheResultDependsOnThem) {
   EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks", "balance"}));
 }
 
+// Inside a replica all is exact, whatever its size.
+TEST(Differences, CountReplicasAndNotTheirRanks) {
+  TrainSettings saved;
+  saved.sync = "local";
+  saved.ranks = 2;
+  TrainSettings given = saved;
+  given.ranks = 4;
+  auto differences = differences_of_result(to_json(saved), given);
+  ASSERT_EQ(names_of(differences), (std::vector<std::string>{"ranks"}));
+  expect_parts(to_string(differences), {"ranks: 2 in the checkpoint, 4 now", "2 and 4 replicas"});
+  given.sync_group = "2";
+  EXPECT_TRUE(differences_of_result(to_json(saved), given).empty());
+  given.lr_scaling = saved.lr_scaling = WorldScaling::kLinear;
+  EXPECT_EQ(names_of(differences_of_result(to_json(saved), given)),
+            (std::vector<std::string>{"ranks"}));
+  // How many machines there are is known to the ranks only.
+  given = saved;
+  given.sync_group = "machine";
+  EXPECT_EQ(names_of(differences_of_result(to_json(saved), given)),
+            (std::vector<std::string>{"sync_group"}));
+}
+
 TEST(Differences, KnowOlderSettingsAndOthersModels) {
   TrainSettings mine;
   mine.model = "a model of my own";

@@ -35,7 +35,8 @@ class EtcdMembers {
               int port,
               const Start& start,
               const Words& more = {},
-              const std::string& scheme = "http") {
+              const std::string& scheme = "http")
+      : start_(start) {
     std::string cluster;
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       places_.push_back(detail::concat(hosts[i], ":", port + 2 * static_cast<int>(i)));
@@ -54,7 +55,8 @@ class EtcdMembers {
       command.insert(command.end(), {"--initial-cluster", cluster});
       command.insert(command.end(), {"--heartbeat-interval", "50", "--election-timeout", "500"});
       command.insert(command.end(), more.begin(), more.end());
-      members_.push_back(start(static_cast<int>(i), command));
+      commands_.push_back(command);
+      members_.push_back(start_(static_cast<int>(i), command));
     }
   }
   // On this machine.
@@ -78,6 +80,12 @@ class EtcdMembers {
   void signal(int member, int number) const {
     kill(members_[static_cast<std::size_t>(member)]->pid(), number);
   }
+  // One that has been killed, with what it has on its disk.
+  void start_again(int member) {
+    const auto i = static_cast<std::size_t>(member);
+    members_[i]->wait();
+    members_[i] = start_(member, commands_[i]);
+  }
 
  private:
   // The first of 2 * `count` ports that are free: below those that the system gives to others.
@@ -99,7 +107,9 @@ class EtcdMembers {
     }
   }
 
+  Start start_;
   TemporaryFolder folder_;
+  std::vector<Words> commands_;
   std::vector<std::string> places_;
   std::vector<std::string> peers_;
   std::vector<std::unique_ptr<Program>> members_;

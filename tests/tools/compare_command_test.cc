@@ -108,6 +108,14 @@ TEST_F(CompareCommand, TellsTheBetterOfTwoClassifiersAndHowSureItIs) {
   EXPECT_NEAR(metric("precision").at("b"), matrix.macro().precision, 1e-12);
   EXPECT_EQ(metric("f1").at("test"), "paired permutation test");
   EXPECT_EQ(metric("f1").at("better"), "b");
+  // None of 1000 permutations: the p-value is below 1/1001, and Holm's below a multiple of it.
+  EXPECT_NEAR(metric("f1").at("p_value"), 1.0 / 1001, 1e-12);
+  EXPECT_EQ(metric("f1").at("p_is_bound"), true);
+  EXPECT_FALSE(metric("accuracy").contains("p_is_bound"));
+  const std::size_t f1 = done.out.find("  f1 ");
+  const std::string row = done.out.substr(f1, done.out.find('\n', f1) - f1);
+  EXPECT_TRUE(has(row, "  < 0.001 ")) << row;
+  EXPECT_TRUE(has(row, "  < 0.003 ")) << row;
 
   EXPECT_TRUE(has(done.out, "1000 evaluated samples, the same in both")) << done.out;
   EXPECT_TRUE(has(done.out, "B is better: accuracy is ")) << done.out;
@@ -158,14 +166,15 @@ TEST_F(CompareCommand, TheMicroAverageOfF1IsAShareThatIsTested) {
   EXPECT_EQ(metric("f1_micro").at("p_value"), metric("accuracy").at("p_value"));
   EXPECT_EQ(metric("f1_micro").at("p_adjusted"), metric("accuracy").at("p_adjusted"));
   EXPECT_EQ(metric("f1_micro").at("better"), "b");
-  EXPECT_TRUE(has(done.out, "B is better: f1_micro is ")) << done.out;
+  EXPECT_FALSE(has(done.out, "better: f1_micro")) << done.out;
   char percent[32];
   std::snprintf(percent, sizeof(percent), "%.2f %%", hits / 10);
   const std::size_t row = done.out.find("  f1_micro ");
   ASSERT_NE(row, std::string::npos) << done.out;
   EXPECT_TRUE(has(done.out.substr(row, done.out.find('\n', row) - row), percent)) << done.out;
   // One question, in two names.
-  EXPECT_TRUE(has(done.out, "f1_micro asks the same as accuracy")) << done.out;
+  EXPECT_TRUE(has(done.out, "f1_micro asks the same as accuracy: the verdict is the same"))
+      << done.out;
   EXPECT_TRUE(has(done.out, "p adjusted for 5 metrics: < 0.001")) << done.out;
 }
 
@@ -203,11 +212,64 @@ TEST_F(CompareCommand, FewSamplesTellNothing) {
     for (const char* name : {"accuracy", "f1_micro", "f1", "precision", "recall"}) {
       EXPECT_TRUE(metric(name).at("better").is_null()) << samples << " " << name;
     }
-    EXPECT_EQ(metric("f1").at("p_value"), 1) << samples;
+    EXPECT_FALSE(metric("f1").contains("p_value")) << samples;
+    EXPECT_FALSE(metric("f1").contains("test")) << samples;
     EXPECT_NEAR(metric("f1").at("b"), 1, 1e-12);
-    EXPECT_TRUE(has(done.out, "too few samples or folds to say whether the difference in f1 is"))
+    EXPECT_TRUE(has(done.out,
+                    "f1 was not tested: its interval comes from a bootstrap, which takes at least "
+                    "30 samples, found " +
+                        std::to_string(samples) + "\n"))
         << done.out;
+    EXPECT_FALSE(has(done.out, "permutation")) << done.out;
+    EXPECT_FALSE(has(done.out, "inf")) << done.out;
   }
+  // Of 29 samples four are only right in B: 2 / 2^4. The loss, which is the same in all, is the
+  // only other test.
+  EXPECT_NEAR(metric("accuracy").at("p_value"), 0.125, 1e-12);
+  EXPECT_NEAR(metric("accuracy").at("p_adjusted"), 0.25, 1e-12);
+}
+
+// A mean over five models is not one over four that were trained on less.
+TEST_F(CompareCommand, DifferentNumbersOfFoldsAreNotCompared) {
+  write_run(a(),
+            R"("accuracy":0.8)",
+            R"("data":"digits","folds":3)",
+            R"(,"folds":[{"accuracy":0.7},{"accuracy":0.8},{"accuracy":0.9}])");
+  write_run(b(),
+            R"("accuracy":0.85)",
+            R"("data":"digits","folds":2)",
+            R"(,"folds":[{"accuracy":0.8},{"accuracy":0.9}])");
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(json_.at("basis"), "nothing");
+  EXPECT_EQ(metric("accuracy").at("a"), 0.8);
+  EXPECT_FALSE(metric("accuracy").contains("p_value"));
+  EXPECT_TRUE(has(done.out, "Not compared: results (different folds: 3 in A and 2 in B"))
+      << done.out;
+  EXPECT_TRUE(has(done.out, "train both with the same --folds")) << done.out;
+  EXPECT_FALSE(has(done.out, "only one number per run")) << done.out;
+}
+
+TEST_F(CompareCommand, SaysWhatChanceIsOfRunsThatDifferInTheirSeed) {
+  const auto settings = [](int seed) {
+    return R"("model":"mlp","data":"digits","run":"r)" + std::to_string(seed) + R"(","seed":)" +
+           std::to_string(seed);
+  };
+  write_run(a(), kClassMetrics, settings(1));
+  write_run(b(), kClassMetrics, settings(2));
+  Finished done = compare();
+  EXPECT_EQ(json_.at("basis"), "one number");
+  EXPECT_TRUE(has(done.out, "differ in their seed, which decides both how they train and"))
+      << done.out;
+  write_evaluation(a(), rows_with(0.80, 2));
+  write_evaluation(b(), rows_with(0.81, 3));
+  done = compare();
+  EXPECT_EQ(json_.at("basis"), "samples");
+  EXPECT_TRUE(
+      has(done.out, "Note: the runs differ in their seed only; \"chance\" is that of the samples"))
+      << done.out;
+  write_run(b(), kClassMetrics, settings(2) + R"(,"lr":0.5)");
+  EXPECT_FALSE(has(compare().out, "seed only"));
 }
 
 TEST_F(CompareCommand, DoesNotFindADifferenceThatIsNotThere) {
@@ -228,7 +290,8 @@ TEST_F(CompareCommand, DoesNotFindADifferenceThatIsNotThere) {
   write_evaluation(b(), rows);
   Finished done = compare();
   EXPECT_TRUE(metric("accuracy").at("better").is_null());
-  EXPECT_TRUE(has(done.out, "no clear difference: accuracy of B is 0.10 points lower")) << done.out;
+  EXPECT_TRUE(has(done.out, "no clear difference: accuracy of B came out 0.10 points lower"))
+      << done.out;
   EXPECT_TRUE(has(done.out, "about 100 of 100 comparisons")) << done.out;
   write_evaluation(b(), rows_with(0.8, 2));
   done = compare();
@@ -368,7 +431,8 @@ TEST_F(CompareCommand, SeveralMetricsAreJudgedTogether) {
   // How often chance does this to one metric is its own p-value; with four of them it is no
   // surprise. The interval, which is this metric's alone, leaves out 0 all the same, and says why.
   EXPECT_GT(metric("metric0").at("interval95").at(0).get<double>(), 0);
-  EXPECT_TRUE(has(done.out, "no clear difference among 4 metrics: metric0 of B is ")) << done.out;
+  EXPECT_TRUE(has(done.out, "no clear difference among 4 metrics: metric0 of B came out "))
+      << done.out;
   EXPECT_TRUE(has(done.out, "in about 30 of 1000 comparisons (p adjusted for 4 metrics: 0.120)"))
       << done.out;
   EXPECT_TRUE(has(done.out, "each 95 % interval is for its metric alone")) << done.out;
@@ -744,6 +808,20 @@ TEST_F(CompareCommand, SpeedIsWorkDividedByTime) {
   EXPECT_NEAR(
       json_.at("speed").at("a"), samples / seconds, 1e-6);  // 18, where the rates' mean is 55
   EXPECT_NEAR(json_.at("speed").at("b"), 20, 1e-6);
+}
+
+// As many as the run's own throughput leaves out, also where it ended before its last step.
+TEST_F(CompareCommand, TheSummarySaysWhichStepsDoNotCount) {
+  write_run(a(), R"("loss":0.5)", R"("model":"mlp")", R"(,"throughput":{"untimed_steps":30})");
+  write_run(b(), R"("loss":0.4)", R"("model":"mlp")");
+  std::vector<std::pair<double, int>> steps(40, {1.0, 10});
+  std::fill(steps.begin(), steps.begin() + 30, std::pair(2.0, 10));
+  write_steps(a(), steps);
+  write_steps(b(), steps);
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_NEAR(json_.at("speed").at("a"), 10, 1e-9);
+  EXPECT_NEAR(json_.at("speed").at("b"), 360 / (26 * 2.0 + 10), 1e-9);  // without a tenth
 }
 
 TEST_F(CompareCommand, RunsWithSkippedStepsAreCompared) {

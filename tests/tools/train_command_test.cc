@@ -567,9 +567,93 @@ TEST_F(TrainCommand, SaysWhatToDoWhenNotEvenOneSampleFits) {
         train(std::string("run-") + micro_batch,
               mlp() + "-n 2 --steps 3 --memory-limit 600 --micro-batch " + micro_batch);
     EXPECT_EQ(finished.code, 3);
+    // What is divided among ranks is not what a limit is full of.
     expect_parts(finished.err,
-                 {"not even one sample fits", "--zero 3", "--recompute", "memory_limit"});
+                 {"not even one sample fits",
+                  "memory_limit",
+                  "use a higher --memory-limit, --recompute or"});
   }
+}
+
+// The last evaluation, of 37 images of 64 numbers at once, beside steps of 2 images.
+TEST_F(TrainCommand, MemoryIsThatOfTheLastEvaluationToo) {
+  const std::string model = mlp() + "--hidden 512 --steps 2 ";
+  const auto bytes = [&](const std::string& run) {
+    return summary(run).at("memory").at("tensor_bytes").get<std::int64_t>();
+  };
+  train_well("last", model);
+  EXPECT_GE(bytes("last"), 37 * (64 + 512) * 4);
+  train_well("each", model + "--eval-every 1");
+  EXPECT_EQ(bytes("each"), bytes("last"));
+}
+
+TEST_F(TrainCommand, ThroughputIsTheSameInTheSummaryAndInAComparison) {
+  const std::string run = mlp() + "--steps 400 --save-every 150 ";
+  train_well("a", run);
+  train_well("b", run + "--folds 2 --steps 30 --save-every 0");
+  const Finished finished = run_program(
+      {trireme_binary(), "compare", path("a"), path("b"), "--json", path("compared.json")});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  for (const char* name : {"a", "b"}) {
+    const double shown = summary(name).at("throughput").at("per_second").get<double>();
+    const double compared =
+        read_json(path("compared.json")).at(name).at("throughput").at("per_second").get<double>();
+    EXPECT_NEAR(compared / shown, 1, 1e-9) << name;
+  }
+  EXPECT_EQ(summary("a").at("throughput").at("untimed_steps"), 40);
+}
+
+TEST_F(TrainCommand, SaysWhatARunIsTooShortFor) {
+  const Finished finished = train(
+      "run", mlp() + "-n 2 --steps 3 --warm-up 10 --batch-schedule 2:24,3:48,9:24 --sync local");
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  expect_parts(
+      finished.out,
+      {"warning: warm_up is 10, but the run has 3 steps: the learning rate does not reach",
+       "warning: batch_schedule: 3:48 and what follows it is never reached",
+       "warning: sync_every is 32, but the run has 3 steps: its replicas are never averaged"});
+  const Finished enough =
+      train("enough", mlp() + "-n 2 --steps 3 --sync local --sync-every 3 --eps 0");
+  expect_parts(enough.out, {"warning: eps is 0"});
+  EXPECT_EQ(enough.out.find("the run has"), std::string::npos) << enough.out;
+}
+
+TEST_F(TrainCommand, ManyFoldsTakeALineEach) {
+  const Finished finished = train("run", mlp() + "--steps 2 --log-every 1 --folds 12");
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  expect_parts(finished.out, {"fold 1 of 12\nstep 1/2", "fold 12 of 12: loss ", "folds from "});
+  EXPECT_EQ(finished.out.find("fold 2 of 12\n"), std::string::npos) << finished.out;
+  EXPECT_EQ(std::count(finished.out.begin(), finished.out.end(), '\n') < 12 + 20, true)
+      << finished.out;
+}
+
+// Which rank has met them is nobody's business.
+TEST_F(TrainCommand, MistakesInDataAreToldOnceAndNotOfRanks) {
+  std::string tokens;
+  for (int i = 0; i < 4000; ++i) {
+    tokens += {static_cast<char>(i < 3000 ? i % 10 : 200), '\0'};
+  }
+  const std::string file = data_.write("tokens.u16", tokens);
+  const Finished finished = train("run", gpt() + "-n 2 --steps 200 --vocabulary 20 --data " + file);
+  EXPECT_EQ(finished.code, 2) << finished.out << finished.err;
+  EXPECT_TRUE(finished.err.starts_with("trireme: " + file)) << finished.err;
+  EXPECT_EQ(finished.err.find("rank"), std::string::npos) << finished.err;
+  EXPECT_EQ(finished.err.find("expected a token"), finished.err.rfind("expected a token"));
+}
+
+// What a later part of the run was given is not asked for by whoever goes back to a step before it.
+TEST_F(TrainCommand, AStepThatIsNamedComesWithItsSettings) {
+  train_well("run", mlp() + "--steps 4 --save-every 2");
+  train_well("run", mlp() + "--steps 6 --lr 0.5 --save-every 2 --allow-changes");
+  const Finished back =
+      run_program({trireme_binary(), "train", "--run", path("run"), "--resume", "2"});
+  EXPECT_EQ(back.code, 0) << back.out << back.err;
+  EXPECT_EQ(summary("run").at("steps"), 4);
+  const Finished typed = run_program(
+      {trireme_binary(), "train", "--run", path("run"), "--resume", "2", "--lr", "0.25"});
+  EXPECT_EQ(typed.code, 2) << typed.out;
+  expect_parts(typed.err, {"lr: 0.001 in the checkpoint, 0.25 now"});
+  EXPECT_EQ(typed.err.find("steps: "), std::string::npos) << typed.err;
 }
 
 TEST_F(TrainCommand, FindsTheLargestMicroBatchThatFits) {

@@ -108,6 +108,17 @@ TEST_F(WrongCalls, WhatIsLeftOutIsNamed) {
   }
 }
 
+// Help for what is not there is no help.
+TEST_F(WrongCalls, AnUnknownCommandIsRefusedWhateverFollows) {
+  for (const char* more : {"", " --help", " -h"}) {
+    expect_refusal(words(std::string("trian") + more),
+                   {"expected a command (", "found \"trian\"; did you mean train?"});
+    expect_refusal(words(std::string("ckpt shw") + more), {"found \"shw\"; did you mean show?"});
+  }
+  expect_refusal(words("train --rendezvous here --data " + data_.write("a.txt", "text")),
+                 {"--rendezvous: expected HOST:PORT"});
+}
+
 // A dash is standard output where that makes sense, and never the name of a file.
 TEST_F(WrongCalls, ADashIsNoFile) {
   const std::string drill =

@@ -97,7 +97,10 @@ TEST(RankBalance, FollowsMeasuredTimes) {
   // Times are of a micro-batch, not of a step: with fewer it is as slow as before.
   for (int step = 0; step < kWindow; ++step) {
     balance.observe({0.4, 0.4}, {4, 2});
-    EXPECT_EQ(balance.news().empty(), step + 1 < kWindow);
+    const std::string news = balance.news();
+    EXPECT_EQ(news.empty(), step + 1 < kWindow);
+    // Two have no middle.
+    EXPECT_EQ(news.find("2.0 times the time of the other") == std::string::npos, news.empty());
   }
   EXPECT_EQ(balance.stragglers(), Counts64{1});
   EXPECT_EQ(balance.deal(6), (Counts64{4, 2}));

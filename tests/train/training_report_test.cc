@@ -19,6 +19,28 @@ void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
 }
 
+TEST(FoldsTable, ManyFoldsAreARange) {
+  std::vector<TrainResult> folds;
+  for (int i = 1; i <= 11; ++i) {
+    folds.push_back(fold_with({{"accuracy", i / 100.0}}));
+  }
+  expect_part(folds_table(folds), "; folds from 1.00 % to 11.00 %)");
+  EXPECT_EQ(folds_table(folds).find("7.00 %"), std::string::npos);
+  folds.pop_back();
+  expect_part(folds_table(folds), "7.00 %, 8.00 %, 9.00 %, 10.00 %)");
+}
+
+// 90 steps at 100 per second take three times as long as 90 at 300.
+TEST(FoldsJson, TheThroughputIsAllWorkDividedByAllTime) {
+  TrainResult slow = fold_with({{"loss", 1}});
+  slow.steps = 100;
+  slow.untimed_steps = 10;
+  slow.per_second = 100;
+  TrainResult fast = slow;
+  fast.per_second = 300;
+  expect_part(folds_json({}, {slow, fast}), "\"per_second\": 150.0");
+}
+
 // Student's t with one degree of freedom has 97.5 % below tan(0.475 pi) = 12.7062, with two below
 // 4.30265: of two or three folds that reaches beyond what a share, or a perplexity, can be.
 TEST(FoldsTable, IntervalsHoldOnlyWhatAMetricCanBe) {
@@ -73,6 +95,7 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   result.evaluation.fingerprint = 0xfedcba9876543210;
   result.counts_tokens = true;
   result.per_second = 1e5 / 7;
+  result.untimed_steps = 7;
   result.communication_share = 1.0 / 7;
   result.micro_batch = 4;
   result.tensor_bytes = 123;
@@ -95,6 +118,7 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   EXPECT_EQ(read->evaluation.fingerprint, 0xfedcba9876543210);
   EXPECT_TRUE(read->counts_tokens);
   EXPECT_EQ(read->per_second, 1e5 / 7);
+  EXPECT_EQ(read->untimed_steps, 7);
   EXPECT_EQ(read->communication_share, 1.0 / 7);
   EXPECT_EQ(read->micro_batch, 4);
   EXPECT_EQ(read->tensor_bytes, 123);

@@ -93,6 +93,11 @@ void add_faults(CLI::App& bench, Action& action) {
   faults->add_option("--json", options->json_path, "Also write the table as JSON")
       ->type_name("FILE");
   faults->add_flag(
+      "--points",
+      options->points,
+      "Not at random instants but at marked points: of a step, of keeping its state, of "
+      "checkpoints, of taking over (a drill)");
+  faults->add_flag(
       "--peers",
       options->peers,
       "Kill ranks of a gpt, and of the same model as PyTorch DDP, which torchrun starts "

@@ -63,6 +63,9 @@ std::vector<std::string> other_notes(const Notes& a, const Notes& b) {
 int diff_checkpoints(const DiffOptions& options) try {
   const Side a = side_at(options.a, options.step);
   const Side b = side_at(options.b, options.step);
+  TRIREME_CHECK(!options.step || !a.file || !b.file,
+                "--step: it selects a checkpoint in a run or folder, found two files of weights: "
+                "leave it out");
   std::printf("A: %s\nB: %s\n", a.path.c_str(), b.path.c_str());
   std::fflush(stdout);  // before what may be wrong with them
   // A file of weights can only be compared with what it can hold.

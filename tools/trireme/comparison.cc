@@ -129,6 +129,12 @@ void compare_nothing(Comparison& comparison, const Reasons& reasons) {
   }
 }
 
+// What was not tested is no test among others that p-values are adjusted for.
+void leave_untested(ComparedMetric& metric, const std::string& why) {
+  metric.untested = true;
+  metric.verdict.text = detail::concat(metric.name, " was not tested: ", why);
+}
+
 void compare_folds(Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
@@ -160,13 +166,17 @@ void compare_folds(Comparison& comparison) {
       values_a.push_back(a.folds[fold].at(name));
       values_b.push_back(b.folds[fold].at(name));
     }
-    Difference difference =
-        paired ? paired_t_test(values_a, values_b) : welch_t_test(values_a, values_b);
-    if (is_share(name) && std::isfinite(difference.interval95.low)) {
-      difference.interval95 = within(difference.interval95, {-1, 1});
+    ComparedMetric metric{name, mean_of(values_a).mean, mean_of(values_b).mean, {}, 1, {}};
+    if (a.folds.size() < 2) {
+      leave_untested(metric, "a single fold has no spread");
+    } else {
+      metric.difference =
+          paired ? paired_t_test(values_a, values_b) : welch_t_test(values_a, values_b);
+      if (is_share(name)) {
+        metric.difference->interval95 = within(metric.difference->interval95, {-1, 1});
+      }
     }
-    comparison.metrics.push_back(
-        {name, mean_of(values_a).mean, mean_of(values_b).mean, difference, 1, {}});
+    comparison.metrics.push_back(metric);
   }
 }
 
@@ -186,6 +196,9 @@ void compare_numbers(Comparison& comparison,
       metric.a = tested->a;
       metric.b = tested->b;
       metric.difference = tested->difference;
+      if (!tested->difference) {
+        leave_untested(metric, tested->why_untested);
+      }
     } else {
       metric.verdict.text =
           detail::concat("nothing can be said about chance: there is one ", name, " of each run");
@@ -219,6 +232,31 @@ std::string what_was_evaluated(const Run& a, const Run& b) {
       {text(a), text(b)});
 }
 
+// Whether it is only chance by which the runs differ, as of a run that is repeated.
+bool differ_in_seed_only(const Comparison& comparison) {
+  const auto is = [&](const char* name) {
+    return std::ranges::count(comparison.settings, name, &ComparedSetting::name);
+  };
+  return is("seed") == 1 && comparison.settings.size() == static_cast<std::size_t>(1 + is("run"));
+}
+
+void note_seeds(Comparison& comparison) {
+  if (!differ_in_seed_only(comparison)) {
+    return;
+  }
+  if (comparison.basis == Basis::kOneNumber) {
+    comparison.basis_text =
+        "there is only one number per run, and nothing can be said about chance: the runs differ "
+        "in their seed, which decides both how they train and, without --eval-data, what is held "
+        "out; to see what training alone does, evaluate both on the same file (--eval-data FILE)";
+  } else {
+    comparison.notes.emplace_back(
+        "the runs differ in their seed only; \"chance\" is that of the samples or folds they were "
+        "evaluated on, and covers neither of the seeds: how far runs with other seeds lie apart is "
+        "not known from two of them");
+  }
+}
+
 void compare_metrics(Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
@@ -233,9 +271,14 @@ void compare_metrics(Comparison& comparison) {
     return;
   }
   if (a.folds.size() != b.folds.size()) {
-    comparison.notes.push_back(detail::concat(
-        "A has {} and B {}: folds can only be compared if both runs have the same number",
-        {detail::counted(a.folds.size(), "fold"), b.folds.size()}));
+    Reasons reasons = other_question(comparison.settings);
+    reasons.push_back(
+        detail::concat("folds: {} in A and {} in B, so that no model of A was trained on as much "
+                       "data as one of B, and no fold of one is a fold of the other; to compare "
+                       "them, train both with the same --folds and --seed",
+                       {a.folds.size(), b.folds.size()}));
+    compare_nothing(comparison, reasons);
+    return;
   }
   const auto of_a = read_evaluation(a.folder);
   const auto of_b = read_evaluation(b.folder);
@@ -332,6 +375,7 @@ Comparison compare_runs(const std::string& folder_a, const std::string& folder_b
   comparison.settings = differing_settings(comparison.a, comparison.b);
   note_unfinished(comparison);
   compare_metrics(comparison);
+  note_seeds(comparison);
   judge(comparison);
   if (comparison.metrics.empty()) {
     comparison.notes.emplace_back(no_common_metric(comparison));

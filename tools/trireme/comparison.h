@@ -26,10 +26,11 @@ struct ComparedMetric {
   std::string name;
   double a = 0;
   double b = 0;
-  std::optional<Difference> difference;  // nothing where there is one number per run
+  std::optional<Difference> difference;  // nothing where nothing was tested
   double adjusted_p = 1;                 // its p-value, as one of several tests
   Verdict verdict;
   std::string same_as{};  // the metric that asks the same question, if there is one
+  bool untested = false;  // although there is more than one number per run
 };
 
 struct NotCompared {

@@ -40,21 +40,27 @@ std::string metrics_text(const Comparison& comparison) {
                                     compared ? difference_text(name, metric.b - metric.a) : "-"};
     if (metric.difference) {
       row.push_back(interval_text(name, metric.difference->interval95));
-      row.push_back(p_text(metric.difference->p_value));
-      row.push_back(p_text(metric.adjusted_p));
+      const bool bound = is_bound(*metric.difference);
+      row.push_back(p_text(metric.difference->p_value, bound));
+      row.push_back(p_text(metric.adjusted_p, bound));
       row.emplace_back(metric.difference->test);
     } else {
-      row.insert(row.end(), {"-", "-", "-", compared ? "one number each" : "not compared"});
+      row.insert(row.end(),
+                 {"-",
+                  "-",
+                  "-",
+                  metric.untested ? "not tested"
+                  : compared      ? "one number each"
+                                  : "not compared"});
     }
     table.add(row);
-    if (metric.difference) {
-      verdicts += "  " + metric.verdict.text + "\n";
-      tests += metric.same_as.empty() ? 1 : 0;
-    }
     if (!metric.same_as.empty()) {
-      verdicts +=
-          detail::concat("  ({} asks the same as {} and does not count as another metric)\n",
-                         {name, metric.same_as});
+      verdicts += detail::concat(
+          "  {} asks the same as {}: the verdict is the same, and it is no further metric\n",
+          {name, metric.same_as});
+    } else if (metric.difference || metric.untested) {
+      verdicts += "  " + metric.verdict.text + "\n";
+      tests += metric.untested ? 0 : 1;
     }
   }
   if (comparison.metrics.empty()) {
@@ -164,6 +170,9 @@ void add_difference(OrderedJson& json, const Difference& difference) {
   json["difference"] = difference.mean;
   json["interval95"] = {difference.interval95.low, difference.interval95.high};
   json["p_value"] = difference.p_value;
+  if (is_bound(difference)) {
+    json["p_is_bound"] = true;
+  }
   json["test"] = difference.test;
 }
 

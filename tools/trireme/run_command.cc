@@ -72,6 +72,7 @@ void add_run_command(CLI::App& program, Action& action, const std::vector<std::s
   run->add_option("--log-dir", options->log_dir, "Folder for the ranks' logs and flight records")
       ->type_name("FOLDER");
   add_machine_options(*run, *options);
+  run->get_option("--backend")->description("How ranks communicate: auto, shm or ucx");
   add_store_options(*run, *options);
   add_elastic_options(*run, *elastic);
   add_drill_options(*run, *drill);

@@ -161,6 +161,12 @@ RunLog read_log(const std::string& folder) {
       add_numbers(log.training, entry, step, where);
     }
   }
+  std::ifstream summary(folder + "/summary.json");
+  const Json ended = parsed({std::istreambuf_iterator<char>(summary), {}});
+  const Json::json_pointer untimed("/throughput/untimed_steps");
+  if (ended.is_object() && ended.contains(untimed) && ended[untimed].is_number_unsigned()) {
+    log.untimed_steps = ended[untimed].get<std::int64_t>();
+  }
   return log;
 }
 

@@ -23,6 +23,8 @@ struct Series {
 struct RunLog {
   std::map<std::string, Series> training;
   std::map<std::string, Series> evaluation;
+  // That do not count for the throughput, where summary.json says so.
+  std::optional<std::int64_t> untimed_steps;
 };
 RunLog read_log(const std::string& folder);
 bool has_log(const std::string& folder);

@@ -13,7 +13,8 @@ namespace trireme::tools {
 struct MeasuredDifference {
   double a = 0;
   double b = 0;
-  Difference difference;
+  std::optional<Difference> difference;  // nothing where it was not tested:
+  std::string why_untested{};
 };
 
 // True when both have the same samples with the same targets: only then are they pairs. Of text,

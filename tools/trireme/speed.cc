@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "trireme/observe/throughput.h"
+
 namespace trireme::tools {
 namespace {
 
@@ -27,7 +29,7 @@ Effort& operator+=(Effort& sum, const Effort& more) {
   return sum;
 }
 
-// The steps of a log in order, without the first tenth.
+// The steps of a log in order, without the first ones; all where there are no others.
 std::vector<Effort> steps_of(const RunLog& log, const std::string& rate_name) {
   const auto rates = log.training.find(rate_name);
   if (rates == log.training.end()) {
@@ -41,9 +43,10 @@ std::vector<Effort> steps_of(const RunLog& log, const std::string& rate_name) {
   }
   std::vector<Effort> steps;
   const Series& series = rates->second;
-  for (std::size_t i = std::max<std::size_t>(1, series.values.size() / 10);
-       i < series.values.size();
-       ++i) {
+  const std::size_t size = series.values.size();
+  const auto first = static_cast<std::size_t>(
+      log.untimed_steps.value_or(untimed_steps(static_cast<std::int64_t>(size))));
+  for (std::size_t i = first < size ? first : 0; i < size; ++i) {
     const double rate = series.values[i];
     const auto took = seconds.find(series.steps[i]);
     // Without seconds, steps of one size.

@@ -34,9 +34,9 @@ struct ComparedSpeed {
 // In tokens where the log has them. Nothing where it has no steps.
 std::optional<RunSpeed> speed_of(const std::vector<RunLog>& logs);
 
-// Of runs that did the same work. Without the first tenth of each log, in which memory is allocated
-// and caches are cold. Nothing where a run has no steps after that. Other runs of the same may
-// differ by more than the steps of one: nothing of that is in its interval.
+// Of runs that did the same work. Without the first steps of each log (observe/throughput.h).
+// Nothing where a run has no steps. Other runs of the same may differ by more than the steps of
+// one: nothing of that is in its interval.
 std::optional<ComparedSpeed> compare_speed(const std::vector<RunLog>& a,
                                            const std::vector<RunLog>& b);
 

@@ -157,11 +157,11 @@ void check_supervised(const TrainSettings& given,
   TRIREME_CHECK(!run.empty(),
                 "--supervise: expected --run FOLDER, by which the run is found again, found none");
   TRIREME_CHECK(!resume.given || resume.value.empty() || resume.run(),
-                "--supervise: a run that is started again goes on from its newest checkpoint; "
+                "--supervise: a run that is started again resumes from its newest checkpoint; "
                 "expected --resume RUN or none, found --resume {}",
                 {resume.value});
   TRIREME_CHECK(resume.given || given.save_every > 0 || given.folds > 0,
-                "--supervise: expected --save-every N, for something to go on from, found none");
+                "--supervise: expected --save-every N, for something to resume from, found none");
 }
 
 }  // namespace trireme::tools

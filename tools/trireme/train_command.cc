@@ -17,6 +17,7 @@
 #include "train_resume.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
@@ -99,7 +100,8 @@ TrainSettings continued(const std::string& run,
                         std::int64_t step,
                         const TrainSettings& given,
                         const TrainCommand& command) {
-  TrainSettings settings = given_over(settings_of_run(run, step), command);
+  const bool step_was_named = command.resume.given && parse_integer(command.resume.value);
+  TrainSettings settings = given_over(settings_of_run(run, step, step_was_named), command);
   if (settings.zero != 3 && given.placement == Placement::kAutomatic) {
     settings.placement = Placement::kAutomatic;  // it was for another stage
   }
@@ -264,7 +266,9 @@ int run_training(const TrainCommand& command) {
   const bool has_store = !options.store.place.empty();
   const bool leads = command.machines.node_rank == 0 && !(has_store && has_begun(options));
   if (has_store) {
-    TrainSettings alike = settings;  // on all machines, but for:
+    // As the command says them: one that comes back finds checkpoints, which say more. The same on
+    // all machines, but for:
+    TrainSettings alike = given;
     alike.ranks = alike.threads = 0;
     alike.run = fs::absolute(settings.run).lexically_normal().string();
     options.store.identity = to_json(alike);

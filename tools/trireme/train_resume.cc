@@ -110,12 +110,12 @@ std::string settings_of_folds(const fs::path& run, bool asked_for) {
   return text.empty() ? text_in(first / "config.json") : text;
 }
 
-// A cross-validation goes on without being told, as others do from a checkpoint; one that has come
+// A cross-validation resumes without being told, as others do from a checkpoint; one that has come
 // to its end has nothing left to do.
 std::int64_t fold_to_resume(const std::string& run, const ResumeFlag& flag) {
   const auto asked = parse_integer(flag.value);
   TRIREME_CHECK(!asked,
-                "--resume: expected no step: \"{}\" is a cross-validation, which goes on with the "
+                "--resume: expected no step: \"{}\" is a cross-validation, which resumes with the "
                 "first fold that has not ended; found {}",
                 {run, asked.value_or(0)});
   return kNextFold;
@@ -159,20 +159,30 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   return asked;
 }
 
-TrainSettings settings_of_run(const std::string& run, std::int64_t step) {
+TrainSettings settings_of_run(const std::string& run, std::int64_t step, bool step_was_named) {
   std::string path = run + "/config.json";
   const std::string of_folds = step == kNextFold ? settings_of_folds(run, true) : "";
   std::string text = of_folds.empty() ? text_in(path) : of_folds;
-  if (text.empty()) {  // lost with the machine that wrote it; the checkpoint has what it was saved
-                       // with
-    path = CheckpointFolder(checkpoints_in(run)).path_of(step);
-    const Notes notes = Manifest::read(path).notes;
-    const auto saved = notes.find(kSettingsNote);
-    TRIREME_CHECK(saved != notes.end(),
-                  "\"{}/config.json\" could not be read, and \"{}\" was not saved by a run: its "
-                  "settings are needed to resume it",
-                  {run, path});
-    text = saved->second;
+  // Lost with the machine that wrote it, or that of a later part of the run, which whoever names a
+  // step does not want: the checkpoint has what it was saved with.
+  if (text.empty() || step_was_named) {
+    const std::string checkpoint = CheckpointFolder(checkpoints_in(run)).path_of(step);
+    try {
+      const Notes notes = Manifest::read(checkpoint).notes;
+      const auto saved = notes.find(kSettingsNote);
+      TRIREME_CHECK(saved != notes.end() || !text.empty(),
+                    "\"{}/config.json\" could not be read, and \"{}\" was not saved by a run: its "
+                    "settings are needed to resume it",
+                    {run, checkpoint});
+      if (saved != notes.end()) {
+        text = saved->second;
+        path = checkpoint;
+      }
+    } catch (const CheckpointError&) {
+      if (text.empty()) {
+        throw;
+      }  // else the ranks say what is wrong, and what can be done
+    }
   }
   TrainSettings settings = recorded_settings(text, path);
   settings.run = run;

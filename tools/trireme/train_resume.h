@@ -28,9 +28,9 @@ inline constexpr std::int64_t kNextFold = 0;
 // is.
 std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag);
 
-// What a run goes on with, where nothing else is given: what RUN/config.json says, else what the
-// checkpoint was saved with.
-TrainSettings settings_of_run(const std::string& run, std::int64_t step);
+// What a run resumes with, where nothing else is given: what RUN/config.json says, or, where that
+// is lost or the step was named, what the checkpoint was saved with.
+TrainSettings settings_of_run(const std::string& run, std::int64_t step, bool step_was_named);
 
 // Throws ConfigError where settings differ that change the result, unless that is allowed.
 void check_settings(const std::string& run, std::int64_t step, const TrainSettings& given);

@@ -193,6 +193,14 @@ bool may_be_empty(const CLI::Option& option) {
   return name == "prompt" || (setting != nullptr && setting->kind.starts_with("list"));
 }
 
+// `found`: empty where there is none.
+std::string expected_command(const std::vector<std::string>& commands, const std::string& found) {
+  return concat("expected a command ({}), found {}{}",
+                {detail::listed(commands),
+                 found.empty() ? "none" : concat("\"", detail::printable(found), "\""),
+                 found.empty() ? "" : did_you_mean(found, commands)});
+}
+
 std::string whose_help(const CLI::App& command) {
   return concat("\nRun \"", full_name(command), " --help\" to see what it takes.");
 }
@@ -226,10 +234,7 @@ std::string usage_error_text(const CLI::App& program, const CLI::ParseError& err
   const std::vector<std::string> commands = commands_of(command);
   std::string text = in_our_words(command, error.what());
   if (!commands.empty() && (extra.empty() || !extra.front().starts_with('-'))) {
-    text = concat("expected a command ({}), found {}{}",
-                  {detail::listed(commands),
-                   extra.empty() ? "none" : concat("\"", detail::printable(extra.front()), "\""),
-                   extra.empty() ? "" : did_you_mean(extra.front(), commands)});
+    text = expected_command(commands, extra.empty() ? "" : extra.front());
   } else if (!extra.empty()) {
     text = about_extra_words(command, extra);
   }
@@ -247,6 +252,10 @@ void check_values(const CLI::App& program, const std::vector<std::string>& words
       command = *named;
       continue;
     }
+    // Before a --help that follows it is answered.
+    TRIREME_CHECK(below.empty() || words[i].starts_with('-'),
+                  expected_command(commands_of(*command), words[i]),
+                  whose_help(*command));
     check_attached(*command, words[i]);
     const CLI::Option* option =
         words[i].starts_with('-') ? command->get_option_no_throw(words[i]) : nullptr;

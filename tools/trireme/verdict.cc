@@ -71,8 +71,14 @@ std::string interval_text(const std::string& metric, const Interval& interval) {
   return plain_text(metric, interval.low) + " to " + plain_text(metric, interval.high);
 }
 
-std::string p_text(double p_value) {
-  return std::isnan(p_value) ? "-" : p_value < 0.001 ? "< 0.001" : detail::printed("%.3f", p_value);
+bool is_bound(const Difference& difference) {
+  return difference.p_value <= difference.least_p;
+}
+
+std::string p_text(double p_value, bool bound) {
+  return std::isnan(p_value) ? "-"
+         : p_value < 0.001   ? "< 0.001"
+                             : (bound ? "< " : "") + detail::printed("%.3f", p_value);
 }
 
 Verdict verdict_on(const std::string& metric,
@@ -86,21 +92,17 @@ Verdict verdict_on(const std::string& metric,
   if (difference.mean == 0) {
     return {Better::kNeither, "no difference: " + metric + " is the same in both"};
   }
-  if (!std::isfinite(difference.interval95.low)) {
-    return {Better::kNeither,
-            "too few samples or folds to say whether the difference in " + metric +
-                " is due to chance"};
-  }
   // An adjusted p-value is a bound for all tests together, not how often this one comes out so.
-  const std::string chance = detail::concat(
-      "chance alone would give a difference this large in {} comparisons{}",
-      {chance_text(difference.p_value),
-       tests > 1 ? detail::concat(" (p adjusted for ", tests, " metrics: ", p_text(adjusted_p), ")")
-                 : ""});
+  const std::string chance =
+      detail::concat("chance alone would give a difference this large in {} comparisons{}",
+                     {chance_text(difference.p_value),
+                      tests > 1 ? detail::concat(" (p adjusted for {} metrics: {})",
+                                                 {tests, p_text(adjusted_p, is_bound(difference))})
+                                : ""});
   if (adjusted_p >= kSureEnough) {
     const bool rare_alone = difference.p_value < kSureEnough;
     return {Better::kNeither,
-            detail::concat("no clear difference{}: {} of B is {}, and {}",
+            detail::concat("no clear difference{}: {} of B came out {}, but {}",
                            {rare_alone ? detail::concat(" among ", tests, " metrics") : "",
                             metric,
                             size_text(metric, difference),

@@ -27,8 +27,10 @@ std::string value_text(const std::string& metric, double value);
 std::string difference_text(const std::string& metric, double difference);
 // "0.80 to 1.60", in the units of difference_text.
 std::string interval_text(const std::string& metric, const Interval& interval);
-// "< 0.001", "0.043".
-std::string p_text(double p_value);
+// Whether the test can give no smaller p-value: the true one may be anything below it.
+bool is_bound(const Difference& difference);
+// "< 0.001", "0.043"; of a bound, "< 0.005".
+std::string p_text(double p_value, bool bound = false);
 
 // "B is better: accuracy is 1.20 points higher (95 % interval 0.80 to 1.60); chance alone ...". Of
 // `tests` made at once, whose p-value is then `adjusted_p`: with five metrics, one in four pairs of

@@ -13,8 +13,9 @@
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
+#include "data_settings.h"
+#include "known_warnings.h"
 #include "settled_compression.h"
 #include "shared_check.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
@@ -27,7 +28,6 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
-#include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/device_choice.h"
@@ -72,27 +72,6 @@ std::string text_of(const fs::path& path) {
   return text.str();
 }
 
-DataSource source_of(const TrainSettings& s) {
-  DataSource source;
-  source.path = s.data;
-  source.evaluation = s.eval_data;
-  source.format = s.format;
-  source.evaluation_fraction = s.folds > 0 ? 0 : s.eval_fraction;
-  source.seed = s.seed;
-  source.sequence = s.sequence > 0 ? s.sequence : 64;
-  source.stride = s.stride;
-  source.vocabulary = s.vocabulary;
-  source.csv.target = s.target;
-  source.csv.header = s.header;
-  source.csv.separator = separator_of(s);
-  source.csv.categorical = s.categorical;
-  source.csv.unseen = s.unseen;
-  source.csv.missing = s.missing;
-  source.csv.missing_values = s.missing_values;
-  source.regression = s.regression;
-  return source;
-}
-
 // Activations are freed and allocated again in every step. Left to itself, the C library gives
 // large blocks back to the kernel and gets them anew, page by page, which took 5 % of a convnet's
 // step.
@@ -102,17 +81,6 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TOP_PAD, 64 << 20);
 }
-
-// LibTorch says of every rank, with a trace of its calls, that it has no fast kernel for a product;
-// what that means is said once, in our own words (half_speed.h).
-class SlowProductsAreKnown final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    if (warning.msg().find("switching to BLAS gemm") == std::string::npos) {
-      c10::WarningHandler::process(warning);
-    }
-  }
-};
 
 class Job {
  public:
@@ -253,8 +221,9 @@ class Job {
     }
   }
 
-  std::shared_ptr<RunRecorder> make_recorder(const std::string& folder) {
-    auto recorder = std::make_shared<RunRecorder>(folder, settings_, stdout);
+  // Of many folds, the first alone shows its steps.
+  std::shared_ptr<RunRecorder> make_recorder(const std::string& folder, bool quiet = false) {
+    auto recorder = std::make_shared<RunRecorder>(folder, settings_, quiet ? nullptr : stdout);
     if (!compression_text_.empty()) {
       recorder->message(std::exchange(compression_text_, ""));
     }
@@ -413,6 +382,8 @@ class Job {
       }
     }
     bool described = false;
+    const bool many = settings_.folds > static_cast<std::int64_t>(kMostFoldsShown);
+    std::string fold_name;
     const auto observer_of = [&](int fold,
                                  const Trainable& model) -> std::shared_ptr<TrainObserver> {
       has_model_ = true;
@@ -425,14 +396,21 @@ class Job {
       }
       const std::string folder = fold_folder(fold);
       prepare_folder(folder);
-      print(concat("fold ", fold + 1, " of ", settings_.folds));
-      recorder_ = make_recorder(folder);
+      fold_name = concat("fold ", fold + 1, " of ", settings_.folds);
+      const bool quiet = many && fold > 0;
+      if (!quiet) {
+        print(fold_name);
+      }
+      recorder_ = make_recorder(folder, quiet);
       recorder_->name_classes(opened.parts.train->class_names());
       return recorder_;
     };
     // At once: whatever ends the run in a later fold, this one is complete.
     const auto keep = [&](const TrainResult& fold) {
       if (leads()) {
+        if (many) {
+          print(concat("{}: {}", {fold_name, fold.evaluation.to_string()}));
+        }
         recorder_->finish(fold);
         recorder_.reset();
       }
@@ -487,6 +465,15 @@ class Job {
   std::string compression_text_;  // to be told when there is a recorder
 };
 
+// "rank 0 of 2: REASON (found by rank 1)", as a communicator has it.
+std::string without_ranks(const std::string& text) {
+  const std::size_t begin = text.find(": ");
+  const std::size_t end = text.rfind(" (found by rank ");
+  return begin == std::string::npos || end == std::string::npos || end < begin
+             ? text
+             : text.substr(begin + 2, end - begin - 2);
+}
+
 // One epoch of the job.
 int train_in(const std::shared_ptr<World>& world, const std::string& step) {
   Job job(world, step);
@@ -497,9 +484,13 @@ int train_in(const std::shared_ptr<World>& world, const std::string& step) {
     if (error.reason() == CommError::Reason::kStopped) {
       job.take_back_settings();  // it is another rank that cannot use them
     }
-    // The others know. Why a rank has left them alone is told by rank 0, once.
-    if (job.rank() > 0 && (error.reason() == CommError::Reason::kAborted ||
-                           error.reason() == CommError::Reason::kStopped)) {
+    // The others know. Why a rank has left them alone is told by rank 0, once; what is wrong with
+    // the input is no matter of ranks.
+    const bool stopped = error.reason() == CommError::Reason::kStopped;
+    if (job.rank() == 0 && stopped) {
+      std::fprintf(stderr, "trireme: %s\n", without_ranks(error.what()).c_str());
+    }
+    if (stopped || (job.rank() > 0 && error.reason() == CommError::Reason::kAborted)) {
       return 1;
     }
     throw;
@@ -510,7 +501,7 @@ int train_in(const std::shared_ptr<World>& world, const std::string& step) {
     const std::string reason = usage ? with_flags(error.what(), {}) : detail::reason_of(error);
     const bool refused = job.refuses(error);
     const bool by_input = refused || dynamic_cast<const DataError*>(&error) != nullptr;
-    job.abandon(concat("rank ", job.rank(), ": ", reason), by_input);
+    job.abandon(by_input ? reason : concat("rank ", job.rank(), ": ", reason), by_input);
     if (job.rank() == 0) {
       std::fprintf(stderr, "trireme: %s\n", reason.c_str());
     }

@@ -8,6 +8,7 @@
 
 #include "trireme/checkpoint/manifest.h"
 #include "trireme/comm/world.h"
+#include "trireme/core/pulse.h"
 #include "trireme/shard/state_view.h"
 
 namespace trireme {
@@ -66,6 +67,7 @@ class Vault {
  private:
   void choose();
   void make_room(const StateView& state, const Notes& notes);
+  void drill(PulsePhase part) const;
   enum class Kind { kStep, kLoaded };
   void keep(std::int64_t step, const StateView& state, const Notes& notes, Kind kind);
 

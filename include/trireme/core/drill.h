@@ -17,7 +17,7 @@
 namespace trireme {
 
 enum class DrillKind : std::uint32_t {
-  kKill,      // a rank gets SIGKILL
+  kKill,      // a rank gets SIGKILL, in a step or at a DrillPoint
   kStop,      // a rank gets SIGSTOP, and goes on after some seconds
   kDiskFull,  // a rank finds no room when it writes its part of a checkpoint
   kLeave,     // the job is to have one rank less
@@ -30,9 +30,20 @@ std::string drill_name(DrillKind kind);
 // Of what ranks on different machines send each other.
 bool is_of_links(DrillKind kind);
 
+// Where a rank may be killed besides the parts of a step.
+enum class DrillPoint : std::uint32_t {
+  kSaveBegins,     // nothing of its part of a checkpoint is written
+  kSaveWritten,    // all of it is, and nobody knows
+  kSaveDelivered,  // its part is there, the checkpoint is not
+  kTakeOver,       // its world has met, it has nothing of the state
+  kTakenOver,      // it has its part of the state, the others perhaps not
+  kCount,
+};
+
 struct DrillFault {
   DrillKind kind = DrillKind::kKill;
-  // In each step; of kDiskFull, in each save; of kCorrupt, for each message.
+  // In each step, of kKill also at each DrillPoint; of kDiskFull, in each save; of kCorrupt, for
+  // each message.
   double probability = 0.01;
   double seconds = 0;  // of kStop and kDelay
 };
@@ -55,6 +66,8 @@ struct DrillPlan {
   std::optional<Hit> in_step(std::int64_t step, int ranks) const;
   // The rank whose part of the checkpoint of this step cannot be written.
   std::optional<int> in_save(std::int64_t step, int ranks) const;
+  // The rank that is killed there, with the state of this step at hand.
+  std::optional<int> killed_at(DrillPoint point, std::int64_t step, int ranks) const;
   // A message between ranks: the how manieth that one sends the other with a tag, in a world, over
   // one of its transports.
   struct Sent {
@@ -76,7 +89,7 @@ inline constexpr char kEnvDrill[] = "TRIREME_DRILL";
 
 struct DrillPage {
   static constexpr std::uint64_t kMagic = 0x6c6c'6972'6472'6972;
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
   static constexpr std::size_t kMostFaults = 8;
   static constexpr std::uint64_t kRecords = 256;
   static constexpr std::uint64_t kCommits = 4096;
@@ -107,6 +120,8 @@ struct DrillPage {
   // What has happened does not happen again when the step is computed again.
   std::atomic<std::int64_t> last_step{-1};
   std::atomic<std::int64_t> last_save{-1};
+  std::atomic<std::int64_t> last_at[static_cast<std::size_t>(DrillPoint::kCount)] = {
+      -1, -1, -1, -1, -1};                   // in which somebody was killed there
   std::atomic<std::int64_t> last_epoch{-1};  // in which a message was corrupted
   std::atomic<std::uint32_t> recorded{0};
   std::atomic<std::uint32_t> heard{0};  // by the launcher
@@ -135,6 +150,7 @@ extern const bool kDrillIsOn;
 
 void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks);
 void suffer_in_save(std::int64_t step, int rank, int ranks);
+void suffer_at(DrillPoint point, std::int64_t step, int rank, int ranks);
 void note_commit(std::int64_t epoch);
 bool takes_disk_away();
 
@@ -164,6 +180,11 @@ inline void drill_step(PulsePhase phase, std::int64_t step, int rank, int ranks)
 inline void drill_save(std::int64_t step, int rank, int ranks) {
   if (kDrillIsOn) [[unlikely]] {
     suffer_in_save(step, rank, ranks);
+  }
+}
+inline void drill_at(DrillPoint point, std::int64_t step, int rank, int ranks) {
+  if (kDrillIsOn) [[unlikely]] {
+    suffer_at(point, step, rank, ranks);
   }
 }
 // Whether the file system is to be full for the write at hand.

@@ -27,6 +27,9 @@ enum class PulsePhase : std::uint32_t {
   kCheckpoint,  // read or wrote a piece of a checkpoint
   kEvaluation,  // evaluated a batch
   kByHand,      // EngineBase::alive()
+  kKept,        // kept its state, and does not know of the others'
+  kAgreed,      // knows that all ranks have kept theirs
+  kTaken,       // took what the ranks of the last world had kept
 };
 const char* pulse_phase_text(PulsePhase phase);
 

@@ -82,10 +82,12 @@ std::shared_ptr<Dataset> open_csv(const std::string& file, const CsvOptions& opt
 struct LibsvmOptions {
   std::int64_t features = 0;  // 0: the largest index of the file
   bool regression = false;    // labels are numbers to predict, not classes
+  SharedCheck check{};
 };
 
 // "label index:value index:value ..." with indices from 1, rising. Labels are numbered in rising
-// order (-1, +1 become 0, 1).
+// order (-1, +1 become 0, 1). All pairs are checked when the file is opened, as the cells of a CSV
+// file are.
 std::shared_ptr<Dataset> open_libsvm(const std::string& file, const LibsvmOptions& options = {});
 
 }  // namespace trireme

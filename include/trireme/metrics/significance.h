@@ -30,6 +30,7 @@ struct Difference {
   Interval interval95{};
   double p_value = 1;  // of seeing one at least as large where there is none, two-sided
   const char* test = "";
+  double least_p = 0;  // that the test can give: a p-value that is no larger is a bound
 };
 
 // All tests throw ConfigError if there are no values, or no pairs. A single pair has no spread:
@@ -58,10 +59,11 @@ Difference paired_bootstrap(
 // samples, of which a bootstrap needs dozens. `difference(swapped)` computes b - a with the pairs
 // swapped of the samples that are marked by 1; of `rounds` random markings, those that give one at
 // least as large are counted. Never below 1 / (rounds + 1); 1 for a difference that is not finite.
+inline constexpr int kPermutations = 1000;
 double paired_permutation_p(
     std::int64_t samples,
     const std::function<double(std::span<const std::uint8_t> swapped)>& difference,
-    int rounds = 1000,
+    int rounds = kPermutations,
     std::uint64_t seed = 1);
 
 // The p-values of several tests made at once, by Holm's method: where those that are returned are

@@ -13,12 +13,14 @@ struct SettingDifference {
   std::string name;
   std::string saved;
   std::string given;
+  std::string note{};  // why it changes the result, where that does not follow from its name
 };
 
 // The settings that make what `given` computes differ from what `saved` does, which is JSON as
 // to_json has written it. All others may change between two parts of a run without changing a bit
 // of it: how many ranks there are, what each of them holds, what is written. (The number of ranks
-// counts where the settings let the result depend on it: sum_order = local_first, lr_scaling.)
+// counts where the settings let the result depend on it: sum_order = local_first, lr_scaling, and
+// sync, of which the number of replicas does.)
 // Throws ConfigError for text that is no JSON.
 std::vector<SettingDifference> differences_of_result(const std::string& saved,
                                                      const TrainSettings& given);

@@ -100,7 +100,8 @@ struct TrainResult {
   std::int64_t goal_step = 0;          // in which settings.goal was first reached; 0: never
   double goal_seconds = 0;             // of the run until then, evaluations included
   double processor_share = 0;          // processor time of a rank per second of the run, mean
-  double per_second = 0;               // samples, after the first steps
+  double per_second = 0;               // samples, after the first steps:
+  std::int64_t untimed_steps = 0;      // which do not count unless there are no others
   bool counts_tokens = false;          // per_second counts tokens
   double communication_share = 0;      // of the steps' time, mean of the ranks
   CompressionUse compression{};        // of the rank that reports, since it was started

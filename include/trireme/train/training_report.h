@@ -20,8 +20,11 @@ std::string summary_json(const TrainSettings& settings,
 // it: without single samples, classes and goals. Nothing for any other text.
 std::optional<TrainResult> result_in_summary(const std::string& text);
 
-// Of cross-validation: each fold's metrics, their means and intervals. A fold that was interrupted,
-// the last one then, does not count.
+// Of more folds than this, single ones say little, and all of them fill screens.
+inline constexpr std::size_t kMostFoldsShown = 10;
+
+// Of cross-validation: each fold's metrics, or the least and the largest of many; their means and
+// intervals. A fold that was interrupted, the last one then, does not count.
 std::string folds_table(const std::vector<TrainResult>& folds);
 std::string folds_json(const TrainSettings& settings, const std::vector<TrainResult>& folds);
 

@@ -1,0 +1,36 @@
+#include "fault_points.h"
+
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "trireme/core/error.h"
+
+namespace trireme::bench {
+
+std::vector<std::string> drill_of_points(std::uint64_t seed) {
+  return {"--drill",
+          "kill:p=0.06;stop:1s,p=0.005;leave:p=0.01;join:p=0.01",
+          "--drill-seed",
+          std::to_string(seed),
+          "--save-every",
+          "10"};
+}
+
+std::vector<Recovery> points_in(const std::string& run) {
+  std::ifstream file(run + "/drill.json");
+  const auto all = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  TRIREME_CHECK(all.is_object(), "the training has left no record of its drill in ", run);
+  std::vector<Recovery> recoveries;
+  for (const nlohmann::json& fault : all.at("faults")) {
+    if (fault.at("outcome") == "recovered") {
+      recoveries.push_back(
+          {fault.at("kind").get<std::string>() + " " + fault.at("when").get<std::string>(),
+           fault.at("next_step_seconds").get<double>(),
+           fault.at("steps_again").get<std::int64_t>()});
+    }
+  }
+  return recoveries;
+}
+
+}  // namespace trireme::bench

@@ -1,0 +1,28 @@
+#include "data_settings.h"
+
+#include "trireme/settings/values.h"
+
+namespace trireme::worker {
+
+DataSource source_of(const TrainSettings& s) {
+  DataSource source;
+  source.path = s.data;
+  source.evaluation = s.eval_data;
+  source.format = s.format;
+  source.evaluation_fraction = s.folds > 0 ? 0 : s.eval_fraction;
+  source.seed = s.seed;
+  source.sequence = s.sequence > 0 ? s.sequence : 64;
+  source.stride = s.stride;
+  source.vocabulary = s.vocabulary;
+  source.csv.target = s.target;
+  source.csv.header = s.header;
+  source.csv.separator = separator_of(s);
+  source.csv.categorical = s.categorical;
+  source.csv.unseen = s.unseen;
+  source.csv.missing = s.missing;
+  source.csv.missing_values = s.missing_values;
+  source.regression = s.regression;
+  return source;
+}
+
+}  // namespace trireme::worker
