@@ -1,12 +1,26 @@
 #include "fault_points.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
 
+#include "number_text.h"
+#include "samples.h"
 #include "trireme/core/error.h"
 
 namespace trireme::bench {
+
+namespace {
+
+nlohmann::json faults_in(const std::string& run) {
+  std::ifstream file(run + "/drill.json");
+  const auto all = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  TRIREME_CHECK(all.is_object(), "the training has left no record of its drill in ", run);
+  return all.at("faults");
+}
+
+}  // namespace
 
 std::vector<std::string> drill_of_points(std::uint64_t seed) {
   return {"--drill",
@@ -18,11 +32,8 @@ std::vector<std::string> drill_of_points(std::uint64_t seed) {
 }
 
 std::vector<Recovery> points_in(const std::string& run) {
-  std::ifstream file(run + "/drill.json");
-  const auto all = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  TRIREME_CHECK(all.is_object(), "the training has left no record of its drill in ", run);
   std::vector<Recovery> recoveries;
-  for (const nlohmann::json& fault : all.at("faults")) {
+  for (const nlohmann::json& fault : faults_in(run)) {
     if (fault.at("outcome") == "recovered") {
       recoveries.push_back(
           {fault.at("kind").get<std::string>() + " " + fault.at("when").get<std::string>(),
@@ -31,6 +42,23 @@ std::vector<Recovery> points_in(const std::string& run) {
     }
   }
   return recoveries;
+}
+
+std::string noticed_text(const std::string& run) {
+  std::vector<double> seconds;
+  for (const nlohmann::json& fault : faults_in(run)) {
+    for (const nlohmann::json& by : fault.at("noticed")) {
+      if (fault.at("kind") == "kill" && by.at("who") == "launcher") {
+        seconds.push_back(by.at("after_seconds").get<double>());
+      }
+    }
+  }
+  return seconds.empty()
+             ? ""
+             : detail::concat(
+                   "the launcher knew of a killed rank after {} s (median), at most {} s\n",
+                   {number_text(median(seconds)),
+                    number_text(*std::max_element(seconds.begin(), seconds.end()))});
 }
 
 }  // namespace trireme::bench

@@ -15,4 +15,7 @@ std::vector<std::string> drill_of_points(std::uint64_t seed);
 // The faults that the drill of a run has recorded, and that were recovered from, by point.
 std::vector<Recovery> points_in(const std::string& run);
 
+// How soon its launcher knew of ranks that were killed.
+std::string noticed_text(const std::string& run);
+
 }  // namespace trireme::bench

@@ -191,7 +191,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
       code,
       same ? "equal" : "DIFFER from",
       left_text.c_str(),
-      held.text().c_str());
+      (options.points ? noticed_text(folder.file("faults")) : held.text()).c_str());
   if (file.is_open()) {
     std::map<std::string, Json> kinds;
     for (const Recovery& fault : faults) {

@@ -30,8 +30,9 @@ namespace {
 
 using PeerClock = std::chrono::steady_clock;
 
-constexpr int kTheirSaves = 20;           // steps between two checkpoints
-constexpr std::int64_t kStepsBefore = 8;  // a fault, at least
+constexpr int kTheirSaves = 20;             // steps between two checkpoints
+constexpr std::int64_t kStepsToSettle = 2;  // after the last fault
+constexpr std::int64_t kStepsBefore = 6;    // the next one, at least, which are timed
 constexpr std::uint64_t kMoreSteps = 12;
 
 // As bench/peers/step_common.py has them.
@@ -49,6 +50,7 @@ struct Standing {
 };
 
 struct Loss {
+  double step = 0;         // seconds of one before
   double next = 0;         // seconds until a step is done
   double back = 0;         // and until it is where it was
   std::int64_t again = 0;  // steps
@@ -86,8 +88,13 @@ std::vector<Loss> kill_ranks(FaultTraining& job,
   RandomStream random(seed);
   std::vector<Loss> losses;
   while (static_cast<int>(losses.size()) < count) {
-    const auto target = std::max(standing().step, standing().first) + kStepsBefore +
-                        static_cast<std::int64_t>(random.below(kMoreSteps));
+    const std::int64_t first = std::max(standing().step, standing().first) + kStepsToSettle;
+    const auto target = first + kStepsBefore + static_cast<std::int64_t>(random.below(kMoreSteps));
+    if (!job.wait_until([&] { return standing().step >= first; })) {
+      break;
+    }
+    const std::int64_t from = standing().step;
+    const auto settled = PeerClock::now();
     if (!job.wait_until([&] { return standing().step >= target; })) {
       break;
     }
@@ -99,6 +106,8 @@ std::vector<Loss> kill_ranks(FaultTraining& job,
     const auto begin = PeerClock::now();
     kill(ranks[random.below(ranks.size())], SIGKILL);
     Loss loss;
+    loss.step = std::chrono::duration<double>(begin - settled).count() /
+                static_cast<double>(before.step - from);
     Standing now;
     const auto seconds = [&] {
       return std::chrono::duration<double>(PeerClock::now() - begin).count();
@@ -201,7 +210,8 @@ void write_json(std::ofstream& file, const std::vector<Side>& sides) {
   for (const Side& side : sides) {
     nlohmann::json losses = nlohmann::json::array();
     for (const Loss& loss : side.losses) {
-      losses.push_back({{"next_step_seconds", loss.next},
+      losses.push_back({{"step_seconds", loss.step},
+                        {"next_step_seconds", loss.next},
                         {"where_it_was_seconds", loss.back},
                         {"steps_again", loss.again}});
     }
@@ -228,6 +238,7 @@ int run_faults_peers(const FaultsBenchOptions& options) {
   }
   Table table({"system",
                "kills",
+               "s of a step before",
                "s to the next step",
                "s to where it was",
                "steps computed again, at most"});
@@ -235,6 +246,7 @@ int run_faults_peers(const FaultsBenchOptions& options) {
   for (const Side& side : sides) {
     table.add({side.name,
                std::to_string(side.losses.size()),
+               number_text(median_of(side.losses, &Loss::step)),
                number_text(median_of(side.losses, &Loss::next)),
                number_text(median_of(side.losses, &Loss::back)),
                std::to_string(most_again(side.losses))});

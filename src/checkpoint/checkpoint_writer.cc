@@ -22,6 +22,7 @@
 #include "checkpoint/save_request.h"
 #include "checkpoint/shared_folder.h"
 #include "checkpoint/snapshot.h"
+#include "checkpoint/writing_pace.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/drill.h"
 #include "trireme/core/error.h"
@@ -43,7 +44,6 @@ using Time = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
 // Less than any sensible deadline of a collective, which others may be waiting in.
 constexpr auto kWaitTurn = std::chrono::milliseconds(100);
-constexpr int kRest = 2;  // see Note [resting]
 
 double seconds_since(Time::time_point begin) {
   return std::chrono::duration<double>(Time::now() - begin).count();
@@ -83,7 +83,7 @@ class CheckpointWriter::Impl {
     }
     deadline_ = Time::now() + kPatience;
     ending_ = true;
-    hurry();
+    pace_.hurry();
     if (thread_.joinable()) {
       thread_.join();
     }
@@ -170,7 +170,7 @@ class CheckpointWriter::Impl {
   // A slow disk may take longer than a communicator's patience: its ranks hear of each other
   // meanwhile. Also of failures that a full disk did not let them tell through the folder.
   void wait_for_threads() {
-    hurry();
+    pace_.hurry();
     try {
       for (std::vector<std::int64_t> busy_failed = {1, 0}; busy_failed[0] != 0;) {
         std::unique_lock lock(mutex_);
@@ -231,7 +231,7 @@ class CheckpointWriter::Impl {
     about.notes = notes;
     const auto begin = Time::now();
     writing_ = true;
-    awaited_ = options_.wait || snapshot_.memory_bytes() < image.size_bytes();
+    pace_.begin(options_.wait || snapshot_.memory_bytes() < image.size_bytes());
     try {
       thread_ =
           std::thread([this, assembly, about]() mutable { write(assembly, std::move(about)); });
@@ -285,7 +285,7 @@ class CheckpointWriter::Impl {
           file.append(piece->data, piece->bytes);
         }
         snapshot_.put_empty(piece->data);
-        rest(Time::now() - begin);
+        pace_.rest(Time::now() - begin);
       }
       if (!given_up()) {
         file.finish();
@@ -309,21 +309,6 @@ class CheckpointWriter::Impl {
     const std::lock_guard lock(mutex_);
     writing_ = false;
     ended_.notify_all();
-  }
-
-  // Note [resting]
-  // Checksums and the disk's transfers take memory bandwidth from the training. Nobody needs a
-  // checkpoint at once that is written in the background: after each piece the thread rests for
-  // twice as long as that took, until somebody waits for it.
-  void rest(Time::duration worked) {
-    std::unique_lock lock(mutex_);
-    awaited_changed_.wait_for(lock, kRest * worked, [this] { return awaited_; });
-  }
-
-  void hurry() {
-    const std::lock_guard lock(mutex_);
-    awaited_ = true;
-    awaited_changed_.notify_all();
   }
 
   void fail(const Assembly& assembly, const Error& error) {
@@ -377,10 +362,9 @@ class CheckpointWriter::Impl {
   std::atomic<bool> ending_{false};
   Time::time_point deadline_;  // written before ending_
 
-  std::mutex mutex_;  // of the end of writing, and of whether somebody waits for it
+  std::mutex mutex_;  // of the end of writing
   std::condition_variable ended_;
-  std::condition_variable awaited_changed_;
-  bool awaited_ = false;  // guarded by mutex_: somebody waits for what is being written
+  detail::WritingPace pace_;
   detail::SaveFailure failure_;
 };
 

@@ -1,6 +1,7 @@
 #include "trireme/launch/launcher.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "launch/elastic_job.h"
+#include "launch/end_request.h"
 #include "launch/fleet.h"
 #include "launch/job_drill.h"
 #include "launch/job_meeting.h"
@@ -34,9 +36,6 @@ constexpr Milliseconds kTimeToNotice{700};
 constexpr Milliseconds kTimeToRead{600'000};
 // For other machines to end their ranks, beyond what ending them takes here.
 constexpr Milliseconds kTimeForOthers{3000};
-// Signals this close together are one request: GNU timeout, for one, signals the program it has
-// started and then the whole group, which that program is a part of.
-constexpr Milliseconds kOneRequest{1000};
 // A turn of the loop at least this often: the fleet's heartbeat needs one.
 constexpr std::int64_t kLongestTurn = 500;
 
@@ -79,7 +78,7 @@ class Job {
                                           fleet_ ? &*fleet_ : nullptr,
                                           options_.rank0_speaks ? ranks_.rank0() : nullptr,
                                           options_.rank0_speaks},
-                                         [this](const std::string& text) { complain(text); });
+                                         complain_);
     if (drill_) {
       drill_->finish(ranks_.ranks(), code);
     }
@@ -94,12 +93,12 @@ class Job {
   int meet_the_others() {
     try {
       begin_with(meeting_.meet(signals_, [this](const std::string& text) {
-        complain(text);
+        complain_(text);
         output_.errors().flush();
       }));
       return kExitOk;
     } catch (const detail::MeetingFailed& failure) {
-      complain(failure.what());
+      complain_(failure.what());
       finish_output();
       return failure.code();
     }
@@ -120,10 +119,7 @@ class Job {
                         meeting_.leadership());
       }
     } catch (const ConfigError& error) {
-      if (fleet_) {
-        fleet_->tell(trouble(error.what()));
-        fleet_->farewell();
-      }
+      leave_with(error.what());
       throw;
     }
   }
@@ -131,8 +127,8 @@ class Job {
   // The others go on without this machine, or end: its ranks, of which nobody else can say whether
   // they still run, end here and now (Note [leases] in fleet_lease.cc).
   int come_back() {
-    complain(concat(fleet_->why_lease_is_over(),
-                    ": its ranks are ended; trying to join the others again"));
+    complain_(concat(fleet_->why_lease_is_over(),
+                     ": its ranks are ended; trying to join the others again"));
     output_.errors().flush();
     ranks_.end_all();
     fleet_.reset();
@@ -150,7 +146,7 @@ class Job {
       return;
     }
     const auto scale = [this](int more) { return elastic_->scale(ranks_.world_size() + more); };
-    drill_.emplace(*options, options_, scale, [this](const std::string& text) { complain(text); });
+    drill_.emplace(*options, options_, scale, complain_);
     elastic_->set_drill(&*drill_);
     ranks_.share(detail::kEnvDrill, drill_->descriptor());
   }
@@ -160,11 +156,16 @@ class Job {
       begin_drill();
       ranks_.start(meeting_.identity(), meeting_.take_listener());
     } catch (const std::exception& error) {
-      if (fleet_) {
-        fleet_->tell(trouble(concat("could not start its ranks: ", error.what())));
-        fleet_->farewell();
-      }
+      leave_with(concat("could not start its ranks: ", error.what()));
       throw;
+    }
+  }
+
+  // The other machines hear why there will be no ranks on this one.
+  void leave_with(const std::string& trouble) {
+    if (fleet_) {
+      fleet_->tell(detail::event_of(JobEvent::Kind::kTrouble, options_.node_rank, trouble));
+      fleet_->farewell();
     }
   }
 
@@ -253,7 +254,7 @@ class Job {
     }
     fleet_->turn();
     for (const std::string& remark : fleet_->take_remarks()) {
-      complain(remark);
+      complain_(remark);
     }
     if (const int number = fleet_->stopped_by(); number != 0 && !asked_to_end_) {
       begin_ending(number);  // as on the machine that was stopped, at the same time
@@ -262,24 +263,7 @@ class Job {
 
   void take_signal(int number) {
     if (detail::SignalWatch::asks_to_end(number)) {
-      if (!request_ && elastic_ && !elastic_->decides()) {
-        request_.emplace(kOneRequest);
-        elastic_->leave();
-        leaving_.emplace(detail::milliseconds_of(options_.elastic->grace_seconds));
-        return;
-      }
-      if (!request_) {
-        request_.emplace(kOneRequest);
-        take_note(detail::event_of(JobEvent::Kind::kStopped, options_.node_rank, "", number));
-      } else if (request_->passed()) {
-        ranks_.send_signal(SIGKILL);  // asked twice
-        if (fleet_) {
-          fleet_->give_up_waiting();
-        }
-      } else {
-        return;
-      }
-      begin_ending(number);
+      take_request(request_.take(), number);
     } else if (detail::SignalWatch::is_passed_on(number)) {
       ranks_.send_signal(number);
     } else if (number == SIGTSTP) {
@@ -287,6 +271,28 @@ class Job {
       raise(SIGSTOP);
       ranks_.send_signal(SIGCONT);
     }
+  }
+
+  void take_request(detail::EndRequest::Kind kind, int number) {
+    switch (kind) {
+      case detail::EndRequest::Kind::kPartOfIt:
+        return;
+      case detail::EndRequest::Kind::kFirst:
+        if (elastic_ && !elastic_->decides()) {
+          elastic_->leave();
+          leaving_.emplace(detail::milliseconds_of(options_.elastic->grace_seconds));
+          return;
+        }
+        take_note(detail::event_of(JobEvent::Kind::kStopped, options_.node_rank, "", number));
+        break;
+      case detail::EndRequest::Kind::kAgain:
+        ranks_.send_signal(SIGKILL);
+        if (fleet_) {
+          fleet_->give_up_waiting();
+        }
+        break;
+    }
+    begin_ending(number);
   }
 
   // Something that ends the job has happened on this machine.
@@ -305,10 +311,6 @@ class Job {
     }
   }
 
-  JobEvent trouble(const std::string& text) const {
-    return detail::event_of(JobEvent::Kind::kTrouble, options_.node_rank, text);
-  }
-
   std::vector<JobEvent> events() const { return fleet_ ? fleet_->events() : own_events_; }
 
   void begin_ending(int number) {
@@ -320,7 +322,7 @@ class Job {
   // Moves on from a failure: time to notice, SIGTERM, SIGKILL.
   void end_after_failure() {
     if (leaving_ && leaving_->passed() && !ranks_.all_ended()) {
-      complain("the ranks here have not left in time (--grace): ending them");
+      complain_("the ranks here have not left in time (--grace): ending them");
       ranks_.send_signal(SIGKILL);
       leaving_.emplace(kTimeForOthers);
     }
@@ -333,10 +335,7 @@ class Job {
     }
     if (!asked_to_end_) {
       if (time_to_end() > kTimeForOthers) {
-        detail::say_first_failure(
-            events(), ranks_.world_size(), options_.end_seconds, [this](const std::string& text) {
-              complain(text);
-            });
+        detail::say_first_failure(events(), ranks_.world_size(), options_.end_seconds, complain_);
       }
       begin_ending(SIGTERM);
     } else {
@@ -347,8 +346,6 @@ class Job {
 
   Milliseconds time_to_end() const { return detail::milliseconds_of(options_.end_seconds); }
 
-  void complain(const std::string& message) { output_.complain(message); }
-
   void flush_output() {
     if (!output_.flush()) {
       return;
@@ -356,8 +353,8 @@ class Job {
     // A rank that speaks for the job sees itself that nobody listens, and goes on: unless what it
     // says comes through here, as that of any rank of an elastic job.
     if (options_.rank0_speaks && options_.elastic) {
-      complain(concat("standard output can no longer be written: the job goes on; see ",
-                      options_.log_dir));
+      complain_(concat("standard output can no longer be written: the job goes on; see ",
+                       options_.log_dir));
     } else if (!options_.rank0_speaks) {  // as with any program whose reader goes away
       const std::string why = output_.why_lost();
       take_note(detail::event_of(
@@ -374,21 +371,19 @@ class Job {
   detail::JobMeeting meeting_{options_};  // asks the name server: before the signals are taken over
   detail::SignalWatch signals_;
   detail::JobOutput output_;
+  const std::function<void(const std::string&)> complain_ = [this](const std::string& text) {
+    output_.complain(text);
+  };
   std::optional<detail::Fleet> fleet_;  // where there are other machines
-  detail::LocalRanks ranks_{
-      options_,
-      {&output_.lines(), &output_.errors(), [this](const std::string& text) { complain(text); }}};
+  detail::LocalRanks ranks_{options_, {&output_.lines(), &output_.errors(), complain_}};
   std::optional<detail::ElasticJob> elastic_ =
-      options_.elastic ? std::make_optional<detail::ElasticJob>(
-                             options_, ranks_, [this](const std::string& text) { complain(text); })
+      options_.elastic ? std::make_optional<detail::ElasticJob>(options_, ranks_, complain_)
                        : std::nullopt;
   std::optional<detail::JobDrill> drill_;
-  detail::StallWatch stalls_{options_.stall_seconds,
-                             options_.elastic.has_value(),
-                             [this](const std::string& text) { complain(text); }};
+  detail::StallWatch stalls_{options_.stall_seconds, options_.elastic.has_value(), complain_};
   std::vector<JobEvent> own_events_;  // where there are no other machines
   std::optional<Deadline> ending_;
-  std::optional<Deadline> request_;  // to end, by a signal: until when another one is part of it
+  detail::EndRequest request_;       // by signals
   std::optional<Deadline> leaving_;  // an elastic job that goes on elsewhere
   bool asked_to_end_ = false;
   bool swept_ = false;

@@ -100,7 +100,7 @@ bool is_half(at::ScalarType type) {
 struct SumGroup {
   at::ScalarType dtype;
   std::int64_t numel = 0;
-  at::Tensor terms, share;
+  at::Tensor terms{}, share{};
 };
 
 class TensorSum {

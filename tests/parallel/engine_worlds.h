@@ -47,6 +47,22 @@ inline void in_every_mode(int size,
   });
 }
 
+// body(world, options) for every mode, on 1, 2 and 3 ranks, with steps of so many micro-batches.
+inline void everywhere(
+    std::int64_t micro_batches,
+    const std::function<void(std::shared_ptr<World>, const EngineOptions&)>& body) {
+  for (const int size : {1, 2, 3}) {
+    SCOPED_TRACE("ranks " + std::to_string(size));
+    in_every_mode(size, [&](std::shared_ptr<World> world, int zero, Placement placement) {
+      EngineOptions options;
+      options.zero = zero;
+      options.placement = placement;
+      options.micro_batches = micro_batches;
+      body(std::move(world), options);
+    });
+  }
+}
+
 inline void in_world(int size, const std::function<void(std::shared_ptr<World>)>& body) {
   testing::fork_ranks(size, [&, job = testing::unique_job()](int rank) {
     at::set_num_threads(1);

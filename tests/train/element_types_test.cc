@@ -239,49 +239,98 @@ TEST(ElementTypes, GoThroughFilesOfWeights) {
 
 // --- what no file has
 
+// Complex numbers: frozen, or a buffer. One is on memory in another order.
 struct PhasedImpl : nn::Module {
   nn::Linear layer{nullptr};
-  explicit PhasedImpl(bool parameter) {
+  Tensor phase, turned, exact;
+  explicit PhasedImpl(int turn) {
     layer = register_module("layer", nn::Linear(6, 3));
-    const Tensor phase = torch::full({5}, c10::complex<float>(1, -2), at::kComplexFloat);
-    if (parameter) {
-      register_parameter("phase", phase, false);
-    } else {
-      register_buffer("phase", phase);
-    }
+    phase = register_parameter("phase", values(turn, at::kComplexFloat), false);
+    turned = register_parameter(
+        "turned", torch::empty_strided({5, 7}, {1, 5}, at::kComplexFloat), false);
+    turned.copy_(values(turn + 1, at::kComplexFloat));
+    exact = register_parameter("exact", values(turn + 2, at::kComplexDouble), false);
+    register_buffer("wave", values(turn + 3, at::kComplexFloat));
   }
-  Tensor forward(const Tensor& x) { return layer->forward(x); }
+  static Tensor values(int turn, at::ScalarType type) {
+    const Tensor numbers = torch::arange(35, at::kDouble).view({5, 7}) + 0.1 * turn;
+    return torch::complex(numbers, -numbers.sqrt()).to(type);
+  }
+  Tensor forward(const Tensor& x) {
+    return layer->forward(x) + 1e-3 * torch::real(phase * turned * exact).sum().to(at::kFloat);
+  }
+  void expect(int turn, const std::string& what) const {
+    EXPECT_TRUE(at::equal(phase.clone(), values(turn, at::kComplexFloat))) << what;
+    EXPECT_TRUE(at::equal(turned.clone(), values(turn + 1, at::kComplexFloat))) << what;
+    EXPECT_TRUE(at::equal(exact.clone(), values(turn + 2, at::kComplexDouble))) << what;
+    EXPECT_TRUE(at::equal(named_buffers()["wave"], values(turn + 3, at::kComplexFloat))) << what;
+  }
 };
 TORCH_MODULE(Phased);
 
-bool names_phase(const std::string& message) {
-  return message.find("phase") != std::string::npos &&
+bool names(const std::string& message, const std::string& tensor) {
+  return message.find(tensor) != std::string::npos &&
          message.find("ComplexFloat") != std::string::npos &&
          message.find("view_as_real") != std::string::npos;
 }
 
-TEST(ElementTypes, ComplexParametersAreRefusedByNameAndBuffersAreNot) {
+TEST(ElementTypes, FrozenComplexOnesGoThroughEnginesAndCheckpoints) {
+  const TemporaryFolder folder;
+  for (const int size : {1, 2, 3}) {
+    in_every_mode(size, [&](std::shared_ptr<World> world, EngineOptions options) {
+      options.precision = size == 2 ? Precision::kBFloat16 : Precision::kAsModel;
+      Phased model(10 * world->rank());
+      Engine engine(model, AdamW({.lr = 1e-2}), options, world);
+      model->expect(0, "from rank 0");
+      EXPECT_EQ(engine.frozen(), (std::vector<std::string>{"phase", "turned", "exact"}));
+      const auto input = torch::ones({2, 6}, size == 2 ? at::kBFloat16 : at::kFloat);
+      for (int step = 0; step < 2; ++step) {
+        engine.backward(engine.forward(input).pow(2).mean());
+        EXPECT_TRUE(engine.step());
+      }
+      engine.check_replicas();
+      const std::string write = message_of<ConfigError>([&] { model->phase.mul_(2); });
+      EXPECT_TRUE(write.find("parameter phase") != std::string::npos) << write;
+      {
+        const auto scope = engine.gathered();
+        model->phase.copy_(PhasedImpl::values(4, at::kComplexFloat));
+        model->turned.copy_(PhasedImpl::values(5, at::kComplexFloat));
+        model->exact.copy_(PhasedImpl::values(6, at::kComplexDouble));
+        model->named_buffers()["wave"].copy_(PhasedImpl::values(7, at::kComplexFloat));
+      }
+      model->expect(4, "written in a scope");
+      const std::string mode =
+          detail::concat(size, options.zero, static_cast<int>(options.placement));
+      Checkpoints checkpoints(folder.path() + "/" + mode, world, {.wait = true});
+      checkpoints.save(engine, {}, 1);
+      checkpoints.finish();
+      engine.unwrap();
+      model->expect(4, "unwrapped");
+      EXPECT_EQ(model->turned.strides().vec(), (std::vector<std::int64_t>{1, 5}));
+    });
+  }
+  in_every_mode(3, [&](std::shared_ptr<World> world, const EngineOptions& options) {
+    for (const auto& saved : fs::directory_iterator(folder.path())) {
+      Phased model(0);
+      Engine engine(model, AdamW({.lr = 1e-2}), options, world);
+      load_checkpoint(CheckpointFolder(saved.path().string()).path_of(1), engine);
+      model->expect(4, "loaded from " + saved.path().filename().string());
+    }
+  });
+}
+
+TEST(ElementTypes, ComplexOnesAreRefusedByNameWhereTheyAreTrainedOrWrittenToAFile) {
   const TemporaryFolder folder;
   in_every_mode(2, [&](std::shared_ptr<World> world, const EngineOptions& options) {
-    Phased refused(true);
+    Phased trained(0);
+    trained->turned.requires_grad_(true);
     const std::string message = message_of<ConfigError>(
-        [&] { Engine engine(refused, AdamW({.lr = 1e-2}), options, world); });
-    EXPECT_TRUE(names_phase(message)) << message;
-
-    Phased model(false);
-    Engine engine(model, AdamW({.lr = 1e-2}), options, world);
-    const std::string mode = detail::concat(options.zero, static_cast<int>(options.placement));
-    Checkpoints checkpoints(folder.path() + "/" + mode, world, {.wait = true});
-    checkpoints.save(engine, {}, 1);
-    checkpoints.finish();
-    const Tensor before = model->named_buffers()["phase"].clone();
-    model->named_buffers()["phase"].zero_();
-    load_checkpoint(checkpoints.folder().path_of(1), engine);
-    EXPECT_TRUE(at::equal(model->named_buffers()["phase"], before));
-    const std::string unsaved = message_of<ConfigError>(
-        [&] { save_weights(folder.path() + "/" + mode + ".safetensors", *model); });
-    EXPECT_TRUE(names_phase(unsaved)) << unsaved;
-    EXPECT_FALSE(fs::exists(folder.path() + "/" + mode + ".safetensors"));
+        [&] { Engine engine(trained, AdamW({.lr = 1e-2}), options, world); });
+    EXPECT_TRUE(names(message, "turned")) << message;
+    const std::string path = folder.path() + "/weights.safetensors";
+    const std::string unsaved = message_of<ConfigError>([&] { save_weights(path, *Phased(0)); });
+    EXPECT_TRUE(names(unsaved, "phase")) << unsaved;
+    EXPECT_FALSE(fs::exists(path));
   });
 }
 
@@ -367,14 +416,14 @@ TEST(ElementTypes, ThatNoFileHasAreRefusedBeforeTheFirstStep) {
     const std::shared_ptr<World> world = init(testing::options_for(job, rank, 2));
     Keeper keeper(folder.path());
     TrainObserver* const observer = rank == 0 ? &keeper : nullptr;
-    Phased model(false);
+    Phased model(0);
     TrainSettings settings = settings_of(2, 0);
     for (const bool initial : {false, true}) {
       settings.save_weights = !initial;
       settings.save_initial = initial;
       const std::string message = message_of<ConfigError>(
           [&] { train(resolve(settings), trainable(model), data(), world, observer); });
-      EXPECT_TRUE(names_phase(message) && message.find("save_weights") != std::string::npos)
+      EXPECT_TRUE(names(message, "phase") && message.find("save_weights") != std::string::npos)
           << message;
       EXPECT_EQ(keeper.steps, 0);
     }

@@ -74,6 +74,12 @@ class [[nodiscard]] Gathered {
   std::unique_ptr<detail::GatherScope> scope_;
 };
 
+class EngineBase;
+
+// EngineBase::give_up of several engines that share a backward, also before they have shared one:
+// for a rank whose first forward failed. In the order in which backward() names them.
+[[noreturn]] void give_up(const std::string& reason, const std::vector<EngineBase*>& engines);
+
 // Everything of Engine that does not depend on the model's type. All calls but the plain getters
 // are collective: every rank makes them, in the same order.
 class EngineBase : public Resumable {
@@ -117,6 +123,7 @@ class EngineBase : public Resumable {
   // For a rank whose forward or backward failed (out of memory) and that wants to try again: tells
   // the others, drops the step's gradients and throws StepGivenUp; they throw it at the step's end,
   // or where they ask for its sums before (clip_grad_norm, grad). One that has joined joins again.
+  // Of engines that share a backward all are given up, on all ranks, by one throw.
   [[noreturn]] void give_up(const std::string& reason);
 
   // How many of a step's micro-batches each rank computes, from the next step on; between steps.
@@ -204,6 +211,7 @@ class EngineBase : public Resumable {
   friend void backward(const at::Tensor& loss,
                        const std::vector<EngineBase*>& engines,
                        const BackwardOptions& how);
+  friend void give_up(const std::string& reason, const std::vector<EngineBase*>& engines);
 
   std::unique_ptr<detail::EngineParts> parts_;
 };
@@ -211,8 +219,9 @@ class EngineBase : public Resumable {
 // One loss for several engines (actor and critic, encoder and decoder): one pass through the graph,
 // of which each gets the gradients of its own parameters. Otherwise as EngineBase::backward, and
 // each engine has a step() of its own. Their sums are formed at the same time, so each needs a
-// communicator of its own, world->split(0, world->rank()), all ranks make as many passes, and
-// sparse gradients, gradient hooks, join() and a loss scale are not for them.
+// communicator of its own, world->split(0, world->rank()), all ranks make as many passes and name
+// the engines in the same order, and sparse gradients, gradient hooks, join() and a loss scale are
+// not for them. Where one ends a step early (flush, drop), the others follow with the same.
 void backward(const at::Tensor& loss,
               const std::vector<EngineBase*>& engines,
               const BackwardOptions& how = {});

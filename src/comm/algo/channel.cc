@@ -36,6 +36,7 @@ Request Channel::receive(
 }
 
 RequestSet::~RequestSet() {
+  // The operation ends in the middle, and its memory with it.
   if (!completed()) {
     channel_.transport().abandon();
   }

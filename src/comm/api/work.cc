@@ -26,6 +26,8 @@ void Work::wait() {
 
 void Work::wait(Milliseconds timeout) {
   if (state_) {
+    // First: where the wait throws, somebody has heard of the failure, and the destructor is
+    // silent.
     const auto state = std::move(state_);
     state_.reset();
     state->wait(timeout);

@@ -28,6 +28,7 @@ std::vector<int> PartDone::missing() {
 CommError PartDone::of_the_world(const CommError& error) const {
   using Reason = CommError::Reason;
   const int rank = error.peer() < 0 ? -1 : world_rank_(error.peer());
+  // Users know ranks by their numbers in the world, and never hear of the parts.
   const bool lost = error.reason() == Reason::kPeerDied || error.reason() == Reason::kPeerLeft;
   return name_ && rank >= 0 && lost ? lost_rank(error.reason(), rank, name_(rank))
                                     : CommError(error.reason(), rank, error.what());

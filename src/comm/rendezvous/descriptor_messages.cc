@@ -47,6 +47,7 @@ ssize_t receive_message(int socket,
   do {
     got = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
+  // All of them, whoever has sent them: one that is not taken stays open.
   for (cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {

@@ -96,6 +96,7 @@ std::optional<std::string> HostingSide::take_greeting(const std::string& bytes, 
   has_token_ = fields.number() != 0;
   const std::string theirs = fields.text();
   const KeyPair pair = make_key_pair();
+  // Of the greeting's own bytes, so that both sides have other roots if it was changed on the way.
   root_ = root_of(pass_->token, shared_secret(pair, theirs), bytes, pair.open);
   if (!is_ours || !fields.complete() || root_.empty()) {
     *why = concat("it does not speak version ",

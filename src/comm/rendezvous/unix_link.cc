@@ -44,6 +44,7 @@ ucred credentials_of(int fd) {
 UnixLink::UnixLink(FileDescriptor fd)
     : Link(std::move(fd)), peer_(concat("pid ", credentials_of(this->fd()).pid)) {}
 
+// Abstract sockets have no permissions: anybody on this machine may connect.
 std::optional<std::string> UnixLink::objection() const {
   const uid_t user = credentials_of(fd()).uid;
   return user == geteuid()
@@ -97,7 +98,7 @@ std::optional<Message> UnixLink::pull() {
     return std::nullopt;
   }
   ssize_t length = 0;
-  do {
+  do {  // how long it is: what is read short is gone
     length = recv(fd(), nullptr, 0, MSG_PEEK | MSG_TRUNC);
   } while (length < 0 && errno == EINTR);
   if (length < 0 && errno == EAGAIN) {

@@ -33,40 +33,37 @@ constexpr Milliseconds kTimeToWrite{100};  // the reason into the control memory
 constexpr std::uint64_t kSaidOnce = std::uint64_t{1} << 32;  // RankBlock::waits_for
 constexpr Milliseconds kTimeToSayAgain{150};
 
+// The parts of all ranks, as this one sees them.
+struct MappedParts {
+  std::shared_ptr<device::Mapping> mapping;
+  std::size_t stride = 0;  // from one rank's part to the next
+  std::size_t bytes = 0;   // of a part that are used
+  Device device{};
+};
+
 // A shared buffer's memory and its entry in the endpoint, both gone with the last handle.
 class ShmBuffer final : public SharedBuffer::Impl {
  public:
-  ShmBuffer(std::shared_ptr<Endpoint> endpoint,
-            std::uint32_t id,
-            std::shared_ptr<device::Mapping> mapping,
-            std::size_t stride,
-            std::size_t bytes,
-            Device device = {})
-      : endpoint_(std::move(endpoint)),
-        id_(id),
-        mapping_(std::move(mapping)),
-        stride_(stride),
-        bytes_(bytes),
-        device_(device) {
-    endpoint_->add_buffer(id_, mapping_, stride_);
+  ShmBuffer(std::shared_ptr<Endpoint> endpoint, std::uint32_t id, MappedParts parts)
+      : endpoint_(std::move(endpoint)), id_(id), parts_(std::move(parts)) {
+    endpoint_->add_buffer(id_, parts_.mapping, parts_.stride);
   }
   ~ShmBuffer() override { endpoint_->remove_buffer(id_); }
   ShmBuffer(const ShmBuffer&) = delete;
   ShmBuffer& operator=(const ShmBuffer&) = delete;
 
-  std::byte* data(int rank) const override { return mapping_->data() + index(rank) * stride_; }
-  std::size_t size_bytes() const override { return bytes_; }
-  const std::byte* read_only() override { return mapping_->read_only(); }
+  std::byte* data(int rank) const override {
+    return parts_.mapping->data() + index(rank) * parts_.stride;
+  }
+  std::size_t size_bytes() const override { return parts_.bytes; }
+  const std::byte* read_only() override { return parts_.mapping->read_only(); }
   int rank() const override { return endpoint_->rank(); }
-  Device device() const override { return device_; }
+  Device device() const override { return parts_.device; }
 
  private:
   std::shared_ptr<Endpoint> endpoint_;
   std::uint32_t id_;
-  std::shared_ptr<device::Mapping> mapping_;
-  std::size_t stride_;
-  std::size_t bytes_;
-  Device device_;
+  MappedParts parts_;
 };
 
 // What rank 0 sends with a new buffer's descriptor.
@@ -170,7 +167,7 @@ class ShmBackend final : public Backend {
     }
     auto mapping = device::driver({}).map(parts_of(bytes), std::span(&memory, 1));
     return std::make_shared<ShmBuffer>(
-        endpoint_, last_buffer_, std::move(mapping), stride_of(bytes), bytes);
+        endpoint_, last_buffer_, MappedParts{std::move(mapping), stride_of(bytes), bytes});
   }
 
   void check_memory(const Operation& op) const override { check_device_memory(*endpoint_, op); }
@@ -179,10 +176,11 @@ class ShmBackend final : public Backend {
   }
   std::shared_ptr<SharedBuffer::Impl> make_memory_on(Device device, std::size_t bytes) override {
     auto [mapping, stride] = device_memory_.map();
-    return mapping == nullptr
-               ? nullptr  // the rank that has none says why
-               : std::make_shared<ShmBuffer>(
-                     endpoint_, last_buffer_, std::move(mapping), stride, bytes, device);
+    return mapping == nullptr ? nullptr  // the rank that has none says why
+                              : std::make_shared<ShmBuffer>(
+                                    endpoint_,
+                                    last_buffer_,
+                                    MappedParts{std::move(mapping), stride, bytes, device});
   }
 
   // --- waiting: Note [doorbells] in endpoint.cc

@@ -1,9 +1,10 @@
-// Backward passes: of one engine, or of several that share a loss.
+// Backward passes: of one engine, or of several that share a loss. And how those are given up.
 
 #include <deque>
 
 #include "parallel/engine/engine_parts.h"
 #include "parallel/engine/options_check.h"
+#include "parallel/model/bounded_rows.h"
 #include "parallel/model/half_autocast.h"
 #include "trireme/core/drill.h"
 #include "trireme/core/error.h"
@@ -37,6 +38,9 @@ void check_pass(EngineParts& e) {
   TRIREME_CHECK(own > 0,
                 "rank {} has no micro-batch in a step of {} on {} ranks: call step() alone",
                 {e.ranks->rank(), e.dealt.total(), e.ranks->size()});
+  TRIREME_CHECK(!e.end.leaves_out(),
+                "backward() was called after the flush() or drop() of another engine that shares "
+                "its passes: call the same of this one first");
   e.check_no_scope("backward()");
   detail::check_stream(e.plan);
   e.unchanged->check();
@@ -99,6 +103,8 @@ void run(const at::Tensor& loss,
   }
   check_loss(loss, how.gradient);
   check_scale(engines);
+  detail::check_bounds_used();
+  detail::share_passes(engines);
   std::deque<detail::StepPhase::Backward> passes;
   for (EngineParts* e : engines) {
     begin(*e, loss, how.more);
@@ -107,18 +113,44 @@ void run(const at::Tensor& loss,
   const auto& scaler = engines[0]->scaler;
   (scaler ? loss * scaler->scale() : loss).backward(how.gradient, how.retain_graph);
   MemoryLimit::check();  // before the others are told that this rank's gradients are good
+  if (how.more) {
+    for (detail::StepPhase::Backward& pass : passes) {
+      pass.finish_part();
+    }
+    return;
+  }
+  // What may fail here alone comes before the others are told of any engine: all or none can be
+  // given up.
+  for (EngineParts* e : engines) {
+    e->kept.hand_over([&](std::size_t parameter, const at::Tensor& gradient) {
+      e->gradients->add(parameter, gradient);
+    });
+  }
   for (std::size_t i = 0; i < engines.size(); ++i) {
     EngineParts& e = *engines[i];
-    if (how.more) {
-      passes[i].finish_part();
-      continue;
-    }
-    e.kept.hand_over([&](std::size_t parameter, const at::Tensor& gradient) {
-      e.gradients->add(parameter, gradient);
-    });
     e.gradients->end_round({.took_part = true, .rate = e.rate()});
     passes[i].finish();
     detail::mark(PulsePhase::kBackward);
+  }
+}
+
+void check_shared(const std::vector<EngineParts*>& engines, const char* what) {
+  TRIREME_CHECK(!engines.empty(), what, " needs an engine");
+  for (auto one = engines.begin(); one != engines.end(); ++one) {
+    for (auto other = engines.begin(); other != one; ++other) {
+      TRIREME_CHECK(*other != *one, what, " was given the same engine twice");
+      // Their gradients come in an order that is each rank's own.
+      TRIREME_CHECK((*other)->ranks != (*one)->ranks || (*one)->ranks->size() == 1,
+                    what,
+                    " of several engines: they share a communicator, on which the ranks could not "
+                    "tell their sums apart: build all but one of them with one of its own, "
+                    "world->split(0, world->rank())");
+    }
+  }
+  for (EngineParts* e : engines) {
+    if (engines.size() > 1) {
+      check_together(*e);
+    }
   }
 }
 
@@ -131,27 +163,24 @@ void EngineBase::backward(const at::Tensor& loss, const BackwardOptions& how) {
 void backward(const at::Tensor& loss,
               const std::vector<EngineBase*>& engines,
               const BackwardOptions& how) {
-  TRIREME_CHECK(!engines.empty(), "backward() needs an engine");
   std::vector<EngineParts*> parts;
   for (EngineBase* engine : engines) {
     TRIREME_CHECK(engine != nullptr, "backward() was given an engine that is null");
-    EngineParts* e = &engine->parts();
-    for (const EngineParts* other : parts) {
-      TRIREME_CHECK(other != e, "backward() was given the same engine twice");
-      // Their gradients come in an order that is each rank's own.
-      TRIREME_CHECK(other->ranks != e->ranks || e->ranks->size() == 1,
-                    "backward() of several engines: they share a communicator, on which the ranks "
-                    "could not tell their sums apart: build all but one of them with one of its "
-                    "own, world->split(0, world->rank())");
-    }
-    parts.push_back(e);
+    parts.push_back(&engine->parts());
   }
-  for (EngineParts* e : parts) {
-    if (parts.size() > 1) {
-      check_together(*e);
-    }
-  }
+  check_shared(parts, "backward()");
   run(loss, parts, how);
+}
+
+void give_up(const std::string& reason, const std::vector<EngineBase*>& engines) {
+  std::vector<EngineParts*> parts;
+  for (EngineBase* engine : engines) {
+    TRIREME_CHECK(engine != nullptr, "give_up() was given an engine that is null");
+    parts.push_back(&engine->parts());
+  }
+  check_shared(parts, "give_up()");
+  detail::share_passes(parts);
+  detail::give_up_shared(*parts[0], reason);
 }
 
 }  // namespace trireme

@@ -42,6 +42,13 @@ class DataParallelCore {
     on_all_ranks(*ranks_, [&] {
       check_elastic("DataParallel");
       plan_.parameters = list_parameters(*model_);
+      for (const Parameter& parameter : plan_.parameters) {
+        TRIREME_CHECK(!parameter.bound || ranks_->size() == 1,
+                      "parameter {} is the weight of an Embedding with max_norm, which scales its "
+                      "rows in forward(), on each rank others, so that the ranks' weights would "
+                      "differ: use an Engine, which scales them on all, or leave max_norm out",
+                      {parameter.name});
+      }
     });
     check_same_model(*model_, plan_.parameters, *ranks_);
     plan_.complete(*model_, options_, *ranks_, *ranks_);

@@ -78,29 +78,7 @@ void EngineBase::drop() {
 }
 
 void EngineBase::give_up(const std::string& reason) {
-  EngineParts& e = parts();
-  const bool failed = e.phase.is(Phase::kBackwardFailed);
-  TRIREME_CHECK(!e.phase.is(Phase::kUpdating),
-                "give_up() was called after an update that failed: parameters are half updated, "
-                "call unwrap()");
-  if (!failed) {
-    e.check_alive();
-  }
-  TRIREME_CHECK(!e.complete_here(),
-                "give_up() was called after this rank's last micro-batch: there is nothing to give "
-                "up");
-  e.check_no_scope("give_up()");
-  // In the middle of a round the others need its end: what has not come will not come. A pass whose
-  // gradients are kept here is in none.
-  if (failed && !e.kept.collects() &&
-      (!e.context().one_communication() || e.phase.done() + 1 == e.own_micro_batches())) {
-    e.gradients->end_round({.given_up = true, .rate = e.rate()});
-    e.phase.count_micro_batch();
-  }
-  e.end.sum({.given_up = true});
-  e.end.announce({Act::Kind::kFinish, e.base_rate});
-  e.end.finish(reason.empty() ? "no reason was given" : reason);
-  throw InternalError("a step that was given up was finished");
+  detail::give_up_shared(parts(), reason);
 }
 
 void EngineBase::join() {

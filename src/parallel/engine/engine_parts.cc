@@ -5,6 +5,7 @@
 #include <set>
 
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/view_as_complex.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include "parallel/engine/elastic_check.h"
@@ -126,7 +127,7 @@ void EngineParts::choose_precision() {
   }
   const auto exact = batch_norm_parameters(*model);
   for (Parameter& parameter : plan.parameters) {
-    if (parameter.dtype == Dtype::kFloat32 &&
+    if (parameter.dtype == Dtype::kFloat32 && !parameter.complex &&
         exact.count(parameter.tensor.unsafeGetTensorImpl()) == 0) {
       parameter.dtype =
           options.precision == Precision::kFloat16 ? Dtype::kFloat16 : Dtype::kBFloat16;
@@ -182,6 +183,9 @@ void EngineParts::take_model() {
         plan.parameters, [this](std::size_t parameter, const at::Tensor& gradient) {
           receive(parameter, gradient);
         });
+    if (std::ranges::any_of(plan.parameters, [](const Parameter& p) { return !!p.bound; })) {
+      bounds = std::make_unique<RowBounds>(context(), *memory, optimizer->memory());
+    }
     for (const Parameter& parameter : plan.parameters) {
       parameter.tensor.mutable_grad().reset();
     }
@@ -205,7 +209,7 @@ at::Tensor EngineParts::whole(std::size_t parameter) {
                                             .dtype(scalar_type_of(plan.unit_of(parameter).dtype))
                                             .device(torch_device_of(plan.device)));
   memory->read(plan.places[parameter].unit, plan.range_of(parameter), run_of(tensor));
-  return tensor;
+  return p.complex ? at::view_as_complex(tensor) : tensor;
 }
 
 void EngineParts::receive(std::size_t parameter, const at::Tensor& gradient) {

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "parallel/engine/micro_batches.h"
+#include "parallel/engine/row_bounds.h"
 #include "parallel/engine/sharded_optimizer.h"
+#include "parallel/engine/shared_passes.h"
 #include "parallel/engine/step_end.h"
 #include "parallel/engine/step_phase.h"
 #include "parallel/engine/update.h"
@@ -71,10 +73,12 @@ struct EngineParts {
 
   std::unique_ptr<ParameterMemory> memory;
   std::unique_ptr<ShardedOptimizer> optimizer;
+  std::unique_ptr<RowBounds> bounds;  // null: no embedding has one
   std::unique_ptr<GradientRounds> gradients;
   std::optional<UnchangedModel> unchanged;
   std::unique_ptr<GradientHooks> hooks;
   KeptGradients kept{0};
+  std::shared_ptr<const SharedPasses> shared;  // null: its backward passes are its own
 
   StepPhase phase;
   StepEnd end{*this};

@@ -37,18 +37,19 @@ GatherScope::GatherScope(EngineParts& parts, std::vector<std::size_t> parameters
 void GatherScope::check() const {
   for (const std::size_t i : parameters_) {
     const Parameter& parameter = parts_.plan.parameters[i];
-    TRIREME_CHECK(
-        parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes) &&
-            parameter.tensor.scalar_type() == scalar_type_of(parts_.plan.unit_of(i).dtype),
-        "parameter ",
-        parameter.name,
-        " has another shape or dtype at the end of gathered(): write to it with copy_()");
+    TRIREME_CHECK(real_sizes(parameter.tensor) == parameter.sizes &&
+                      parameter.tensor.is_complex() == parameter.complex &&
+                      c10::toRealValueType(parameter.tensor.scalar_type()) ==
+                          scalar_type_of(parts_.plan.unit_of(i).dtype),
+                  "parameter ",
+                  parameter.name,
+                  " has another shape or dtype at the end of gathered(): write to it with copy_()");
   }
 }
 
 at::Tensor GatherScope::agreed_values(std::size_t i) const {
   const Parameter& parameter = parts_.plan.parameters[i];
-  at::Tensor whole = parameter.tensor.detach();
+  at::Tensor whole = real_values(parameter).detach();
   if (whole.strides() != at::IntArrayRef(parameter.strides)) {
     at::Tensor ordered = at::empty_strided(parameter.sizes, parameter.strides, whole.options());
     whole = ordered.copy_(whole);

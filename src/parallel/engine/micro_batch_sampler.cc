@@ -32,7 +32,9 @@ void MicroBatchSampler::reset(torch::optional<std::size_t> new_size) {
   place.numbers = own_numbers();
   place.order.resize(samples_);
   std::iota(place.order.begin(), place.order.end(), std::size_t{0});
-  if (options_.shuffle) {  // Fisher and Yates
+  // By a generator of its own (Fisher and Yates): LibTorch's has been drawn from by dropout, on
+  // each rank differently often, and an epoch that is begun again could not be put in order.
+  if (options_.shuffle) {
     RandomStream random(mix(options_.seed, static_cast<std::uint64_t>(place.epoch)));
     for (std::size_t left = samples_; left > 1; --left) {
       std::swap(place.order[left - 1], place.order[random.below(left)]);

@@ -27,6 +27,8 @@ std::int64_t MicroBatches::number(int rank, std::int64_t k) const {
   TRIREME_CHECK(k >= 0 && k < of(rank),
                 "rank {} computes {} micro-batches in a step, there is no number {}",
                 {rank, of(rank), k});
+  // Those of the rounds before, of which a rank has no more than it was dealt; then those of ranks
+  // before this one in the same round.
   std::int64_t number = 0;
   for (int other = 0; other < static_cast<int>(dealt_.size()); ++other) {
     number += std::min(of(other), k) + (other < rank && of(other) > k ? 1 : 0);

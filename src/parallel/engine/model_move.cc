@@ -10,10 +10,11 @@ namespace trireme::detail {
 void ModelMove::take(std::size_t unit) {
   for (const std::size_t p : parts_.plan.units[unit].parameters) {
     const Parameter& parameter = parts_.plan.parameters[p];
-    const bool same =
-        parameter.tensor.scalar_type() == scalar_type_of(parts_.plan.units[unit].dtype) &&
-        parameter.tensor.strides() == at::IntArrayRef(parameter.strides) &&
-        (watched_of(parameter.tensor) == nullptr || !parameter.trainable);
+    const bool same = c10::toRealValueType(parameter.tensor.scalar_type()) ==
+                          scalar_type_of(parts_.plan.units[unit].dtype) &&
+                      real_strides(parameter.tensor) == parameter.strides &&
+                      (watched_of(parameter.tensor) == nullptr || !parameter.trainable);
+    // Else what the engine has is what the model had, and can be given back from there.
     if (!same) {
       originals_[p] = parameter.tensor.variable_data();
     }

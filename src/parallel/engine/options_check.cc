@@ -87,6 +87,8 @@ void check_gpu_options(const ModelPlan& plan,
   refuse(static_cast<bool>(options.gradient_hook), "EngineOptions::gradient_hook");
   for (const Parameter& parameter : plan.parameters) {
     refuse(parameter.sparse, concat("sparse gradients of ", parameter.name).c_str());
+    refuse(parameter.complex, concat("the complex parameter ", parameter.name).c_str());
+    refuse(parameter.bound.has_value(), concat("max_norm of ", parameter.name).c_str());
     refuse(watched_of(parameter.tensor) != nullptr,
            concat("memory that another engine or build_sharded has made, of ", parameter.name)
                .c_str());

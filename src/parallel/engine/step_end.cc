@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "parallel/engine/engine_parts.h"
+#include "parallel/engine/step_refusals.h"
 #include "parallel/memory/runs.h"
 #include "parallel/model/broadcast.h"
 #include "trireme/comm/tell.h"
@@ -13,95 +14,72 @@
 #include "trireme/optim/square_sum.h"
 
 namespace trireme::detail {
-namespace {
-
-// --- why a step is not taken: nothing was changed, and all ranks throw the same; `step` counts
-// from 1, `parameter` is the name of Agreement::bad_parameter
-
-GradientError not_finite(const Agreement& agreement,
-                         const std::string& parameter,
-                         std::int64_t step) {
-  return GradientError(
-      agreement.bad_rank,
-      concat(
-          "the gradient of parameter {} is not finite on rank {} in step {}: nothing was changed "
-          "and the step's gradients are dropped; look at the data, the loss and the learning rate, "
-          "or clip (in C++, EngineOptions::check_gradients = false goes on regardless)",
-          {parameter, agreement.bad_rank, step}));
-}
-
-// Of a sum whose terms are finite.
-GradientError norm_not_finite(std::int64_t step) {
-  return GradientError(-1,
-                       concat("the norm of the gradient is not finite in step {}, although every "
-                              "micro-batch's gradient is: their sum overflows; nothing was changed "
-                              "and the step's gradients are dropped",
-                              {step}));
-}
-
-// Although the loss scale cannot become smaller.
-GradientError overflow_at_least(const Agreement& agreement,
-                                const std::string& parameter,
-                                std::int64_t step,
-                                const LossScaler& scaler) {
-  const int rank = agreement.bad_rank;
-  return GradientError(
-      rank,
-      concat("{} is not finite{} in step {} although the loss scale is at its least, {}, after {} "
-             "skipped steps: the loss itself is not finite, or too large for float16; look at the "
-             "data and the learning rate, clip, or use bfloat16",
-             {rank < 0 ? std::string("the norm of the gradient")
-                       : concat("the gradient of parameter ", parameter),
-              rank < 0 ? "" : concat(" on rank ", rank),
-              step,
-              scaler.scale(),
-              scaler.state().skipped}));
-}
-
-ConfigError different_rates(const Agreement& agreement, std::int64_t step) {
-  return ConfigError(
-      concat("the learning rate differs between ranks in step {}: rank {} has {}, rank {} has {}: "
-             "call set_learning_rate() with the same value, and build engines with the same "
-             "EngineOptions::schedule, on every rank; nothing was changed",
-             {step,
-              agreement.lead,
-              agreement.lead_rate,
-              agreement.other_rate_rank,
-              agreement.other_rate}));
-}
-
-// Bounds of clip_grad_norm().
-ConfigError different_bounds(double mine,
-                             const ShardedOptimizer::Norm& all,
-                             int rank,
-                             std::int64_t step) {
-  return ConfigError(
-      concat("clip_grad_norm: the bound differs between ranks in step {}: rank {} has {}, the "
-             "smallest is {} and the largest {}: give every rank the same; nothing was changed and "
-             "the step's gradients are dropped",
-             {step, rank, mine, all.least_bound, all.most_bound}));
-}
-
-}  // namespace
 
 void StepEnd::sum(const Absence& absence) {
   if (parts_.phase.is(Phase::kSummed)) {
     return;
   }
+  if (parts_.complete_here()) {
+    while (leave_out_round(absence)) {
+    }
+  } else {
+    // Those that have begun a step with it end theirs, too, where it is ended early.
+    std::vector<EngineParts*> engines = engines_of(parts_);
+    std::erase_if(engines, [this](EngineParts* e) {
+      return e != &parts_ &&
+             !e->phase.is(Phase::kAccumulating, Phase::kMoreToCome, Phase::kBackwardDone);
+    });
+    leave_out_rounds(engines, absence);
+  }
+  // Whoever gave up has told so for all engines that share its passes, and does not know which of
+  // them the others end first.
+  const std::vector<EngineParts*> engines = engines_of(parts_);
+  if (engines.size() > 1 && parts_.gradients->given_up()) {
+    leave_out_rounds(engines, absence);
+    for (EngineParts* e : engines) {
+      e->end.wait_for_sums();
+    }
+  } else {
+    wait_for_sums();
+  }
+}
+
+void StepEnd::wait_for_sums() {
+  if (!parts_.phase.is(Phase::kSummed)) {
+    agreement_ = parts_.gradients->finish();
+    parts_.phase.enter(Phase::kSummed);
+  }
+}
+
+bool StepEnd::leave_out_round(const Absence& absence) {
   const std::int64_t rounds = parts_.rounds_of(parts_.dealt);
   // With one communication per step, this rank's last backward was it.
   const bool one = parts_.context().one_communication();
   const bool all_here = parts_.own_micro_batches() > 0 && parts_.complete_here();
-  const std::int64_t sent = one ? (all_here ? 1 : 0) : parts_.phase.done();
-  for (std::int64_t round = sent; round < rounds; ++round) {
-    // A process alone has its sums when the step ends, not in each round that it leaves out.
-    parts_.gradients->begin_round(round + 1 == rounds,
-                                  std::vector<bool>(parts_.plan.parameters.size(), false));
-    parts_.gradients->end_round(
-        {.joined = absence.joined, .given_up = absence.given_up, .rate = parts_.rate()});
+  const std::int64_t sent = (one ? (all_here ? 1 : 0) : parts_.phase.done()) + left_out_;
+  if (parts_.phase.is(Phase::kSummed) || sent >= rounds) {
+    return false;
   }
-  agreement_ = parts_.gradients->finish();
-  parts_.phase.enter(Phase::kSummed);
+  // A process alone has its sums when the step ends, not in each round that it leaves out.
+  parts_.gradients->begin_round(sent + 1 == rounds,
+                                std::vector<bool>(parts_.plan.parameters.size(), false));
+  parts_.gradients->end_round(
+      {.joined = absence.joined, .given_up = absence.given_up, .rate = parts_.rate()});
+  ++left_out_;
+  return true;
+}
+
+// Note [leaving out rounds together]
+// A rank tells of a round when it has heard of the one before. The ranks that go on with a backward
+// of several engines do so for all of them in each pass: a rank that left out the rounds of one
+// engine before those of the next would wait for a pass that waits for it.
+void StepEnd::leave_out_rounds(const std::vector<EngineParts*>& engines, const Absence& absence) {
+  for (bool any = true; any;) {
+    any = false;
+    for (EngineParts* e : engines) {
+      any = e->end.leave_out_round(absence) || any;
+    }
+  }
 }
 
 void StepEnd::sum_and_ask(const Act& act) {
@@ -230,12 +208,28 @@ void StepEnd::set_gradient(std::size_t parameter, const at::Tensor& gradient) {
   agreement_.used[parameter] = true;
 }
 
+// A rank gives up all engines that share its backward passes. Where the others hear of it, from
+// whichever engine, they end the steps of all of them, in the order that all ranks have.
 void StepEnd::refuse_given_up(const std::string& reason) {
+  const std::vector<EngineParts*> engines = engines_of(parts_);
+  std::optional<StepGivenUp> own;
+  for (EngineParts* e : engines) {
+    if (e->end.agreement_.given_up_rank >= 0) {
+      const StepGivenUp refusal = e->end.end_given_up(reason);
+      if (e == &parts_) {
+        own = refusal;
+      }
+    }
+  }
+  throw StepGivenUp(*own);
+}
+
+StepGivenUp StepEnd::end_given_up(const std::string& reason) {
   const int rank = agreement_.given_up_rank;
   const std::string text = all_texts(*parts_.ranks, reason)[index(rank)];
   forget(StepOutcome::kGivenUp);
   parts_.phase.enter(Phase::kBetweenSteps);
-  throw StepGivenUp(rank, concat("rank ", rank, " gave up step ", parts_.steps + 1, ": ", text));
+  return {rank, concat("rank ", rank, " gave up step ", parts_.steps + 1, ": ", text)};
 }
 
 // What the ranks have told each other lets the step be taken.
@@ -310,13 +304,23 @@ bool StepEnd::finish(const std::string& given_up) {
 
 void StepEnd::update(const GradientTransform& scaling, double rate) {
   drill_step(PulsePhase::kUpdate, parts_.steps, parts_.ranks->rank(), parts_.ranks->size());
+  std::vector<RowBounds::Scaled> rows;
+  if (parts_.bounds) {
+    rows = parts_.bounds->measure();
+  }
   parts_.phase.enter(Phase::kUpdating);
   parts_.update.emplace(parts_.plan, *parts_.memory);
+  if (parts_.bounds) {
+    parts_.bounds->apply(rows);
+  }
   parts_.optimizer->update(*parts_.update, gradients(), scaling, rate);
   for (std::size_t i = 0; i < agreement_.used.size(); ++i) {
     if (agreement_.used[i]) {
       parts_.update->changed(i);
     }
+  }
+  for (const RowBounds::Scaled& row : rows) {
+    parts_.update->changed(row.parameter);
   }
   parts_.update->finish();
   parts_.update.reset();
@@ -341,6 +345,10 @@ void StepEnd::forget(StepOutcome outcome) {
   parts_.gradients->end_step(outcome);
   parts_.memory->end_of_step();
   parts_.kept.forget();
+  if (parts_.bounds) {
+    parts_.bounds->forget();
+  }
+  left_out_ = 0;
   clip_.reset();
   agreement_ = {};
 }

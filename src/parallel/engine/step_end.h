@@ -2,10 +2,12 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/engine/join.h"
 #include "parallel/engine/sharded_optimizer.h"
 #include "parallel/gradient/gradient_path.h"
+#include "trireme/core/error.h"
 
 namespace trireme::detail {
 
@@ -27,6 +29,10 @@ class StepEnd {
   // The same, for a rank that will ask for more before it finishes. One that has given up is at
   // the step's end already, and is asked for nothing: this then refuses.
   void sum_and_ask(const Act& act);
+  // The rounds that are left of all of these, whose sums are not waited for.
+  static void leave_out_rounds(const std::vector<EngineParts*>& engines, const Absence& absence);
+  // Some were left out: the step has no more micro-batches of this rank.
+  bool leaves_out() const { return left_out_ > 0; }
 
   // --- in Phase::kSummed
 
@@ -63,6 +69,10 @@ class StepEnd {
   bool overflows();
   void update(const GradientTransform& scaling, double rate);
   [[noreturn]] void refuse_given_up(const std::string& reason);
+  StepGivenUp end_given_up(const std::string& reason);
+  void wait_for_sums();
+  // One of the rounds in which this rank has no micro-batch; false where none is left.
+  bool leave_out_round(const Absence& absence);
   template <class Refusal>
   [[noreturn]] void refuse(const Refusal& refusal) {
     drop();
@@ -74,6 +84,7 @@ class StepEnd {
   EngineParts& parts_;
   Agreement agreement_;
   std::optional<Clip> clip_;
+  std::int64_t left_out_ = 0;  // rounds of this step
 };
 
 }  // namespace trireme::detail

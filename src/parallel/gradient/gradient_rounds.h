@@ -37,6 +37,9 @@ class GradientRounds {
 
   // --- the end of a step
 
+  // A rank has given up the step, all of whose rounds have ended here. Waits for what the others
+  // tell of the last one, and for nothing that they do together.
+  bool given_up() { return records_.agreement().given_up_rank >= 0; }
   // Waits for all rounds. The sums are then with their owners. Collective.
   const Agreement& finish();
   const GradientSums& sums() const { return sums_; }

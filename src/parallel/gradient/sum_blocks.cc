@@ -12,6 +12,7 @@ SumBlocks::SumBlocks(const PartContext& context, GradientSums& sums, std::int64_
     Ends& ends = units_[u];
     ends.own = own;
     ends.begin = own.begin;
+    // A block is decoded as a whole, so both owners of a block that is divided add it up.
     const auto runs = block_runs(context.plan.units[u].layout, own, block);
     if (!runs.empty() && runs.front().range.begin < own.begin) {
       ends.begin = runs.front().range.begin;

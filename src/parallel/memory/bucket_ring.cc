@@ -29,6 +29,7 @@ int BucketRing::take() {
   return slot;
 }
 
+// Private memory, because shared memory is made by all ranks together, and only this one needs it.
 int BucketRing::grow() {
   TRIREME_ASSERT(device_.is_host(), "a ring on a GPU has a slot for every bucket");
   const auto memory = std::make_shared<const device::Buffer>(slot_bytes_);

@@ -24,6 +24,8 @@ GradientSums::GradientSums(const PartContext& context)
   const auto bytes_of = [&](std::int64_t numel, const Unit& unit) {
     return static_cast<std::size_t>(numel) * dtype_bytes(unit.sum_dtype());
   };
+  // Memory of this rank alone comes first: where it is not there on one, all hear of it before they
+  // make the shared memory together.
   on_all_ranks(context.ranks, [&] {
     for (std::size_t u = 0; u < plan.units.size() && !shared; ++u) {
       const Range range = plan.ownership.summed(u);
@@ -129,6 +131,7 @@ void GradientSums::release() {
   }
   if (context_.plan.ownership.reach() == SumsReach::kPeers) {
     finish_work(context_.plan.device);  // the update reads them
+    // Nobody waits here: forward comes first, and writes no sums.
     released_ = context_.ranks.barrier();
   }
 }

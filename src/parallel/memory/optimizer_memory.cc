@@ -139,6 +139,7 @@ void OptimizerMemory::take_masters(std::size_t u) {
   const bool divided = ownership.divides_states();
   device::Buffer memory;
   Span whole;
+  // From the model's tensors and not from the parameters' new memory, where they are rounded.
   on_all_ranks(owners, [&] {
     const std::int64_t here = root || !divided ? numel : 0;
     memory = device::Buffer(static_cast<std::size_t>(here) * dtype_bytes(dtype));

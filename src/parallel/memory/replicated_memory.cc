@@ -17,7 +17,7 @@ void flatten(const Unit& unit, const std::vector<Parameter>& parameters, const S
       const Span to = part_of(flat, {offset, offset + parameter.numel});
       // copy_ also casts, where the engine's precision is not the model's.
       view_of(parameter, to.bytes(), scalar_type_of(flat.dtype()), {}, flat.device())
-          .copy_(parameter.tensor);
+          .copy_(real_values(parameter));
     }
   }
 }

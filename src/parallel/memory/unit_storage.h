@@ -27,11 +27,20 @@ class UnitStorage {
   // Points a parameter's tensor into it.
   void attach(const Unit& unit, std::size_t index, const Parameter& parameter) const {
     const Unwatched guard;
-    parameter.tensor.set_data(watched_tensor(storage_,
-                                             scalar_type_of(unit.dtype),
-                                             parameter.sizes,
-                                             parameter.strides,
-                                             unit.layout.offset(index)));
+    const at::ScalarType type = scalar_type_of(unit.dtype);
+    std::vector<std::int64_t> sizes = parameter.sizes;
+    std::vector<std::int64_t> strides = parameter.strides;
+    std::int64_t offset = unit.layout.offset(index);
+    if (parameter.complex) {  // pairs, which begin at multiples of 64 bytes
+      sizes.pop_back();
+      strides.pop_back();
+      for (std::int64_t& stride : strides) {
+        stride /= 2;
+      }
+      offset /= 2;
+    }
+    parameter.tensor.set_data(watched_tensor(
+        storage_, parameter.complex ? c10::toComplexType(type) : type, sizes, strides, offset));
   }
 
  private:

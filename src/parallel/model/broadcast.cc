@@ -8,6 +8,7 @@ void write_elements(const at::Tensor& to, const at::Tensor& from) {
   at::Tensor distinct = to;
   at::Tensor values = from;
   for (std::int64_t d = 0; d < to.dim(); ++d) {
+    // An expanded buffer: copy_ refuses to write to one element several times.
     if (to.stride(d) == 0 && to.size(d) > 1) {
       distinct = distinct.narrow(d, 0, 1);
       values = values.narrow(d, 0, 1);

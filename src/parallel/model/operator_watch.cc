@@ -7,6 +7,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include "parallel/model/bounded_rows.h"
 #include "tensor/span_guard.h"
 #include "trireme/core/error.h"
 #include "trireme/core/pulse.h"
@@ -115,6 +116,10 @@ void before_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   mark(PulsePhase::kOperator);
   Pins pins;
   const c10::FunctionSchema& schema = op.schema();
+  if (leaves_out(schema, *stack)) {
+    return;
+  }
+  const Lookup lookup(schema, *stack);
   const auto& arguments = schema.arguments();
   const std::size_t first = stack->size() - arguments.size();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -138,6 +143,7 @@ void before_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     current_observer->before(schema, *stack);
   }
   op.callBoxed(stack);
+  lookup.finish(*stack);
   if (current_observer != nullptr) {
     current_observer->after(schema, *stack);
   }

@@ -70,6 +70,8 @@ SumsReach Ownership::reach() const {
   if (stage_ > 0) {
     return SumsReach::kOwners;
   }
+  // With DDP everyone updates everything. On one machine sums are read where they are, in the
+  // owner's memory: a copy of them would only be read once.
   return ranks_.size > 1 && ranks_.one_machine ? SumsReach::kPeers : SumsReach::kEverywhere;
 }
 

@@ -5,11 +5,13 @@
 #include <unordered_set>
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/nn/modules/embedding.h>
 
 #include "parallel/model/operator_watch.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/shard/range.h"
 #include "trireme/tensor/span.h"
 
@@ -26,7 +28,12 @@ std::string describe(const Parameter& parameter) {
     text += concat(i == 0 ? "" : ", ", parameter.strides[i]);
   }
   return text + "]" + (parameter.trainable ? "" : ", frozen") +
-         (parameter.sparse ? ", sparse gradients" : "");
+         (parameter.sparse ? ", sparse gradients" : "") + (parameter.complex ? ", complex" : "") +
+         (parameter.bound ? concat(", rows of norm ",
+                                   exact_text(parameter.bound->norm_type),
+                                   " up to ",
+                                   exact_text(parameter.bound->max_norm))
+                          : "");
 }
 
 std::string describe(const std::string& name, const at::Tensor& buffer) {
@@ -107,6 +114,30 @@ bool is_an_engines(const at::Tensor& tensor) {
 
 }  // namespace
 
+std::vector<std::int64_t> real_sizes(const at::Tensor& tensor) {
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  if (tensor.is_complex()) {
+    sizes.push_back(2);
+  }
+  return sizes;
+}
+
+std::vector<std::int64_t> real_strides(const at::Tensor& tensor) {
+  std::vector<std::int64_t> strides = tensor.strides().vec();
+  if (tensor.is_complex()) {
+    for (std::int64_t& stride : strides) {
+      stride *= 2;
+    }
+    strides.push_back(1);
+  }
+  return strides;
+}
+
+at::Tensor real_values(const Parameter& parameter) {
+  return parameter.complex ? at::view_as_real(parameter.tensor.detach().resolve_conj())
+                           : parameter.tensor;
+}
+
 at::Tensor view_of(const Parameter& parameter,
                    void* flat,
                    at::ScalarType type,
@@ -149,6 +180,54 @@ Device common_device_of(const std::vector<Parameter>& parameters) {
   return device_of(parameters.front().tensor.device());
 }
 
+namespace {
+
+// What the parameters of embeddings have beyond others.
+void mark_embeddings(torch::nn::Module& model, std::vector<Parameter>& parameters) {
+  const auto parameter_of = [&](const at::Tensor& weight) {
+    return std::ranges::find_if(parameters, [&](const Parameter& parameter) {
+      return parameter.tensor.unsafeGetTensorImpl() == weight.unsafeGetTensorImpl();
+    });
+  };
+  const auto mark_sparse = [&](const at::Tensor& weight) {
+    if (const auto found = parameter_of(weight); found != parameters.end()) {
+      found->sparse = found->trainable;
+      const auto strides = c10::contiguous_strides(found->sizes);
+      found->strides.assign(strides.begin(), strides.end());  // rows are runs
+    }
+  };
+  for (const auto& module : model.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
+    if (const auto* embedding = module.value()->as<torch::nn::EmbeddingImpl>()) {
+      if (embedding->options.sparse()) {
+        mark_sparse(embedding->weight);
+      }
+      const auto found = parameter_of(embedding->weight);
+      if (const auto& most = embedding->options.max_norm(); most && found != parameters.end()) {
+        const RowBound bound{*most, embedding->options.norm_type()};
+        TRIREME_CHECK(!found->bound || found->bound == bound,
+                      "parameter {} is the weight of several embeddings, of which {} has another "
+                      "max_norm or norm_type: give them the same",
+                      {found->name, module.key()});
+        found->bound = bound;
+        const auto strides = c10::contiguous_strides(found->sizes);
+        found->strides.assign(strides.begin(), strides.end());
+      }
+    }
+    if (const auto* bag = module.value()->as<torch::nn::EmbeddingBagImpl>()) {
+      TRIREME_CHECK(!bag->options.max_norm(),
+                    "module {} is an EmbeddingBag with max_norm, which scales rows of its weight "
+                    "in forward(), on each rank others: use an Embedding with max_norm and add up "
+                    "what it returns, or scale rows after the step, inside of engine.gathered()",
+                    {module.key()});
+      if (bag->options.sparse()) {
+        mark_sparse(bag->weight);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Parameter> list_parameters(torch::nn::Module& model, Gpus gpus) {
   std::vector<Parameter> parameters;
   std::unordered_map<const void*, std::string> by_tensor;
@@ -180,23 +259,27 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model, Gpus gpus) {
     Parameter parameter;
     parameter.name = item.key();
     parameter.tensor = tensor;
-    parameter.sizes = tensor.sizes().vec();
-    parameter.numel = tensor.numel();
-    const auto dtype = find_dtype(tensor.scalar_type());
+    parameter.trainable = tensor.requires_grad();
+    parameter.complex = !parameter.trainable && (tensor.scalar_type() == at::kComplexFloat ||
+                                                 tensor.scalar_type() == at::kComplexDouble);
+    parameter.sizes = parameter.complex ? real_sizes(tensor) : tensor.sizes().vec();
+    parameter.numel = parameter.complex ? 2 * tensor.numel() : tensor.numel();
+    const auto dtype = find_dtype(parameter.complex ? c10::toRealValueType(tensor.scalar_type())
+                                                    : tensor.scalar_type());
     TRIREME_CHECK(
         dtype,
         "parameter {} is of {}, which cannot be divided among ranks: expected float32, float64, "
-        "float16 or bfloat16, or, if it is frozen, int64, int32, int16, int8, uint8 or bool{}",
+        "float16 or bfloat16, or, if it is frozen, int64, int32, int16, int8, uint8, bool, "
+        "complex64 or complex128{}",
         {item.key(),
          c10::toString(tensor.scalar_type()),
-         tensor.is_complex() ? "; register torch::view_as_real() of it, and use "
+         tensor.is_complex() ? "; to train it, register torch::view_as_real() of it, and use "
                                "torch::view_as_complex() in forward()"
                              : ""});
     parameter.dtype = *dtype;
-    parameter.trainable = tensor.requires_grad();
     // Memory formats (channels_last) are kept; memory with holes or overlaps becomes contiguous.
     if (tensor.is_non_overlapping_and_dense()) {
-      parameter.strides = tensor.strides().vec();
+      parameter.strides = parameter.complex ? real_strides(tensor) : tensor.strides().vec();
     } else {
       const auto strides = c10::contiguous_strides(parameter.sizes);
       parameter.strides.assign(strides.begin(), strides.end());
@@ -208,25 +291,7 @@ std::vector<Parameter> list_parameters(torch::nn::Module& model, Gpus gpus) {
                 "the module {} has no parameters: there is nothing to train",
                 {model.name()});
   check_device(model, parameters.front().tensor.device());
-  const auto mark_sparse = [&](const at::Tensor& weight) {
-    for (Parameter& parameter : parameters) {
-      if (parameter.tensor.unsafeGetTensorImpl() == weight.unsafeGetTensorImpl()) {
-        parameter.sparse = parameter.trainable;
-        const auto strides = c10::contiguous_strides(parameter.sizes);
-        parameter.strides.assign(strides.begin(), strides.end());  // rows are runs
-      }
-    }
-  };
-  for (const auto& module : model.modules()) {
-    if (const auto* embedding = module->as<torch::nn::EmbeddingImpl>();
-        embedding != nullptr && embedding->options.sparse()) {
-      mark_sparse(embedding->weight);
-    }
-    if (const auto* bag = module->as<torch::nn::EmbeddingBagImpl>();
-        bag != nullptr && bag->options.sparse()) {
-      mark_sparse(bag->weight);
-    }
-  }
+  mark_embeddings(model, parameters);
   return parameters;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,13 @@
 
 namespace trireme::detail {
 
+// Of the rows of an embedding: those whose norm is larger are scaled down to it.
+struct RowBound {
+  double max_norm = 0;
+  double norm_type = 2;
+  bool operator==(const RowBound&) const = default;
+};
+
 // One parameter of the model: one tensor, however many names it is registered under.
 struct Parameter {
   std::string name;  // the first one, "blocks.0.linear.weight"
@@ -21,8 +29,16 @@ struct Parameter {
   std::int64_t numel = 0;
   Dtype dtype = Dtype::kFloat32;
   bool trainable = true;
-  bool sparse = false;  // its gradients come as rows (Embedding with sparse = true)
+  bool sparse = false;              // its gradients come as rows (Embedding with sparse = true)
+  bool complex = false;             // its tensor is; here it is what view_as_real() makes of it
+  std::optional<RowBound> bound{};  // Embedding with max_norm (bounded_rows.h)
 };
+
+// The shape of a tensor as Parameter has it: a complex one's elements are pairs.
+std::vector<std::int64_t> real_sizes(const at::Tensor& tensor);
+std::vector<std::int64_t> real_strides(const at::Tensor& tensor);
+// A parameter's values in that shape.
+at::Tensor real_values(const Parameter& parameter);
 
 // A view of a parameter's shape on flat memory of `dtype`; `owner` keeps the memory alive.
 at::Tensor view_of(const Parameter& parameter,

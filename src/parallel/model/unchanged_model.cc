@@ -58,7 +58,7 @@ void UnchangedModel::check() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     TRIREME_CHECK(parameter.tensor.storage().unsafeGetStorageImpl() == storages_[i] &&
-                      parameter.tensor.sizes() == at::IntArrayRef(parameter.sizes),
+                      real_sizes(parameter.tensor) == parameter.sizes,
                   "parameter ",
                   parameter.name,
                   " was given other memory or another shape (set_data, to()) after the engine was "
