@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -12,6 +11,7 @@
 #include "samples.h"
 #include "trireme/core/concat.h"
 #include "trireme/core/counted.h"
+#include "trireme/core/environment.h"
 
 namespace trireme::bench {
 namespace {
@@ -66,11 +66,11 @@ std::vector<pid_t> LeftBehind::processes() const {
   std::vector<pid_t> found;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
-    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    const auto pid = parse_integer(entry.path().filename().string());
     std::ifstream file(entry.path() / "environ", std::ios::binary);
     const std::string all{std::istreambuf_iterator<char>(file), {}};
-    if (pid > 0 && (std::string(1, '\0') + all).find('\0' + mark_ + '\0') != std::string::npos) {
-      found.push_back(pid);
+    if (pid && (std::string(1, '\0') + all).find('\0' + mark_ + '\0') != std::string::npos) {
+      found.push_back(static_cast<pid_t>(*pid));
     }
   }
   return found;

@@ -121,8 +121,9 @@ std::shared_ptr<const Compressor> make_compressor(const std::string& name) {
                   {kMostRank, words[1]});
     return detail::make_low_rank(static_cast<int>(rank));
   }
-  throw ConfigError(detail::concat("compress: expected one of {}, found \"{}\"",
-                                   {detail::listed(compressor_names()), name}));
+  throw ConfigError(detail::concat(
+      "compress: expected one of {}, or none or auto for trireme train, found \"{}\"",
+      {detail::listed(compressor_names()), name}));
 }
 
 std::uint64_t try_compressor(const Compressor& compressor) {

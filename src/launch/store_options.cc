@@ -1,6 +1,7 @@
 #include "launch/store_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 #include <thread>
@@ -138,8 +139,14 @@ bool has_begun(const LaunchOptions& options) {
       const auto job = detail::find_job(client, place.name);
       return job && !job->ranks.empty();
     } catch (const detail::StoreTrouble& trouble) {
-      if (trouble.is_lasting() || deadline.passed()) {
+      if (trouble.is_lasting()) {
         throw ConfigError(detail::concat("--store: ", trouble.what()));
+      }
+      if (deadline.passed()) {
+        throw StoreDoesNotAnswer(
+            detail::concat("--store: {}; tried for {} s. Check that etcd runs there, and that this "
+                           "machine can reach it (firewall)",
+                           {trouble.what(), std::lround(deadline.elapsed_seconds())}));
       }
     }
     std::this_thread::sleep_for(detail::kLookPause);

@@ -106,7 +106,7 @@ void check_compress(const TrainSettings& s) {
   refuse(s.micro_batch == "auto", "micro_batch = auto", "give a number");
   TRIREME_CHECK(
       format.momentum == 0 || (s.optimizer == "sgd" && s.momentum == 0),
-      "compress: {} has the momentum that the optimizer then has not: use --optimizer sgd "
+      "compress: {} already applies momentum, so the optimizer must not: use --optimizer sgd "
       "--momentum 0, or leave the momentum of {} out",
       {s.compress, s.compress});
 }

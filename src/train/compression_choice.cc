@@ -23,8 +23,8 @@ std::shared_ptr<const Compressor> compressor_of(
     say(concat("compress auto: {}, since {}", {choice.name, choice.why}));
   } else if (name != "none" && world.one_machine()) {
     say(
-        concat("compress: all ranks are on one machine, where {} saves nothing and takes time: for "
-               "the same result as between machines only",
+        concat("compress: all ranks are on one machine, where {} saves nothing and takes time: it "
+               "is useful here only for the result of a run across machines",
                {name}));
   }
   if (name == "none") {

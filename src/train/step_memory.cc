@@ -146,6 +146,11 @@ void StepRunner::make_smaller(const StepGivenUp& reason) {
   if (micro_batch_ == 0) {
     throw MemoryError(concat(reason.what(), "; not even one sample fits: use ", how_to_fit()));
   }
+  const auto& compress = engine_->options().compress;
+  TRIREME_CHECK(!compress || !compress->format().feedback,
+                "{}; {} keeps what it leaves out of each micro-batch, so that they cannot be made "
+                "smaller in a run: start it with a smaller --micro-batch, or use {}",
+                {reason.what(), compress ? compress->format().name : "", how_to_fit()});
   TRIREME_CHECK(settings_.partition != Partition::kHash,
                 reason.what(),
                 "; smaller micro-batches would change the shares of the data: set micro_batch");

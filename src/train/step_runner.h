@@ -71,6 +71,7 @@ class StepRunner {
 
   // Of this rank's replica, where there are several, or of this rank alone (sync = stale, async).
   EngineBase& engine() { return *engine_; }
+  const EngineBase& engine() const { return *engine_; }
   // What checkpoints are of: the engine, or all replicas.
   Resumable& resumable();
   // The same for the memory that the launcher keeps.

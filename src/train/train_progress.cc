@@ -61,6 +61,14 @@ void each_later_member(Progress& progress, const Visit& visit) {
   visit("ranks_joined", progress.rank_changes.joined);
   visit("steps_again", progress.rank_changes.steps_again);
   visit("untimed_steps", progress.untimed_steps);
+  visit("compressed_bytes", progress.compression.sent_bytes);
+  visit("compressed_from_bytes", progress.compression.exact_bytes);
+  visit("compression_seconds", progress.compression.seconds);
+  visit("check_step", progress.compression.check.step);
+  visit("check_relative_error", progress.compression.check.relative_error);
+  visit("check_cosine", progress.compression.check.cosine);
+  visit("averaging_bytes", progress.averaging.sent_bytes);
+  visit("averaging_seconds", progress.averaging.seconds);
 }
 
 // JSON has no words for what is not finite.

@@ -49,6 +49,8 @@ struct TrainProgress {
   std::int64_t sum_group = 0;         // InitOptions::sum_group
   std::int64_t data_fingerprint = 0;  // of some samples, see fingerprint_of
   RankChanges rank_changes{};
+  CompressionUse compression{};  // of the rank that reports
+  AveragingUse averaging{};      // what it sent, and for how long
 
   // Takes an evaluation after `after` steps into account, and decides by one of its metrics. True
   // where it is the best so far.

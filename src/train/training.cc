@@ -286,8 +286,29 @@ void Training::go_on(const TrainProgress& saved) {
   result_.evaluation.metrics = progress_.evaluation;
 }
 
+// Of all parts of the run: an engine counts since it was made.
+CompressionUse Training::compression_use() const {
+  CompressionUse use = runner_.engine().compression();
+  use.sent_bytes += progress_.compression.sent_bytes;
+  use.exact_bytes += progress_.compression.exact_bytes;
+  use.seconds += progress_.compression.seconds;
+  if (use.check.step == 0) {
+    use.check = progress_.compression.check;
+  }
+  return use;
+}
+
+AveragingUse Training::averaging_use() const {
+  AveragingUse use = runner_.averaging();
+  use.sent_bytes += progress_.averaging.sent_bytes;
+  use.seconds += progress_.averaging.seconds;
+  return use;
+}
+
 TrainProgress Training::progress_now() const {
   TrainProgress now = progress_;
+  now.compression = compression_use();
+  now.averaging = averaging_use();
   now.step = runner_.next_step();
   now.position = runner_.position();
   now.micro_batch = runner_.micro_batch();
@@ -380,8 +401,8 @@ void Training::summarise() {
     result_.per_second *= static_cast<double>(tokens_in(1));
   }
   result_.memory = runner_.memory_report();
-  result_.compression = runner_.engine().compression();
-  result_.averaging = runner_.averaging();
+  result_.compression = compression_use();
+  result_.averaging = averaging_use();
   result_.replicas = runner_.replicas();
   result_.stale = runner_.stale_use();
   result_.built_in_parts = judged_.in_parts;

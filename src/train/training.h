@@ -53,6 +53,8 @@ class Training {
   void begin_after(const std::string& what, int ranks);
   void go_on(const TrainProgress& saved);
   TrainProgress progress_now() const;
+  CompressionUse compression_use() const;
+  AveragingUse averaging_use() const;
   void save();
   void keep_in_memory();
 

@@ -68,6 +68,21 @@ TEST_F(ElasticMachines, OneThatIsAskedToEndLeavesAndAnotherTakesItsPlace) {
   expect_the_weights_of_peace("left and come");
 }
 
+TEST_F(ElasticMachines, OneWhoseRanksDoNotLeaveInTimeEndsThem) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 20 --grace 1");
+  ASSERT_TRUE(says(0, "step 50/"));
+  ASSERT_FALSE(ranks(1).empty());
+  kill(ranks(1).front(), SIGSTOP);  // so that the step at hand does not end
+  kill(program(1).pid(), SIGTERM);
+  ASSERT_TRUE(says(1, "the ranks here have not left in time (--grace): ending them"));
+  program(1).wait(kPatience);
+  ASSERT_TRUE(says(0, "4 ranks, ZeRO-2"));
+  expect_end(0);
+  expect_end(2);
+  expect_the_weights_of_peace("not left in time");
+}
+
 TEST_F(ElasticMachines, TooFewWaitForOneToComeBack) {
   calm();
   start_all("--restart 5 --heartbeat 2");

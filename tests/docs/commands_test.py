@@ -24,6 +24,7 @@ MOST_STEPS = 60
 NOT_RUN = {
     "make demo": "installs packages; another test runs what it calls",
     "make build": "this test is part of such a build",
+    "cmake --build build/release --target": "this test is part of such a build",
     "cmake --install build/release": "the test of the installation does it",
     "cmake -S . -B build": "the test of the installation does it",
     "trireme run -n 3 --log-dir logs -- build/release/tests/worker loop &": "a failure, shown by fault tests",
@@ -33,6 +34,7 @@ NOT_RUN = {
     "mpirun -H node-a:4,node-b:4": "two hosts; mpirun on one has a test of its own",
     "torchrun --nnodes 2": "two hosts; torchrun on one has a test of its own",
     "trireme bench faults -n 6": "a minute on 16 processors; the test of the installation runs a small one",
+    "trireme bench faults -n 5": "the same",
     "trireme scale 4711 2": "of a job that runs; the tests of elastic jobs do it",
     "trireme train --elastic 2:6 --nnodes 3": "three machines; the tests of elastic jobs over machines do it",
     "podman ": "no container engine here",

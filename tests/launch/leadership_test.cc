@@ -286,7 +286,7 @@ TEST_F(LeadershipTest, SpeaksTls) {
   const auto trouble = [&]() -> std::string {
     try {
       return has_begun(options) ? "it has begun" : "none";
-    } catch (const ConfigError& error) {
+    } catch (const Error& error) {
       return error.what();
     }
   };

@@ -72,6 +72,32 @@ TEST_F(TrainCompress, RecordsHowFarTheSumIsFromTheExactOne) {
   EXPECT_FALSE(summary("without").at("compression").contains("check"));
 }
 
+TEST_F(TrainCompress, CountsAllPartsOfARun) {
+  const std::string settings =
+      gpt() + "--schedule constant -n 2 --compress int8 --compress-check 2 --save-every 4 ";
+  train_well("parts", settings + "--steps 4");
+  const std::string whole = settings + "--steps 8 --allow-changes";
+  EXPECT_EQ(train("parts", whole).code, 0);
+  std::int64_t sent = 0;
+  for (const Json& line : testing::read_json_lines(path("parts") + "/metrics.jsonl")) {
+    sent += line.value("sent_bytes", std::int64_t{0});
+  }
+  const Json use = summary("parts").at("compression");
+  EXPECT_EQ(use.at("sent_bytes"), sent);
+  EXPECT_EQ(use.at("check").at("step"), 8);
+  // Nothing is left to do.
+  EXPECT_EQ(train("parts", whole).code, 0);
+  EXPECT_EQ(summary("parts").at("compression"), use);
+}
+
+TEST_F(TrainCompress, KeepsItsMicroBatchesWhereItKeepsWhatItLeavesOut) {
+  const Finished finished =
+      train("small", gpt() + "--steps 2 -n 2 --compress sign --memory-limit 600");
+  EXPECT_EQ(finished.code, 2);
+  expect_parts(finished.err, {"sign keeps what it leaves out", "smaller --micro-batch"});
+  EXPECT_EQ((finished.out + finished.err).find("continuing with"), std::string::npos);
+}
+
 TEST_F(TrainCompress, SaysWhatAutoComesTo) {
   const Finished automatic = train("auto", gpt() + "--steps 2 -n 2 --compress auto");
   EXPECT_EQ(automatic.code, 0) << automatic.err;

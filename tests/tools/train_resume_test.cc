@@ -306,7 +306,7 @@ TEST_F(TrainResume, ARunOfOtherRanksThatWasKilledBeforeItsFirstCheckpointBeginsA
   const Words before = history(path("run"));
   std::filesystem::remove_all(path("run") + "/checkpoints");
   std::filesystem::remove(path("run") + "/summary.json");
-  const Finished again = train("run", settings + "-n 1");
+  const Finished again = train("run", settings + "-n 1 --zero 3 --log-every 5");
   EXPECT_EQ(again.code, 0) << again.err;
   expect_parts(again.out, {"ended before its first checkpoint"});
   EXPECT_EQ(history(path("run")), before);

@@ -88,7 +88,7 @@ int diff_checkpoints(const DiffOptions& options) try {
   const auto notes =
       weights_only || !options.notes ? std::vector<std::string>{} : other_notes(a.notes, b.notes);
   for (const std::string& each : notes) {
-    std::printf("note %s\n", each.c_str());
+    std::printf("note %s differs\n", each.c_str());
   }
   std::printf("%zu %s equal, bit by bit%s\n",
               comparison.equal,

@@ -252,8 +252,7 @@ void note_seeds(Comparison& comparison) {
   } else {
     comparison.notes.emplace_back(
         "the runs differ in their seed only; \"chance\" is that of the samples or folds they were "
-        "evaluated on, and covers neither of the seeds: how far runs with other seeds lie apart is "
-        "not known from two of them");
+        "evaluated on, and says nothing about how much results vary between seeds");
   }
 }
 

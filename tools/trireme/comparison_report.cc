@@ -56,7 +56,8 @@ std::string metrics_text(const Comparison& comparison) {
     table.add(row);
     if (!metric.same_as.empty()) {
       verdicts += detail::concat(
-          "  {} asks the same as {}: the verdict is the same, and it is no further metric\n",
+          "  {} asks the same as {}: the verdict is the same, and it is not counted as another "
+          "metric\n",
           {name, metric.same_as});
     } else if (metric.difference || metric.untested) {
       verdicts += "  " + metric.verdict.text + "\n";

@@ -91,6 +91,9 @@ int main(int argc, char** argv) {
   } catch (const trireme::ConfigError& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return trireme::kExitUsage;
+  } catch (const trireme::StoreDoesNotAnswer& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return trireme::kExitRendezvousTimedOut;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return 1;

@@ -211,8 +211,14 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
   const fs::path run = settings.run;
   std::error_code error;
   const auto has = [&](const char* name) { return fs::exists(run / name, error); };
-  if (settings.save_every == 0 || !has("metrics.jsonl") || has_ended_well(run) ||
-      folds_have_begun(run) || !CheckpointFolder(checkpoints_in(settings.run)).steps().empty()) {
+  if (!has("metrics.jsonl") || has_ended_well(run) || folds_have_begun(run) ||
+      !CheckpointFolder(checkpoints_in(settings.run)).steps().empty()) {
+    return false;
+  }
+  if (fs::file_size(run / "metrics.jsonl", error) == 0) {
+    return true;  // not one step was taken, so that there is nothing to lose
+  }
+  if (settings.save_every == 0) {
     return false;
   }
   try {
@@ -224,7 +230,7 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
     if (several_machines) {
       now = resolve(now);
     }
-    return to_json(saved) == to_json(now);
+    return differences_of_result(to_json(saved), now).empty();
   } catch (const ConfigError&) {
     return false;  // it was another command: its settings cannot be read, or do not fit these ranks
   }

@@ -143,11 +143,19 @@ class Job {
   // A checkpoint may be another one the next time.
   bool refuses(const std::exception& error) const {
     if (dynamic_cast<const MemoryError*>(&error) != nullptr) {
-      return !has_model_ && !is_after_a_loss();
+      return (!has_model_ || has_never_fitted()) && !is_after_a_loss();
     }
     return dynamic_cast<const ConfigError*>(&error) != nullptr ||
            (dynamic_cast<const DataError*>(&error) != nullptr &&
             dynamic_cast<const CheckpointError*>(&error) == nullptr);
+  }
+
+  // A limit of the user's own that no step has fitted into yet.
+  bool has_never_fitted() const {
+    const fs::path steps = fs::path(run_) / "metrics.jsonl";
+    std::error_code ignored;
+    return !step_ && memory_limit_bytes(settings_.memory_limit).value_or(0) > 0 &&
+           (!fs::exists(steps, ignored) || fs::file_size(steps, ignored) == 0);
   }
 
   // Not a run yet: its launcher removes the folder. Between two folds there is no recorder.

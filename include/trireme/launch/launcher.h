@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/core/error.h"
+
 namespace trireme {
 
 // A job that outlives the loss of ranks: it goes on with those that are left, or with others in
@@ -139,8 +141,14 @@ int launch(const LaunchOptions& options);
 // another launcher has started: interfaces, backend, algorithm, sum group, encryption, checksums.
 std::vector<std::string> communication_variables(const LaunchOptions& options);
 
+// The store does not answer in time, as the next time it may: kExitRendezvousTimedOut.
+class StoreDoesNotAnswer : public Error {
+ public:
+  using Error::Error;
+};
+
 // Whether options.store already knows this job, which has begun, so that this machine would join
-// it. Throws ConfigError where the store is wrong or does not answer in time (timeout_seconds).
+// it. Throws ConfigError where the store is wrong, StoreDoesNotAnswer after timeout_seconds.
 bool has_begun(const LaunchOptions& options);
 
 // Asks the launcher of an elastic job of the same user, by its process number. "scale N": go on

@@ -104,7 +104,7 @@ struct TrainResult {
   std::int64_t untimed_steps = 0;      // which do not count unless there are no others
   bool counts_tokens = false;          // per_second counts tokens
   double communication_share = 0;      // of the steps' time, mean of the ranks
-  CompressionUse compression{};        // of the rank that reports, since it was started
+  CompressionUse compression{};        // of the rank that reports
   AveragingUse averaging{};            // the same, of replicas
   int replicas = 1;
   std::optional<StaleUse> stale{};  // of all ranks, where they were
