@@ -32,10 +32,13 @@ class ElasticFaults : public testing::TrainRuns {
     std::string done;
     for (int fault = 0; fault < faults; ++fault) {
       usleep(static_cast<useconds_t>(1000 * random.below(400)));
-      const std::vector<pid_t> ranks = program.children();
-      if (ranks.empty()) {
-        continue;
-      }
+      std::vector<pid_t> ranks;
+      // All may just have been killed; where there are none any more, the training has ended.
+      ASSERT_TRUE(testing::comes_true([&] {
+        ranks = program.children();
+        return !ranks.empty();
+      })) << settings
+          << done;
       const pid_t rank = ranks[random.below(ranks.size())];
       switch (random.below(5)) {
         case 0:
