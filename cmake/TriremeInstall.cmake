@@ -19,7 +19,8 @@ endif()
 # What trireme.h and the exchange of weights (docs/checkpoints.md) include, and what those include, and no
 # other header: include/ is the wall between the rooms as well, and most of what is behind it is nobody's
 # business outside.
-set(wanted trireme/trireme.h trireme/checkpoint/exchange.h trireme/train/torch_archive.h trireme/train/weights.h)
+set(wanted trireme/trireme.h trireme/archive/torch_archive.h trireme/exchange/gpt2_names.h trireme/exchange/weights_exchange.h
+  trireme/train/weights.h)
 set(installed_headers)
 while(wanted)
   list(POP_FRONT wanted header)

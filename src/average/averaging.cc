@@ -12,6 +12,7 @@
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
+#include "trireme/core/seconds_since.h"
 
 namespace trireme {
 
@@ -60,7 +61,7 @@ class Averaging::Impl {
     engine_.restore(how, engine_.progress());
   }
   void count_since(Clock::time_point begin) {
-    use_.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    use_.seconds += detail::seconds_since(begin);
     use_.sent_bytes = exchange_.sent_bytes();
   }
   bool is_weight(const StateTensor& tensor) const {

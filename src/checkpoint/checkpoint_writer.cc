@@ -28,6 +28,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/core/printed.h"
+#include "trireme/core/seconds_since.h"
 
 namespace trireme {
 namespace {
@@ -37,6 +38,7 @@ using detail::Assembly;
 using detail::concat;
 using detail::DirectFile;
 using detail::FileImage;
+using detail::seconds_since;
 using detail::Snapshot;
 using Time = std::chrono::steady_clock;
 
@@ -44,10 +46,6 @@ using Time = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
 // Less than any sensible deadline of a collective, which others may be waiting in.
 constexpr auto kWaitTurn = std::chrono::milliseconds(100);
-
-double seconds_since(Time::time_point begin) {
-  return std::chrono::duration<double>(Time::now() - begin).count();
-}
 
 std::string seconds_text(double seconds) {
   return detail::printed("%.2f s", seconds);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "trireme/core/seconds_since.h"
+
 namespace trireme::detail {
 namespace {
 
@@ -39,7 +41,7 @@ std::byte* Snapshot::take_empty(double& waited) {
   if (empty_.empty()) {
     const auto begin = std::chrono::steady_clock::now();
     changed_.wait(lock, [&] { return !empty_.empty(); });
-    waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    waited += seconds_since(begin);
   }
   std::byte* piece = empty_.back();
   empty_.pop_back();

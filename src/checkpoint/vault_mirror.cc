@@ -59,6 +59,20 @@ void swap_messages(Communicator& group,
   }
 }
 
+// The same with heads. Returns who they came from, for what follows them.
+std::vector<std::pair<int, MirrorBytes>> swap_heads(Communicator& group,
+                                                    std::pair<int, MirrorHead> out,
+                                                    const std::vector<int>& from,
+                                                    std::vector<MirrorHead>& heads) {
+  std::vector<std::pair<int, MirrorBytes>> in;
+  in.reserve(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    in.emplace_back(from[i], bytes_of_value(heads[i]));
+  }
+  swap_messages(group, {out.first, bytes_of_value(out.second)}, in);
+  return in;
+}
+
 MirrorBytes piece_of(MirrorBytes all, std::size_t number) {
   const std::size_t begin = std::min(all.size(), number * kMirrorPiece);
   return all.subspan(begin, std::min(kMirrorPiece, all.size() - begin));
@@ -97,14 +111,12 @@ VaultMirror::~VaultMirror() {
 }
 
 std::vector<VaultLayout> VaultMirror::exchange(const VaultLayout& mine) {
-  MirrorHead head{VaultSegment::kNone, mine.index.size(), mine.notes, mine.state};
   std::vector<MirrorHead> heads(from_.size());
-  std::vector<std::pair<int, MirrorBytes>> in;
-  in.reserve(from_.size());
-  for (std::size_t i = 0; i < from_.size(); ++i) {
-    in.emplace_back(from_[i], bytes_of_value(heads[i]));
-  }
-  swap_messages(*group_, {to_, bytes_of_value(head)}, in);
+  std::vector<std::pair<int, MirrorBytes>> in =
+      swap_heads(*group_,
+                 {to_, {VaultSegment::kNone, mine.index.size(), mine.notes, mine.state}},
+                 from_,
+                 heads);
   std::vector<VaultLayout> theirs(from_.size());
   for (std::size_t i = 0; i < from_.size(); ++i) {
     theirs[i].index.resize(heads[i].index_bytes);
@@ -156,14 +168,9 @@ void VaultMirror::exchange_version(const VaultSegment& own, std::int64_t step) {
   const int place = own.versions().at(step);
   const MirrorBytes notes = own.notes_text(place);
   const MirrorBytes state = own.state_bytes(place);
-  MirrorHead head{step, 0, notes.size(), state.size()};
   std::vector<MirrorHead> heads(from_.size());
-  std::vector<std::pair<int, MirrorBytes>> in;
-  in.reserve(from_.size());
-  for (std::size_t i = 0; i < from_.size(); ++i) {
-    in.emplace_back(from_[i], bytes_of_value(heads[i]));
-  }
-  swap_messages(*group_, {to_, bytes_of_value(head)}, in);
+  std::vector<std::pair<int, MirrorBytes>> in =
+      swap_heads(*group_, {to_, {step, 0, notes.size(), state.size()}}, from_, heads);
   std::vector<int> places;
   std::size_t most = state.size();
   for (std::size_t i = 0; i < from_.size(); ++i) {

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kPage = 4096;
 // A tensor's beginning: the kernel copies whole lines of the cache.
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kPartAlignment = 64;
 // Notes become longer as training goes on.
 constexpr std::size_t kLeastNotes = 64 << 10;
 
@@ -88,7 +88,7 @@ VaultLayout VaultLayout::of(const StateView& state, const Notes& notes, int plac
   layout.notes = device::round_up(
       std::max(kLeastNotes, 2 * Json(notes).dump().size() + layout.index.size()), kPage);
   for (const StateSlice& slice : state.slices) {
-    layout.state += device::round_up(bytes_of(state, slice), kAlignment);
+    layout.state += device::round_up(bytes_of(state, slice), kPartAlignment);
   }
   return layout;
 }
@@ -122,7 +122,7 @@ std::vector<std::size_t> vault_offsets(const StateView& index) {
   std::size_t at = 0;
   for (const StateSlice& slice : index.slices) {
     offsets.push_back(at);
-    at += device::round_up(bytes_of(index, slice), kAlignment);
+    at += device::round_up(bytes_of(index, slice), kPartAlignment);
   }
   return offsets;
 }

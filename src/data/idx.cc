@@ -69,7 +69,6 @@ class IdxFile {
   const unsigned char* values() const { return values_; }
   std::int64_t length(std::size_t dimension) const { return lengths_[dimension]; }
   std::int64_t header_bytes() const { return header_bytes_; }
-  std::int64_t value_bytes() const { return value_bytes_; }
 
   template <class... Parts>
   [[noreturn]] void fail(std::int64_t offset, const Parts&... parts) const {

@@ -15,6 +15,7 @@
 #include "data/augmentation.h"
 #include "trireme/core/error.h"
 #include "trireme/core/pulse.h"
+#include "trireme/core/seconds_since.h"
 
 namespace trireme {
 namespace {
@@ -120,8 +121,7 @@ class Loader::Impl {
       spare_.push_back(std::move(taken_));
     }
     taken_ = std::move(job->batch);
-    waited_seconds_ +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    waited_seconds_ += detail::seconds_since(start);
     lock.unlock();
     may_begin_.notify_one();
     if (job->error) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trireme/core/deadline.h"
+#include "trireme/core/seconds_since.h"
 
 namespace trireme::detail {
 namespace {
@@ -16,10 +17,6 @@ constexpr int kWarmUp = 10;
 constexpr std::size_t kSmallBytes = 256 << 10;
 constexpr std::size_t kLargeBytes = 4 << 20;
 constexpr double kLongTransfer = 0.25;  // seconds; larger messages than that are not tried
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double upper_median(std::vector<double> values) {
   const auto half = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -6,6 +6,7 @@
 #include "parallel/memory/runs.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
+#include "trireme/core/seconds_since.h"
 
 namespace trireme::detail {
 
@@ -225,8 +226,7 @@ void Shard::answer(const ClockTable::Act& act, int trigger) {
   }
   TRIREME_ASSERT(weights != nullptr, "weights of a version that somebody needs are gone");
   if (trigger != act.worker) {
-    held_up_[index(trigger)] +=
-        std::chrono::duration<double>(Clock::now() - asked_[index(act.worker)]).count();
+    held_up_[index(trigger)] += seconds_since(asked_[index(act.worker)]);
   }
   send_(act.worker, weights);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "settings/step_schedule.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/machine.h"
@@ -110,20 +111,12 @@ void detail::choose_batch(TrainSettings& s, const ModelKind& kind) {
 }
 
 std::vector<BatchChange> batch_changes(const TrainSettings& settings) {
+  const std::string expected =
+      detail::concat("STEP:BATCH like 1000:256, with a batch of at most ", kLargestBatch);
   std::vector<BatchChange> changes;
-  for (const std::string& text : settings.batch_schedule) {
-    const auto colon = text.find(':');
-    const auto step = parse_integer(text.substr(0, colon));
-    const auto batch =
-        colon == std::string::npos ? std::nullopt : parse_integer(text.substr(colon + 1));
-    TRIREME_CHECK(step && batch && *step >= 1 && *batch >= 1 && *batch <= kLargestBatch,
-                  "batch_schedule: expected STEP:BATCH like 1000:256, with a batch of at most {}, "
-                  "found \"{}\"",
-                  {kLargestBatch, text});
-    TRIREME_CHECK(changes.empty() || changes.back().step < *step,
-                  "batch_schedule: expected increasing steps, found {} after {}",
-                  {*step, changes.back().step});
-    changes.push_back({*step, *batch});
+  for (const auto& [step, batch] : detail::schedule_entries(
+           {"batch_schedule", expected.c_str(), 1, kLargestBatch}, settings.batch_schedule)) {
+    changes.push_back({step, batch});
   }
   return changes;
 }

@@ -6,6 +6,7 @@
 #include "trireme/core/error.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/settings/model_kinds.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme {
 
@@ -33,8 +34,9 @@ std::string why_not_on_gpu(const TrainSettings& s) {
   if (s.compress != "none" && s.compress != "auto") {
     return concat("gradients are not compressed there: leave out --compress ", s.compress);
   }
-  if (s.sync != "exact") {
-    return concat("ranks stay in step there, in every step: leave out --sync ", s.sync);
+  if (s.sync != Synchronisation::kExact) {
+    return concat("ranks stay in step there, in every step: leave out --sync ",
+                  value_text("sync", s));
   }
   if (s.placement == Placement::kMapped) {
     return "stage 3 copies parameters there: leave out --placement mapped";

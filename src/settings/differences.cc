@@ -63,7 +63,8 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
       given.sum_order == SumOrder::kLocalFirst || json.value("sum_order", Json()) == "local_first";
   const bool scaled =
       given.lr_scaling != WorldScaling::kNone || json.value("lr_scaling", Json("none")) != "none";
-  const bool loose = given.sync != "exact" || json.value("sync", Json("exact")) != "exact";
+  const bool loose =
+      given.sync != Synchronisation::kExact || json.value("sync", Json("exact")) != "exact";
   const bool stale = trains_stale(given) || is_stale(json.value("sync", Json()));
   // Of replicas, their number is part of the result, and their size is not.
   const std::int64_t before_replicas =
@@ -99,7 +100,7 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
            now,
            by_replicas ? detail::concat(" ({} and {} replicas, whose number is part of --sync {}; "
                                         "--sync-group changes their size)",
-                                        {before_replicas, replicas, given.sync})
+                                        {before_replicas, replicas, value_text("sync", given)})
                        : ""});
     }
   }

@@ -1,5 +1,8 @@
 #include "settings/sync_settings.h"
 
+#include <limits>
+
+#include "settings/step_schedule.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/settings_table.h"
@@ -9,18 +12,10 @@ namespace trireme {
 
 std::vector<SyncChange> sync_changes(const TrainSettings& settings) {
   std::vector<SyncChange> changes;
-  for (const std::string& text : settings.sync_schedule) {
-    const auto colon = text.find(':');
-    const auto step = parse_integer(text.substr(0, colon));
-    const auto every =
-        colon == std::string::npos ? std::nullopt : parse_integer(text.substr(colon + 1));
-    TRIREME_CHECK(step && every && *step >= 0 && *every >= 1,
-                  "sync_schedule: expected STEP:STEPS like 500:8, found \"{}\"",
-                  {text});
-    TRIREME_CHECK(changes.empty() || changes.back().step < *step,
-                  "sync_schedule: expected increasing steps, found {} after {}",
-                  {*step, changes.back().step});
-    changes.push_back({*step, *every});
+  for (const auto& [step, every] : detail::schedule_entries(
+           {"sync_schedule", "STEP:STEPS like 500:8", 0, std::numeric_limits<std::int64_t>::max()},
+           settings.sync_schedule)) {
+    changes.push_back({step, every});
   }
   return changes;
 }
@@ -37,11 +32,13 @@ int ranks_of_replica(const TrainSettings& settings) {
 }
 
 bool trains_stale(const TrainSettings& settings) {
-  return settings.sync == "stale" || settings.sync == "async";
+  return settings.sync == Synchronisation::kStale ||
+         settings.sync == Synchronisation::kAsynchronous;
 }
 
 bool by_arrival(const TrainSettings& settings) {
-  return settings.sync == "async" || (settings.sync == "stale" && settings.order == "arrival");
+  return settings.sync == Synchronisation::kAsynchronous ||
+         (settings.sync == Synchronisation::kStale && settings.order == UpdateOrder::kArrival);
 }
 
 namespace detail {
@@ -49,7 +46,8 @@ namespace {
 
 void check_stale_settings(const TrainSettings& s) {
   const auto refuse = [&](bool asked, const char* name, const std::string& why) {
-    TRIREME_CHECK(!asked, "{}: {}, with sync = {}: leave it out", {name, why, s.sync});
+    TRIREME_CHECK(
+        !asked, "{}: {}, with sync = {}: leave it out", {name, why, value_text("sync", s)});
   };
   TRIREME_CHECK(s.servers < s.ranks,
                 "servers: expected fewer than the {} ranks, of which at least one must compute, "
@@ -78,28 +76,31 @@ void check_stale_settings(const TrainSettings& s) {
 }  // namespace
 
 void choose_sync(TrainSettings& s) {
-  if (s.sync == "exact") {
+  if (s.sync == Synchronisation::kExact) {
     return;
   }
   if (trains_stale(s)) {
     check_stale_settings(s);
   }
   if (s.sync_every == 0 && !trains_stale(s)) {
-    s.sync_every = s.sync == "local" ? 32 : s.sync == "diloco" ? 100 : 1;
+    s.sync_every = s.sync == Synchronisation::kLocal    ? 32
+                   : s.sync == Synchronisation::kDiLoCo ? 100
+                                                        : 1;
   }
   sync_changes(s);
   const int ranks = ranks_of_replica(s);
   TRIREME_CHECK(ranks == 0 || s.ranks % ranks == 0,
                 "sync_group: expected a number that divides the {} ranks, found {}",
                 {s.ranks, ranks});
-  TRIREME_CHECK(s.balance == Balance::kEqual,
-                "balance: {} deals micro-batches from rank to rank, which {} (sync = {}) "
-                "do not exchange: leave it at equal",
-                {value_text("balance", s), trains_stale(s) ? "ranks" : "replicas", s.sync});
+  TRIREME_CHECK(
+      s.balance == Balance::kEqual,
+      "balance: {} deals micro-batches from rank to rank, which {} (sync = {}) "
+      "do not exchange: leave it at equal",
+      {value_text("balance", s), trains_stale(s) ? "ranks" : "replicas", value_text("sync", s)});
   TRIREME_CHECK(s.micro_batch != "auto",
                 "micro_batch: auto is found out by all ranks together, which {} (sync = {}) "
                 "are not: give a number",
-                {trains_stale(s) ? "these" : "replicas", s.sync});
+                {trains_stale(s) ? "these" : "replicas", value_text("sync", s)});
 }
 
 }  // namespace detail

@@ -14,7 +14,7 @@ std::shared_ptr<const Compressor> compressor_of(
   if (name == "auto") {
     // Gradients travel inside replicas, and what is measured is the network between all ranks.
     const CompressionChoice choice =
-        settings.sync != "exact"
+        settings.sync != Synchronisation::kExact
             ? CompressionChoice{.name = "none",
                                 .why = trains_stale(settings) ? "ranks are not in step (--sync)"
                                                               : "replicas are averaged (--sync)"}

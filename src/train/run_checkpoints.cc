@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "train/note_names.h"
+#include "trireme/archive/torch_archive.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/differences.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
-#include "trireme/train/torch_archive.h"
 
 namespace trireme::detail {
 namespace {

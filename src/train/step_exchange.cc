@@ -48,8 +48,8 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   told_.push_back(std::move(told));
 
   const std::size_t late =
-      settings_.sync == "async" ? kMostTold
-      : settings_.sync == "stale"
+      settings_.sync == Synchronisation::kAsynchronous ? kMostTold
+      : settings_.sync == Synchronisation::kStale
           ? std::min<std::size_t>(static_cast<std::size_t>(settings_.staleness), kMostTold)
           : 0;
   mine.loss = losses.empty() ? 0

@@ -6,18 +6,18 @@ namespace trireme::detail {
 namespace {
 
 Averaging::Mode averaging_mode(const TrainSettings& s) {
-  if (s.sync == "local") {
+  if (s.sync == Synchronisation::kLocal) {
     return Local{.steps = s.sync_every};
   }
-  if (s.sync == "diloco") {
+  if (s.sync == Synchronisation::kDiLoCo) {
     return DiLoCo{
         .steps = s.sync_every,
         .outer = {.lr = s.outer_lr, .momentum = s.outer_momentum, .nesterov = s.outer_nesterov}};
   }
   return Gossip{.steps = s.sync_every,
-                .graph = s.sync_graph == "ring"          ? Gossip::Graph::kRing
-                         : s.sync_graph == "exponential" ? Gossip::Graph::kExponential
-                                                         : Gossip::Graph::kRandom,
+                .graph = s.sync_graph == GossipGraph::kRing          ? Gossip::Graph::kRing
+                         : s.sync_graph == GossipGraph::kExponential ? Gossip::Graph::kExponential
+                                                                     : Gossip::Graph::kRandom,
                 .seed = s.seed};
 }
 
@@ -25,7 +25,7 @@ Averaging::Mode averaging_mode(const TrainSettings& s) {
 
 std::optional<Replicas> replicas_of(const TrainSettings& settings,
                                     const std::shared_ptr<World>& world) {
-  if (settings.sync == "exact" || trains_stale(settings)) {
+  if (settings.sync == Synchronisation::kExact || trains_stale(settings)) {
     return std::nullopt;
   }
   return Replicas(world, {.ranks = ranks_of_replica(settings)});
@@ -33,7 +33,7 @@ std::optional<Replicas> replicas_of(const TrainSettings& settings,
 
 Stale stale_of(const TrainSettings& s, const EngineOptions& engine) {
   const bool arrival = by_arrival(s);
-  return {.bound = s.sync == "async" ? Stale::kNoBound : s.staleness,
+  return {.bound = s.sync == Synchronisation::kAsynchronous ? Stale::kNoBound : s.staleness,
           .order = arrival ? Order::kArrival : Order::kClock,
           .servers = static_cast<int>(s.servers),
           .record = arrival && !s.run.empty() && s.folds == 0 ? s.run + kArrivalsFolder : "",

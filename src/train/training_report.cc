@@ -1,50 +1,23 @@
 #include "trireme/train/training_report.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <limits>
-#include <map>
 
-#include <nlohmann/json.hpp>
-
+#include "train/report_lines.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
-#include "trireme/core/machine.h"
-#include "trireme/core/proc_files.h"
-#include "trireme/metrics/significance.h"
 #include "trireme/observe/progress_line.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using detail::add_line;
 using detail::concat;
 using detail::counted;
-
-const char* status_name(TrainResult::Status status) {
-  switch (status) {
-    case TrainResult::Status::kFinished:
-      return "finished";
-    case TrainResult::Status::kStoppedEarly:
-      return "finished";  // by its own rule
-    case TrainResult::Status::kInterrupted:
-      return "interrupted";
-  }
-  return "";
-}
-
-std::string format(const char* pattern, double value) {
-  char text[64];
-  std::snprintf(text, sizeof(text), pattern, value);
-  return text;
-}
-
-std::string digits_of(std::uint64_t fingerprint) {
-  char digits[24];
-  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(fingerprint));
-  return digits;
-}
+using detail::format;
+using detail::largest;
+using detail::metric_text;
+using detail::was_interrupted;
 
 // "1.50 updates on average, 3 at most".
 std::string staleness_text(const StaleUse& use) {
@@ -75,37 +48,6 @@ std::string held_up_text(const StaleUse& use) {
              : concat(
                    "rank {}, for {}; {} for all others",
                    {most - use.held_up.begin(), format("%.2f s", *most), format("%.2f s", others)});
-}
-
-std::string metric_text(const std::string& name, double value) {
-  return is_share(name) ? format("%.2f %%", 100 * value) : measure_text(value);
-}
-
-// What a metric can be at all.
-Interval range_of(const std::string& name) {
-  constexpr double kAnything = std::numeric_limits<double>::infinity();
-  return name == "perplexity" ? Interval{1, kAnything}
-         : is_share(name)     ? Interval{0, 1}
-                              : Interval{0, kAnything};
-}
-
-void add_line(std::string& table, const std::string& name, const std::string& value) {
-  constexpr std::size_t kNameWidth = 24;
-  table += "  " + name + std::string(name.size() < kNameWidth ? kNameWidth - name.size() : 1, ' ') +
-           value + "\n";
-}
-
-bool was_interrupted(const TrainResult& result) {
-  return result.status == TrainResult::Status::kInterrupted;
-}
-
-// The rank that holds most.
-const MemoryUse* largest(const MemoryReport& memory) {
-  const MemoryUse* most = nullptr;
-  for (const MemoryUse& use : memory.ranks) {
-    most = most == nullptr || use.total() > most->total() ? &use : most;
-  }
-  return most;
 }
 
 }  // namespace
@@ -195,11 +137,11 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (result.stale) {
     add_line(table, "staleness", staleness_text(*result.stale));
     add_line(table, "waited for", held_up_text(*result.stale));
-  } else if (settings.sync != "exact") {
+  } else if (settings.sync != Synchronisation::kExact) {
     add_line(table,
              "averaging",
              concat("{}: {} of {}, {} sent by a rank, {}",
-                    {settings.sync,
+                    {value_text("sync", settings),
                      counted(result.averaging.averagings, "averaging"),
                      counted(result.replicas, "replica"),
                      megabytes_text(result.averaging.sent_bytes),
@@ -229,206 +171,6 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
     add_line(table, "slow", concat("rank ", rank));
   }
   return table;
-}
-
-std::string summary_json(const TrainSettings& settings,
-                         const TrainResult& result,
-                         const std::vector<std::string>& class_names) {
-  Json json;
-  json["status"] = status_name(result.status);
-  json["stopped_early"] = result.status == TrainResult::Status::kStoppedEarly;
-  json["steps"] = result.steps;
-  json["seconds"] = result.seconds;
-  json["training_loss"] = result.loss;
-  json["metrics"] = result.evaluation.metrics;
-  if (!result.evaluation.metrics.empty()) {
-    json["evaluated_step"] = result.evaluated_step;
-  }
-  if (!result.evaluation.samples.empty()) {
-    json["evaluation_fingerprint"] = digits_of(result.evaluation.fingerprint);
-  }
-  if (result.data_fingerprint != 0) {
-    json["data_fingerprint"] = digits_of(result.data_fingerprint);
-  }
-  if (!result.best.empty()) {
-    json["best"] = {{"step", result.best_step}, {"metrics", result.best}};
-  }
-  if (result.evaluation.confusion) {
-    Json classes = Json::array();
-    for (std::int64_t i = 0; i < result.evaluation.confusion->classes(); ++i) {
-      const ClassScores scores = result.evaluation.confusion->of_class(i);
-      Json of_class;
-      if (static_cast<std::size_t>(i) < class_names.size()) {
-        of_class["name"] = class_names[static_cast<std::size_t>(i)];
-      }
-      of_class["precision"] = scores.precision;
-      of_class["recall"] = scores.recall;
-      of_class["f1"] = scores.f1;
-      of_class["support"] = scores.support;
-      classes.push_back(of_class);
-    }
-    json["classes"] = classes;
-    json["confusion"] = result.evaluation.confusion->counts();
-  }
-  json["throughput"] = {{"unit", result.counts_tokens ? "tokens" : "samples"},
-                        {"per_second", result.per_second},
-                        {"untimed_steps", result.untimed_steps}};
-  Json memory;
-  const MemoryUse* most = largest(result.memory);
-  memory["rank_bytes"] = most != nullptr ? most->total() + result.tensor_bytes : 0;
-  memory["model_bytes"] = most != nullptr ? most->model_bytes() : 0;
-  memory["ddp_bytes"] = result.memory.ddp_bytes;
-  memory["tensor_bytes"] = result.tensor_bytes;
-  memory["built_in_parts"] = result.built_in_parts;
-  for (int category = 0; most != nullptr && category < kMemoryCategories; ++category) {
-    const auto which = static_cast<MemoryCategory>(category);
-    memory["categories"][std::string(memory_category_name(which))] = most->of(which);
-  }
-  json["memory"] = memory;
-  json["micro_batch"] = result.micro_batch;
-  if (result.goal_step > 0) {
-    json["goal"] = {{"step", result.goal_step}, {"seconds", result.goal_seconds}};
-  }
-  json["machine"] = {{"processor", processor_name()},
-                     {"processors", machine_cpus()},
-                     {"machines", result.machines}};
-  if (result.sum_group > 0) {
-    json["sum_group"] = result.sum_group;
-  }
-  json["processor_share"] = result.processor_share;
-  json["communication_share"] = result.communication_share;
-  if (const CompressionUse& use = result.compression; use.sent_bytes > 0 || use.check.step > 0) {
-    json["compression"] = {{"sent_bytes", use.sent_bytes},
-                           {"exact_bytes", use.exact_bytes},
-                           {"saved_bytes", use.exact_bytes - use.sent_bytes},
-                           {"seconds", use.seconds}};
-    if (!use.exact_parameters.empty()) {
-      json["compression"]["exact_parameters"] = use.exact_parameters;
-    }
-    if (use.check.step > 0) {
-      json["compression"]["check"] = {{"step", use.check.step},
-                                      {"relative_error", use.check.relative_error},
-                                      {"cosine", use.check.cosine}};
-    }
-  }
-  if (result.stale) {
-    json["stale"] = {{"mode", settings.sync},
-                     {"workers", settings.ranks - settings.servers},
-                     {"servers", settings.servers},
-                     {"staleness", result.stale->staleness},
-                     {"held_up_seconds", result.stale->held_up}};
-  } else if (settings.sync != "exact") {
-    json["averaging"] = {{"mode", settings.sync},
-                         {"replicas", result.replicas},
-                         {"averagings", result.averaging.averagings},
-                         {"sent_bytes", result.averaging.sent_bytes},
-                         {"seconds", result.averaging.seconds}};
-  }
-  json["data_share"] = result.data_share;
-  json["record_share"] = result.record_share;
-  json["save_share"] = result.save_share;
-  json["ranks"] = settings.ranks;
-  if (const RankChanges& changes = result.rank_changes; changes.times > 0) {
-    json["rank_changes"] = {{"times", changes.times},
-                            {"lost", changes.lost},
-                            {"left", changes.left},
-                            {"joined", changes.joined},
-                            {"steps_again", changes.steps_again}};
-  }
-  json["zero"] = settings.zero;
-  // A name may be any bytes of a file; JSON has characters only.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string folds_table(const std::vector<TrainResult>& all) {
-  std::vector<TrainResult> folds = all;  // that have come to their end
-  const bool interrupted = std::erase_if(folds, was_interrupted) > 0;
-  std::string table = "cross-validation, ";
-  table += interrupted
-               ? concat("interrupted in fold {}: {} finished\n",
-                        {all.size(), folds.empty() ? "no fold" : counted(folds.size(), "fold")})
-               : concat(counted(folds.size(), "fold"), "\n");
-  if (folds.empty()) {
-    return table;
-  }
-  for (const auto& [name, value] : folds.front().evaluation.metrics) {
-    std::vector<double> values;
-    std::string each;
-    for (const TrainResult& fold : folds) {
-      const auto found = fold.evaluation.metrics.find(name);
-      if (found != fold.evaluation.metrics.end()) {
-        values.push_back(found->second);
-        each += (each.empty() ? "" : ", ") + metric_text(name, found->second);
-      }
-    }
-    const MeanEstimate mean = mean_of(values);
-    if (mean.count == 1) {
-      add_line(table,
-               name,
-               concat(metric_text(name, mean.mean), " (one fold: its uncertainty is unknown)"));
-      continue;
-    }
-    const Interval interval = within(mean.interval95, range_of(name));
-    const auto [least, most] = std::minmax_element(values.begin(), values.end());
-    add_line(table,
-             name,
-             concat("{} (95 % interval {} to {}; folds {})",
-                    {metric_text(name, mean.mean),
-                     metric_text(name, interval.low),
-                     metric_text(name, interval.high),
-                     values.size() <= kMostFoldsShown
-                         ? each
-                         : concat("from {} to {}",
-                                  {metric_text(name, *least), metric_text(name, *most)})}));
-  }
-  return table;
-}
-
-std::string folds_json(const TrainSettings& settings, const std::vector<TrainResult>& folds) {
-  Json json;
-  TrainResult total;
-  Json each = Json::array();
-  std::map<std::string, std::vector<double>> metrics;
-  double timed_steps = 0;
-  double time = 0;  // of these, up to a factor that is the same for all folds: a step's samples
-  for (const TrainResult& fold : folds) {
-    // What was evaluated before an interruption is of a model that was not trained yet.
-    const auto found =
-        was_interrupted(fold) ? std::map<std::string, double>() : fold.evaluation.metrics;
-    each.push_back(found);
-    total.steps += fold.steps;
-    total.seconds += fold.seconds;
-    const auto timed = static_cast<double>(
-        fold.steps - (fold.steps > fold.untimed_steps ? fold.untimed_steps : 0));
-    timed_steps += timed;
-    time += fold.per_second > 0 ? timed / fold.per_second : 0;
-    total.untimed_steps = fold.untimed_steps;
-    total.communication_share += fold.communication_share / static_cast<double>(folds.size());
-    total.counts_tokens = fold.counts_tokens;
-    total.memory = fold.memory;
-    total.built_in_parts = fold.built_in_parts;
-    total.tensor_bytes = std::max(total.tensor_bytes, fold.tensor_bytes);
-    total.loss = fold.loss;
-    total.micro_batch = fold.micro_batch;
-    total.status = fold.status;
-    total.machines = fold.machines;
-    total.sum_group = fold.sum_group;
-    total.rank_changes.times += fold.rank_changes.times;
-    total.rank_changes.lost += fold.rank_changes.lost;
-    total.rank_changes.left += fold.rank_changes.left;
-    total.rank_changes.joined += fold.rank_changes.joined;
-    total.rank_changes.steps_again += fold.rank_changes.steps_again;
-    for (const auto& [name, value] : found) {
-      metrics[name].push_back(value);
-    }
-  }
-  total.per_second = time > 0 ? timed_steps / time : 0;
-  for (const auto& [name, values] : metrics) {
-    total.evaluation.metrics[name] = mean_of(values).mean;
-  }
-  json = Json::parse(summary_json(settings, total));
-  json["folds"] = each;
-  return json.dump(2) + "\n";
 }
 
 }  // namespace trireme

@@ -8,6 +8,7 @@
 #include "train/training.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/core/seconds_since.h"
 #include "trireme/observe/throughput.h"
 
 namespace trireme::detail {
@@ -90,7 +91,7 @@ void Training::report(const StepRunner::Outcome& outcome) {
                         static_cast<double>(report.step - first_step_) *
                         static_cast<double>(report.steps - report.step);
   observer_->step(report);
-  last_record_seconds_ = std::chrono::duration<double>(Time::now() - begin).count();
+  last_record_seconds_ = seconds_since(begin);
   progress_.record_seconds += last_record_seconds_;
 }
 

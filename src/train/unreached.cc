@@ -22,7 +22,7 @@ std::vector<std::string> unreached(const TrainSettings& s, std::int64_t steps) {
     }
   }
   // Of a schedule of averagings, the first entry may come early.
-  if (s.sync != "exact" && s.sync_schedule.empty() && s.sync_every > steps) {
+  if (s.sync != Synchronisation::kExact && s.sync_schedule.empty() && s.sync_every > steps) {
     lines.push_back(
         concat("warning: sync_every is {}, but {}: its replicas are never averaged while they "
                "train, only for what is evaluated and saved",

@@ -4,10 +4,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include "trireme/archive/torch_archive.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
 #include "trireme/tensor/span.h"
-#include "trireme/train/torch_archive.h"
 
 namespace trireme {
 namespace {

@@ -12,7 +12,8 @@ function(run)
 endfunction()
 run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix")
 # Headers that docs/checkpoints.md tells users to include, and what they include.
-foreach(header IN ITEMS checkpoint/exchange.h checkpoint/model_notes.h checkpoint/tensor_source.h train/torch_archive.h train/weights.h)
+foreach(header IN ITEMS archive/torch_archive.h checkpoint/model_notes.h checkpoint/tensor_source.h exchange/gpt2_names.h exchange/weights_exchange.h
+    train/weights.h)
   if(NOT EXISTS "${WORK}/prefix/include/trireme/${header}")
     message(FATAL_ERROR "expected trireme/${header} in the installation, found none")
   endif()

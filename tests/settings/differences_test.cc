@@ -61,9 +61,9 @@ TEST(Differences, CountRanksWhereTheResultDependsOnThem) {
   settings.lr_scaling = WorldScaling::kSquareRoot;
   EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks"}));
   settings.lr_scaling = WorldScaling::kNone;
-  settings.sync = "local";
+  settings.sync = Synchronisation::kLocal;
   EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks"}));
-  settings.sync = "exact";
+  settings.sync = Synchronisation::kExact;
   settings.sum_order = SumOrder::kLocalFirst;
   EXPECT_EQ(differ(settings), (std::vector<std::string>{"ranks", "balance"}));
 }
@@ -71,7 +71,7 @@ TEST(Differences, CountRanksWhereTheResultDependsOnThem) {
 // Inside a replica all is exact, whatever its size.
 TEST(Differences, CountReplicasAndNotTheirRanks) {
   TrainSettings saved;
-  saved.sync = "local";
+  saved.sync = Synchronisation::kLocal;
   saved.ranks = 2;
   TrainSettings given = saved;
   given.ranks = 4;

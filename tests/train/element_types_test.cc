@@ -13,11 +13,11 @@
 #include "data/formula_dataset.h"
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "trireme/archive/torch_archive.h"
 #include "trireme/checkpoint/compare.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
 #include "trireme/train/checkpoints.h"
-#include "trireme/train/torch_archive.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/weights.h"
 

@@ -101,10 +101,10 @@ void check_elastic(const TrainSettings& settings, const LaunchOptions& options) 
   if (options.elastic->least == options.elastic->most) {
     return;  // as many ranks as before
   }
-  TRIREME_CHECK(settings.sync == "exact",
+  TRIREME_CHECK(settings.sync == Synchronisation::kExact,
                 "--elastic: with --sync {} the number of {} is part of the algorithm, and a "
                 "loss would change it: use --sync exact, or keep the number (--restart N alone)",
-                {settings.sync, trains_stale(settings) ? "ranks" : "replicas"});
+                {value_text("sync", settings), trains_stale(settings) ? "ranks" : "replicas"});
   TRIREME_CHECK(
       settings.allow_changes || (settings.sum_order != SumOrder::kLocalFirst &&
                                  settings.lr_scaling == WorldScaling::kNone),

@@ -2,11 +2,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "trireme/checkpoint/exchange.h"
+#include "trireme/archive/torch_archive.h"
 #include "trireme/core/error.h"
+#include "trireme/exchange/weights_exchange.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/progress_line.h"
-#include "trireme/train/torch_archive.h"
 #include "worker.h"
 
 namespace trireme::worker {

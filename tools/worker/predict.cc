@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include "arguments.h"
 #include "prediction_output.h"
 #include "trained_run.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
@@ -21,7 +22,6 @@
 #include "trireme/train/evaluation.h"
 #include "trireme/train/preprocessing_file.h"
 #include "trireme/train/run_recorder.h"
-#include "usage_error.h"
 #include "worker.h"
 
 namespace trireme::worker {
@@ -332,20 +332,8 @@ int predict(const std::vector<std::string>& arguments) {
   app.add_option("--device", options.device, kDeviceHelp)
       ->check(CLI::IsMember(names_of_devices()))
       ->type_name("WHERE");
-  tools::check_values(app, arguments);
-  std::vector<std::string> words = arguments;
-  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {
-      app.exit(error);
-      return kExitOk;
-    }
-    std::fprintf(stderr, "trireme: %s\n", tools::usage_error_text(app, error).c_str());
-    return kExitUsage;
-  }
-  return run_prediction(options);
+  const auto exit_code = exit_after(app, arguments);
+  return exit_code ? *exit_code : run_prediction(options);
 }
 
 }  // namespace trireme::worker

@@ -8,13 +8,13 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "arguments.h"
 #include "trained_run.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/models/task.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/run_folder.h"
-#include "usage_error.h"
 #include "worker.h"
 
 namespace trireme::worker {
@@ -191,20 +191,8 @@ int sample(const std::vector<std::string>& arguments) {
   app.add_option("--device", options.device, kDeviceHelp)
       ->check(CLI::IsMember(names_of_devices()))
       ->type_name("WHERE");
-  std::vector<std::string> words = with_prompt_attached(app, arguments);
-  tools::check_values(app, words);
-  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {
-      app.exit(error);
-      return kExitOk;
-    }
-    std::fprintf(stderr, "trireme: %s\n", tools::usage_error_text(app, error).c_str());
-    return kExitUsage;
-  }
-  return write_text(options);
+  const auto exit_code = exit_after(app, with_prompt_attached(app, arguments));
+  return exit_code ? *exit_code : write_text(options);
 }
 
 }  // namespace trireme::worker

@@ -14,6 +14,7 @@ namespace trireme {
 // The table of settings has a word for each value, in this order, as of the enumerations of other
 // rooms.
 enum class Balance { kEqual, kSpeeds, kMeasured };
+enum class GossipGraph { kRing, kExponential, kRandom };
 enum class Normalise { kNone, kStandard };
 enum class ScheduleKind {
   kAutomatic,
@@ -26,9 +27,11 @@ enum class ScheduleKind {
   kCyclic,
   kPlateau
 };
+enum class Synchronisation { kExact, kLocal, kDiLoCo, kGossip, kStale, kAsynchronous };
 enum class TextSize { kTiny, kSmall, kGpt2 };
 enum class TrainDevice { kAutomatic, kCpu, kCuda };
 enum class TrainPrecision { kFloat32, kBFloat16, kFloat16, kAutocast };
+enum class UpdateOrder { kClock, kArrival };
 
 // How weights begin. All draw from LibTorch's default generator, in the order of the parameters, so
 // that torch::manual_seed() fixes them.
@@ -144,17 +147,17 @@ struct TrainSettings {
   double timeout = 300;
 
   // synchronisation
-  std::string sync = "exact";
+  Synchronisation sync = Synchronisation::kExact;
   std::int64_t sync_every = 0;  // as many as suit `sync`
   std::string sync_group = "rank";
   std::vector<std::string> sync_schedule{};
   bool sync_states = false;
-  std::string sync_graph = "ring";
+  GossipGraph sync_graph = GossipGraph::kRing;
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
   bool outer_nesterov = true;
   std::int64_t staleness = 3;
-  std::string order = "clock";
+  UpdateOrder order = UpdateOrder::kClock;
   std::int64_t servers = 0;
   std::string replay{};
 

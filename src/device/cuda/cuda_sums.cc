@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "device/chain_stretch.h"
 #include "device/cuda/cuda_scratch.h"
 #include "device/cuda/cuda_stream.h"
 #include "trireme/core/error.h"
@@ -93,13 +94,7 @@ void CudaStream::reduce(const SumChain& chain) {
   const Current current(gpu_);
   ChainArguments arguments;
   for (std::int64_t at = chain.range.begin; at < chain.range.end;) {
-    std::int64_t end = chain.range.end;
-    for (const Term& term : chain.terms) {
-      end = term.next_change(at, end);
-    }
-    if (chain.accumulator != nullptr) {
-      end = chain.accumulator->next_change(at, end);
-    }
+    const std::int64_t end = next_change(chain, at);
     if (fill_stretch(chain, at, end, arguments)) {
       launch("reduce",
              sum_name("reduce", chain.dtype, chain.output_dtype),

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "device/chain_stretch.h"
 #include "device/host/host_stream.h"
 #include "device/host/reduce_kernels.h"
 
@@ -177,13 +178,7 @@ class Stretch {
 
 void HostStream::reduce(const SumChain& chain) {
   for (std::int64_t at = chain.range.begin; at < chain.range.end;) {
-    std::int64_t end = chain.range.end;
-    for (const Term& term : chain.terms) {
-      end = term.next_change(at, end);
-    }
-    if (chain.accumulator != nullptr) {
-      end = chain.accumulator->next_change(at, end);
-    }
+    const std::int64_t end = next_change(chain, at);
     Stretch(chain, at, end).reduce();
     at = end;
   }

@@ -39,7 +39,6 @@ class LowRankPath final : public GradientPath {
 
   // What has been left out of a matrix, and what is left: in between, the matrix itself.
   Carry carry_of(std::int64_t round, const Term& term);
-  Span own_term(const Term& term);
   // Ranges of terms that a round has nothing for.
   std::vector<Range> absent(const std::vector<char>& present, Range Term::*range) const;
   // What exact sums would have sent, of a round or of what every rank gets at the end.

@@ -1,3 +1,5 @@
+#include "trireme/exchange/gpt2_names.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -8,7 +10,7 @@
 
 #include "checkpoint/convert.h"
 #include "checkpoint/mapped_tensors.h"
-#include "trireme/checkpoint/exchange.h"
+#include "exchange/same_values.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -167,7 +169,8 @@ class RenamedGpt final : public TensorSource {
     if (from_theirs && untied && sizes.tied) {
       index[kTheirHead] = index.at(kTheirs.tokens);
       sizes.tied = false;
-    } else if (from_theirs && !untied && !sizes.tied && head_is_tokens(index)) {
+    } else if (from_theirs && !untied && !sizes.tied &&
+               detail::same_values(*source_, index.at(kTheirHead), index.at(kTheirs.tokens))) {
       index.erase(kTheirHead);
       sizes.tied = true;
     }
@@ -207,21 +210,6 @@ class RenamedGpt final : public TensorSource {
     std::size_t from;
     bool transposed;
   };
-
-  bool head_is_tokens(const Index& index) const {
-    const std::size_t head = index.at(kTheirHead);
-    const std::size_t tokens = index.at(kTheirs.tokens);
-    const StateTensor& a = source_->tensors()[head];
-    const StateTensor& b = source_->tensors()[tokens];
-    if (a.dtype != b.dtype || a.shape != b.shape) {
-      return false;
-    }
-    std::vector<std::byte> first(a.size_bytes());
-    std::vector<std::byte> second(first.size());
-    source_->read(head, first.data());
-    source_->read(tokens, second.data());
-    return first == second;
-  }
 
   // Everything that is wrong with the tensors, not the first alone.
   void take(const std::vector<Pair>& pairs, Index index) {

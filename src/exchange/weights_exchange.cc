@@ -1,10 +1,11 @@
-#include "trireme/checkpoint/exchange.h"
+#include "trireme/exchange/weights_exchange.h"
 
 #include <map>
 #include <vector>
 
 #include <unistd.h>
 
+#include "exchange/same_values.h"
 #include "trireme/checkpoint/checkpoint_writer.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/comm/world.h"
@@ -23,19 +24,6 @@ std::vector<std::string> buffers_of(const TensorSource& source) {
     }
   }
   return names;
-}
-
-bool same_values(const TensorSource& source, std::size_t a, std::size_t b) {
-  const StateTensor& first = source.tensors()[a];
-  const StateTensor& second = source.tensors()[b];
-  if (first.dtype != second.dtype || first.shape != second.shape) {
-    return false;
-  }
-  std::vector<std::byte> values(first.size_bytes());
-  std::vector<std::byte> others(values.size());
-  source.read(a, values.data());
-  source.read(b, others.data());
-  return values == others;
 }
 
 }  // namespace
@@ -79,7 +67,7 @@ std::string import_weights(const TensorSource& source,
     const auto alias = source.about().aliases.find(tensor.name);
     if (alias != source.about().aliases.end() && places.contains(alias->second)) {
       TRIREME_CHECK(
-          same_values(source, i, places.at(alias->second)),
+          detail::same_values(source, i, places.at(alias->second)),
           "\"{}\": expected the same values for {} and {}, which its metadata (\"aliases\") says "
           "are one tensor, found different ones: write it without that entry if they are two",
           {source.path(), tensor.name, alias->second});

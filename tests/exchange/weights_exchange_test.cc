@@ -1,4 +1,4 @@
-#include "trireme/checkpoint/exchange.h"
+#include "trireme/exchange/weights_exchange.h"
 
 #include <bit>
 #include <cmath>

@@ -1,3 +1,5 @@
+#include "trireme/exchange/gpt2_names.h"
+
 #include <cstring>
 #include <fstream>
 
@@ -6,9 +8,9 @@
 
 #include "checkpoint/made_checkpoint.h"
 #include "support/processes.h"
-#include "trireme/checkpoint/exchange.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
+#include "trireme/exchange/weights_exchange.h"
 
 namespace trireme {
 namespace {

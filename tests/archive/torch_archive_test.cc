@@ -1,4 +1,4 @@
-#include "trireme/train/torch_archive.h"
+#include "trireme/archive/torch_archive.h"
 
 #include <csignal>
 #include <filesystem>
@@ -14,9 +14,9 @@
 #include "support/ranks.h"
 #include "support/torch.h"
 #include "trireme/checkpoint/compare.h"
-#include "trireme/checkpoint/exchange.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
+#include "trireme/exchange/weights_exchange.h"
 #include "trireme/models/convnet.h"
 #include "trireme/models/gpt.h"
 #include "trireme/models/mlp.h"

@@ -1,4 +1,4 @@
-#include "train/zip_check.h"
+#include "archive/zip_check.h"
 
 #include <algorithm>
 #include <cerrno>

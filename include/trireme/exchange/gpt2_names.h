@@ -1,34 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 
 #include "trireme/checkpoint/tensor_source.h"
 
-// Weights out of checkpoints and into them, as other programs write and read them. Archives of
-// LibTorch are in trireme/train/torch_archive.h.
-
-namespace trireme {
-
-// Writes an ordinary safetensors file: plain names, whole tensors, row by row; complete or absent.
-// Throws Error with file and reason (a full disk).
-void export_safetensors(const TensorSource& source,
-                        const std::string& path,
-                        const std::map<std::string, std::string>& metadata = {});
-
-// Makes a checkpoint of step `step` that holds these weights and nothing else, and returns its
-// path. Throws ConfigError if the folder already has one of this step, or another job writes there.
-std::string import_weights(const TensorSource& source,
-                           const std::string& folder,
-                           std::int64_t step = 0,
-                           const Notes& notes = {});
-
 // Hugging Face's GPT-2 and models::Gpt are the same function: q, k and v from one matrix, layer
 // norms before each branch and at the end, gelu by tanh, an epsilon of 1e-5, biases everywhere but
 // in the head. They differ in names, and in that Hugging Face keeps the matrices of its layers
 // transposed ([in, out]).
+
+namespace trireme {
 
 // What follows from a gpt's tensors; its heads do not.
 struct GptSizes {

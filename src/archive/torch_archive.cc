@@ -1,4 +1,4 @@
-#include "trireme/train/torch_archive.h"
+#include "trireme/archive/torch_archive.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -15,8 +15,8 @@
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/serialize/output-archive.h>
 
+#include "archive/zip_check.h"
 #include "checkpoint/durable.h"
-#include "train/zip_check.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
 #include "trireme/core/file_write.h"

@@ -1,0 +1,126 @@
+// What cross-validation has found: each fold's metrics, their means and how certain those are.
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "train/report_lines.h"
+#include "trireme/core/counted.h"
+#include "trireme/core/error.h"
+#include "trireme/metrics/significance.h"
+#include "trireme/train/training_report.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using detail::add_line;
+using detail::concat;
+using detail::counted;
+using detail::metric_text;
+using detail::was_interrupted;
+
+// What a metric can be at all.
+Interval range_of(const std::string& name) {
+  constexpr double kAnything = std::numeric_limits<double>::infinity();
+  return name == "perplexity" ? Interval{1, kAnything}
+         : is_share(name)     ? Interval{0, 1}
+                              : Interval{0, kAnything};
+}
+
+}  // namespace
+
+std::string folds_table(const std::vector<TrainResult>& all) {
+  std::vector<TrainResult> folds = all;  // that have come to their end
+  const bool interrupted = std::erase_if(folds, was_interrupted) > 0;
+  std::string table = "cross-validation, ";
+  table += interrupted
+               ? concat("interrupted in fold {}: {} finished\n",
+                        {all.size(), folds.empty() ? "no fold" : counted(folds.size(), "fold")})
+               : concat(counted(folds.size(), "fold"), "\n");
+  if (folds.empty()) {
+    return table;
+  }
+  for (const auto& [name, value] : folds.front().evaluation.metrics) {
+    std::vector<double> values;
+    std::string each;
+    for (const TrainResult& fold : folds) {
+      const auto found = fold.evaluation.metrics.find(name);
+      if (found != fold.evaluation.metrics.end()) {
+        values.push_back(found->second);
+        each += (each.empty() ? "" : ", ") + metric_text(name, found->second);
+      }
+    }
+    const MeanEstimate mean = mean_of(values);
+    if (mean.count == 1) {
+      add_line(table,
+               name,
+               concat(metric_text(name, mean.mean), " (one fold: its uncertainty is unknown)"));
+      continue;
+    }
+    const Interval interval = within(mean.interval95, range_of(name));
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    add_line(table,
+             name,
+             concat("{} (95 % interval {} to {}; folds {})",
+                    {metric_text(name, mean.mean),
+                     metric_text(name, interval.low),
+                     metric_text(name, interval.high),
+                     values.size() <= kMostFoldsShown
+                         ? each
+                         : concat("from {} to {}",
+                                  {metric_text(name, *least), metric_text(name, *most)})}));
+  }
+  return table;
+}
+
+std::string folds_json(const TrainSettings& settings, const std::vector<TrainResult>& folds) {
+  Json json;
+  TrainResult total;
+  Json each = Json::array();
+  std::map<std::string, std::vector<double>> metrics;
+  double timed_steps = 0;
+  double time = 0;  // of these, up to a factor that is the same for all folds: a step's samples
+  for (const TrainResult& fold : folds) {
+    // What was evaluated before an interruption is of a model that was not trained yet.
+    const auto found =
+        was_interrupted(fold) ? std::map<std::string, double>() : fold.evaluation.metrics;
+    each.push_back(found);
+    total.steps += fold.steps;
+    total.seconds += fold.seconds;
+    const auto timed = static_cast<double>(
+        fold.steps - (fold.steps > fold.untimed_steps ? fold.untimed_steps : 0));
+    timed_steps += timed;
+    time += fold.per_second > 0 ? timed / fold.per_second : 0;
+    total.untimed_steps = fold.untimed_steps;
+    total.communication_share += fold.communication_share / static_cast<double>(folds.size());
+    total.counts_tokens = fold.counts_tokens;
+    total.memory = fold.memory;
+    total.built_in_parts = fold.built_in_parts;
+    total.tensor_bytes = std::max(total.tensor_bytes, fold.tensor_bytes);
+    total.loss = fold.loss;
+    total.micro_batch = fold.micro_batch;
+    total.status = fold.status;
+    total.machines = fold.machines;
+    total.sum_group = fold.sum_group;
+    total.rank_changes.times += fold.rank_changes.times;
+    total.rank_changes.lost += fold.rank_changes.lost;
+    total.rank_changes.left += fold.rank_changes.left;
+    total.rank_changes.joined += fold.rank_changes.joined;
+    total.rank_changes.steps_again += fold.rank_changes.steps_again;
+    for (const auto& [name, value] : found) {
+      metrics[name].push_back(value);
+    }
+  }
+  total.per_second = time > 0 ? timed_steps / time : 0;
+  for (const auto& [name, values] : metrics) {
+    total.evaluation.metrics[name] = mean_of(values).mean;
+  }
+  json = Json::parse(summary_json(settings, total));
+  json["folds"] = each;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace trireme
