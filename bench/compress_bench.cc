@@ -57,7 +57,8 @@ constexpr Row kRows[] = {{"none", "torch-ddp"},
 
 class CompressBench {
  public:
-  explicit CompressBench(const CompressOptions& options) : options_(options), bed_(2) {
+  CompressBench(const CompressOptions& options, const Tuning& tuning)
+      : options_(options), tuning_(tuning), bed_(2) {
     bed_.rate(std::to_string(options.megabits) + "mbit");
     for (const Row& row : kRows) {
       if (!options.only.empty() && options.only != row.name && row.name != std::string("none")) {
@@ -134,7 +135,7 @@ class CompressBench {
 
  private:
   Tuning tuning(const std::string& compress) const {
-    Tuning tuning;
+    Tuning tuning = tuning_;
     tuning.compress = compress;
     tuning.warm_up = 2;
     tuning.timed = options_.steps;
@@ -224,6 +225,7 @@ class CompressBench {
   }
 
   const CompressOptions& options_;
+  const Tuning& tuning_;
   TestBed bed_;
   ScratchFolder scratch_;
   std::vector<Row> rows_;
@@ -275,7 +277,7 @@ int main(int argc, char** argv) {
     }
     bench::set_same_terms();
     setenv("TRIREME_PEER_STEPS", ("2 " + std::to_string(options.steps)).c_str(), 1);
-    bench::CompressBench bench(options);
+    bench::CompressBench bench(options, tuning);
     if (const int code = bench.measure(); code != 0) {
       return code;
     }

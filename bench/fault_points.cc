@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -22,9 +23,13 @@ nlohmann::json faults_in(const std::string& run) {
 
 }  // namespace
 
-std::vector<std::string> drill_of_points(std::uint64_t seed) {
+// Together 0.85 in as many steps as are asked for: ranks are also killed in saves and as worlds
+// begin.
+std::vector<std::string> drill_of_points(std::uint64_t seed, int every) {
+  const auto in_a_step = [&](double times) { return std::to_string(times / every); };
   return {"--drill",
-          "kill:p=0.06;stop:1s,p=0.005;leave:p=0.01;join:p=0.01",
+          detail::concat("kill:p={};stop:1s,p={};leave:p={};join:p={}",
+                         {in_a_step(0.6), in_a_step(0.05), in_a_step(0.1), in_a_step(0.1)}),
           "--drill-seed",
           std::to_string(seed),
           "--save-every",
@@ -42,6 +47,19 @@ std::vector<Recovery> points_in(const std::string& run) {
     }
   }
   return recoveries;
+}
+
+std::string outcomes_text(const std::string& run) {
+  std::map<std::string, int> times;
+  for (const nlohmann::json& fault : faults_in(run)) {
+    const std::string outcome = fault.at("outcome");
+    ++times[outcome.substr(0, outcome.find(':'))];
+  }
+  std::string text;
+  for (const auto& [outcome, count] : times) {
+    text += detail::concat("{}{} {}", {text.empty() ? "" : ", ", count, outcome});
+  }
+  return text;
 }
 
 std::string noticed_text(const std::string& run) {

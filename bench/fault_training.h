@@ -36,7 +36,7 @@ class FaultTraining {
   // Of `trireme train`: the last step whose metrics are complete, and how often it has resumed, and
   // after which step the last time.
   std::int64_t step() const;
-  std::pair<int, std::int64_t> resumed() const;
+  std::pair<int, std::int64_t> resumed();
 
   // The last lines that it has printed.
   std::string last_words() const;
@@ -61,6 +61,8 @@ class FaultTraining {
   std::string output_;
   pid_t pid_ = -1;
   std::optional<int> code_;
+  std::pair<int, std::int64_t> resumed_;
+  std::streamoff log_read_ = 0;  // bytes of its log that have been looked through
 };
 
 // The path of `trireme`.

@@ -18,6 +18,7 @@
 #include "faults_peers.h"
 #include "host_text.h"
 #include "left_behind.h"
+#include "number_text.h"
 #include "peers.h"
 #include "recoveries.h"
 #include "scratch_folder.h"
@@ -33,21 +34,30 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// Steps between two faults: at least the first, less than both together.
-constexpr std::uint64_t kLeastPause = 4;
-constexpr std::uint64_t kMorePause = 10;
-// Of the training, for each fault: what they take on average, with a reserve.
-constexpr std::uint64_t kStepsPerFault = 16;
-constexpr std::uint64_t kStepsBeside = 60;
-// At marked points a fault happens every ten steps or so (fault_points.cc), with a reserve.
-constexpr std::uint64_t kStepsPerPoint = 14;
+// Steps between two faults, where nothing is said; marked points are come by more often.
+constexpr int kStepsPerFault = 13;
+constexpr int kStepsPerPoint = 10;
+// Of the training, beside those: while it starts, and after the last fault.
+constexpr std::int64_t kStepsBeside = 60;
+// A training that has done so many steps after a fault has not suffered it: the rank was about to
+// leave.
+constexpr std::int64_t kStepsUnharmed = 40;
+
+int pause_of(const FaultsBenchOptions& options) {
+  const int usual = options.points ? kStepsPerPoint : kStepsPerFault;
+  return options.every > 0 ? options.every : usual;
+}
+
+// A drill throws dice, so it gets a reserve.
+std::int64_t steps_of(const FaultsBenchOptions& options) {
+  const std::int64_t steps = static_cast<std::int64_t>(options.faults) * pause_of(options);
+  return kStepsBeside + (options.points ? steps * 14 / 10 : steps);
+}
 
 std::vector<std::string> training(const FaultsBenchOptions& options, const std::string& run) {
   std::vector<std::string> words = {own_program(), "train", "--model", "gpt", "--data", "licenses"};
-  const std::uint64_t each = options.points ? kStepsPerPoint : kStepsPerFault;
-  const std::uint64_t steps = kStepsBeside + static_cast<std::uint64_t>(options.faults) * each;
   const std::vector<std::string> more = {"--steps",
-                                         std::to_string(steps),
+                                         std::to_string(steps_of(options)),
                                          "--threads",
                                          "1",
                                          "--log-every",
@@ -58,7 +68,11 @@ std::vector<std::string> training(const FaultsBenchOptions& options, const std::
                                          std::to_string(options.zero),
                                          "--run",
                                          run};
-  words.insert(words.end(), more.begin(), more.end());
+  for (std::size_t i = 0; i < more.size(); i += 2) {  // what is given takes precedence
+    if (std::ranges::find(options.settings, more[i]) == options.settings.end()) {
+      words.insert(words.end(), {more[i], more[i + 1]});
+    }
+  }
   words.insert(words.end(), options.settings.begin(), options.settings.end());
   return words;
 }
@@ -99,30 +113,73 @@ std::string inflict(FaultTraining& job, const FaultsBenchOptions& options, Rando
   return "kill";
 }
 
-std::optional<Recovery> next_fault(FaultTraining& job,
-                                   const FaultsBenchOptions& options,
-                                   RandomStream& random) {
-  const auto target =
-      job.step() + static_cast<std::int64_t>(kLeastPause + random.below(kMorePause));
-  if (!job.wait_until([&] { return job.step() >= target; })) {
-    return std::nullopt;
+struct Inflicted {
+  Recovery recovery;
+  std::int64_t step = 0;
+};
+
+// The fault of this number, from 0: each has a stretch of the training of its own, at a random step
+// of which it comes, or as soon as the one before is over. So there is room for all of them.
+std::optional<Inflicted> next_fault(FaultTraining& job,
+                                    const FaultsBenchOptions& options,
+                                    int number,
+                                    RandomStream& random) {
+  const auto length = static_cast<std::uint64_t>(pause_of(options));
+  const auto target = static_cast<std::int64_t>(static_cast<std::uint64_t>(number) * length +
+                                                random.below(length)) +
+                      1;
+  if (job.step() < target) {
+    if (!job.wait_until([&] { return job.step() >= target; })) {
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(20'000)));
   }
-  std::this_thread::sleep_for(std::chrono::microseconds(random.below(20'000)));
-  const int before = job.resumed().first;
-  const std::int64_t step = job.step();
-  const auto begin = Clock::now();
-  Recovery fault{.kind = inflict(job, options, random)};
-  std::pair<int, std::int64_t> after;
-  const bool resumed = job.wait_until([&] {
-    after = job.resumed();
-    return after.first > before && job.step() > after.second;
-  });
-  if (!resumed) {
-    return std::nullopt;
+  for (;;) {
+    const int before = job.resumed().first;
+    Inflicted fault;
+    fault.step = job.step();
+    const auto begin = Clock::now();
+    fault.recovery.kind = inflict(job, options, random);
+    const std::int64_t unharmed = job.step() + kStepsUnharmed;
+    std::pair<int, std::int64_t> after;
+    bool is_over = false;
+    const bool goes_on = job.wait_until([&] {
+      after = job.resumed();
+      is_over = after.first > before && job.step() > after.second;
+      return is_over || (after.first == before && job.step() > unharmed);
+    });
+    if (!goes_on) {
+      return std::nullopt;
+    }
+    if (is_over) {
+      fault.recovery.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      fault.recovery.again = std::max<std::int64_t>(0, fault.step - after.second);
+      return fault;
+    }
   }
-  fault.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  fault.again = std::max<std::int64_t>(0, step - after.second);
-  return fault;
+}
+
+// What was asked for, and what happened.
+std::string asked_and_done(const FaultsBenchOptions& options,
+                           const std::vector<Recovery>& faults,
+                           std::int64_t last_step,
+                           const std::string& run) {
+  const std::string asked =
+      detail::concat("asked for: {}, one every {} steps on average; ",
+                     {detail::counted(options.faults, "fault"), pause_of(options)});
+  if (options.points) {
+    return asked +
+           detail::concat("the drill of {} steps had: {}", {steps_of(options), outcomes_text(run)});
+  }
+  const auto count = static_cast<std::int64_t>(faults.size());
+  return asked + detail::concat(
+                     "inflicted and recovered from: {}, one every {} steps, the last in "
+                     "step {} of {}",
+                     {count,
+                      number_text(static_cast<double>(last_step) /
+                                  static_cast<double>(std::max<std::int64_t>(1, count))),
+                      last_step,
+                      steps_of(options)});
 }
 
 }  // namespace
@@ -144,23 +201,25 @@ int run_faults_bench(const FaultsBenchOptions& options) {
                 "--heartbeat",
                 "0.5"});
   if (options.points) {
-    const std::vector<std::string> drill = drill_of_points(options.seed);
+    const std::vector<std::string> drill = drill_of_points(options.seed, pause_of(options));
     words.insert(words.end(), drill.begin(), drill.end());
   }
   std::vector<Recovery> faults;
   const LeftBehind left;
   HeldOverTime held;
+  std::int64_t last_step = 0;
   int code = 0;
   {
     FaultTraining job(words, folder.file("faults"), left.mark());
     RandomStream random(options.seed);
     job.wait_until([&] { return job.step() > 0; });
     while (!options.points && static_cast<int>(faults.size()) < options.faults) {
-      const auto fault = next_fault(job, options, random);
+      const auto fault = next_fault(job, options, static_cast<int>(faults.size()), random);
       if (!fault) {
         break;
       }
-      faults.push_back(*fault);
+      faults.push_back(fault->recovery);
+      last_step = fault->step;
       held.add(job.pid(), job.ranks());
     }
     code = job.wait();
@@ -178,16 +237,15 @@ int run_faults_bench(const FaultsBenchOptions& options) {
   const bool same = code == 0 && weights == file_text(folder.file("faults") + "/model.safetensors");
 
   std::printf(
-      "\nTrireme %s, faults in an elastic training of at most %s, ZeRO-%d, medians\n%s%s%s of %d "
-      "recovered from; the training ended with %d; its weights %s those of the training without "
+      "\nTrireme %s, faults in an elastic training of at most %s, ZeRO-%d, medians\n%s%s%s\n"
+      "the training ended with %d; its weights %s those of the training without "
       "faults\nleft behind: %s\n%s",
       TRIREME_VERSION,
       detail::counted(options.ranks, "rank").c_str(),
       options.zero,
       host_text(options.command_line).c_str(),
       recoveries_text(faults).c_str(),
-      detail::counted(static_cast<std::int64_t>(faults.size()), "fault").c_str(),
-      options.faults,
+      asked_and_done(options, faults, last_step, folder.file("faults")).c_str(),
       code,
       same ? "equal" : "DIFFER from",
       left_text.c_str(),

@@ -9,6 +9,7 @@ namespace trireme::bench {
 struct FaultsBenchOptions {
   int ranks = 4;
   int faults = 50;
+  int every = 0;  // steps between two faults, on average; 0: as many as the kind of faults likes
   int zero = 3;
   std::uint64_t seed = 1;
   bool points = false;  // faults at marked points of the ranks' own course, not at random instants

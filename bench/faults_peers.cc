@@ -63,7 +63,7 @@ struct Side {
   std::string last_words;  // of one that did not get through them all
 };
 
-Standing standing_of_ours(const FaultTraining& job) {
+Standing standing_of_ours(FaultTraining& job) {
   const auto [times, after] = job.resumed();
   return {job.step(), after, times};
 }

@@ -1,5 +1,4 @@
-// trireme-bench-gpu [--mib N] [--rounds R] [--json FILE]: what a GPU's stream moves, next to a
-// copy.
+// trireme bench gpu: what a GPU's stream moves, next to a copy, and whole steps (gpu_steps.h).
 //
 // Each row is one call over buffers of N MiB of float32 (16-bit ones half of that), 20 times in a
 // row; the table shows the median of R such runs. Bytes are those that must be read and written
@@ -16,9 +15,12 @@
 #include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
+#include <torch/version.h>
+
 #include "arguments.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_driver.h"
+#include "gpu_steps.h"
 #include "host_text.h"
 #include "number_text.h"
 #include "samples.h"
@@ -162,32 +164,63 @@ int run(int argc, char** argv) {
   std::int64_t mebibytes = 1024;
   int rounds = 9;
   std::string json_path;
-  CLI::App program("Measure what a GPU's stream moves, next to a copy.", "trireme-bench-gpu");
+  GpuStepOptions steps;
+  std::string worker;
+  std::string setting;
+  std::string output;
+  bool only_steps = false;
+  CLI::App program(
+      "Measure what a GPU's stream moves, next to a copy, and training steps, next to plain "
+      "LibTorch and PyTorch",
+      "trireme bench gpu");
   program.add_option("--mib", mebibytes, "Size of a float32 buffer in MiB (default: 1024)")
       ->check(CLI::Range(1, 1 << 15));
   program.add_option("--rounds", rounds, "Number of runs of 20 calls (default: 9)")
       ->check(CLI::Range(1, 1000));
+  program
+      .add_option("--step-rounds",
+                  steps.rounds,
+                  "Rounds of steps in which the systems take turns (default: 3)")
+      ->check(CLI::Range(1, 100));
+  program.add_option("--steps", steps.steps, "Steps of each system in a round (default: 20)")
+      ->check(CLI::Range(5, 10000));
+  program.add_flag("--only-steps", only_steps, "Leave out the stream");
+  program.add_flag(
+      "--peers", steps.peers, "Also measure PyTorch, eager and compiled, in turns in the same run");
+  program.add_option("--worker", worker)->group("");
+  program.add_option("--setting", setting)->group("");
+  program.add_option("--output", output)->group("");
   program.add_option("--json", json_path, "Also write the table as JSON")->type_name("FILE");
   if (const auto code = take_arguments(program, argc, argv)) {
     return *code;
   }
+  if (!worker.empty()) {
+    return run_gpu_steps(worker, setting, steps.steps, output);
+  }
   std::ofstream file = json_file(json_path);
-  device::use_cuda(kBenchGpu);
   const device::GpuReport report = device::examine_gpus();
-  Table table({"call", "ms", "TB/s", "of a copy"});
-  const nlohmann::json lines = measure(mebibytes, rounds, table);
-  std::printf(
-      "Trireme %s, %s, driver for CUDA %s, NVRTC %s, %lld MiB of float32, median of %d\n%s%s",
-      TRIREME_VERSION,
-      report.gpus.front().name.c_str(),
-      report.driver.c_str(),
-      report.compiler.c_str(),
-      static_cast<long long>(mebibytes),
-      rounds,
-      host_text(command_line(argc, argv)).c_str(),
-      table.text().c_str());
+  TRIREME_CHECK(!report.gpus.empty(), "there is no GPU to measure: ", report.why_none);
+  std::printf("Trireme %s, LibTorch %s, %s, driver for CUDA %s, NVRTC %s\n%s",
+              TRIREME_VERSION,
+              TORCH_VERSION,
+              report.gpus.front().name.c_str(),
+              report.driver.c_str(),
+              report.compiler.c_str(),
+              host_text(command_line(argc, argv)).c_str());
+  nlohmann::json all;
+  // First: afterwards this process, too, has memory there.
+  all["steps"] = measure_gpu_steps(steps);
+  if (!only_steps) {
+    device::use_cuda(kBenchGpu);
+    Table table({"call", "ms", "TB/s", "of a copy"});
+    all["calls"] = measure(mebibytes, rounds, table);
+    std::printf("%lld MiB of float32, median of %d\n%s",
+                static_cast<long long>(mebibytes),
+                rounds,
+                table.text().c_str());
+  }
   if (file.is_open()) {
-    file << lines.dump(1) << "\n";
+    file << all.dump(1) << "\n";
   }
   return 0;
 }

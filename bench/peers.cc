@@ -112,6 +112,19 @@ Peer train_peer_command(const std::string& run,
   return peer;
 }
 
+Peer gpu_step_peer(const std::string& name,
+                   const std::string& setting,
+                   int steps,
+                   const std::string& output) {
+  const std::string python = env_string("TRIREME_PYTHON").value_or(TRIREME_PYTHON);
+  const std::string script = TRIREME_PEERS_SOURCE "/torch_gpu_step.py";
+  Peer peer{name, "", {python, script, name, setting, std::to_string(steps), output}};
+  if (!exists(python)) {
+    peer.missing = "no python with torch at " + python + " (set TRIREME_PYTHON)";
+  }
+  return peer;
+}
+
 Peer checkpoint_peer(const std::string& name,
                      int ranks,
                      const std::string& state,

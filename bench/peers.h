@@ -47,6 +47,12 @@ Peer step_peer_on(const TestBed& bed,
                   const std::string& meeting,
                   const std::string& output);
 
+// "torch-eager" or "torch-compile" on a GPU, in a setting of bench/gpu_steps.cc.
+Peer gpu_step_peer(const std::string& name,
+                   const std::string& setting,
+                   int steps,
+                   const std::string& output);
+
 // PyTorch repeating a run of `trireme train`, from its folder; `layout` of images is "plain" or
 // "channels_last".
 Peer train_peer_command(const std::string& run,

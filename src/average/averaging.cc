@@ -1,5 +1,6 @@
 #include "trireme/average/averaging.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <set>
@@ -49,6 +50,7 @@ class Averaging::Impl {
   void restore(const std::function<void(const StateView& into)>& fill, const std::string& progress);
 
   std::int64_t steps() const { return steps_; }
+  std::int64_t next() const;
   Communicator& ranks() const { return replicas_.world(); }
   const AveragingUse& use() const { return use_; }
 
@@ -155,6 +157,20 @@ std::int64_t Averaging::Impl::period() const {
     steps = steps_ > change.from ? change.steps : steps;  // the step that was taken has steps_ - 1
   }
   return steps;
+}
+
+std::int64_t Averaging::Impl::next() const {
+  std::int64_t period = detail::steps_of(mode_);
+  std::int64_t after = steps_;  // and not before
+  const auto due = [&] { return std::max(after + 1, steps_ - since_ + period); };
+  for (const AveragingOptions::Change& change : options_.schedule) {
+    if (due() <= change.from) {
+      break;
+    }
+    period = change.steps;
+    after = std::max(after, change.from);
+  }
+  return due();
 }
 
 bool Averaging::Impl::step() {
@@ -359,6 +375,9 @@ void Averaging::restore(const std::function<void(const StateView& into)>& fill,
 }
 std::int64_t Averaging::steps() const {
   return impl_->steps();
+}
+std::int64_t Averaging::next() const {
+  return impl_->next();
 }
 Communicator& Averaging::ranks() const {
   return impl_->ranks();

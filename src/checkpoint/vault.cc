@@ -261,7 +261,7 @@ void Vault::keep(std::int64_t step, const StateView& state, const Notes& notes, 
     }
     throw CommError(CommError::Reason::kPeerLeft,
                     -1,
-                    concat("ranks come or leave after step {}: this world ends", {step}));
+                    concat("the number of ranks changes after step {}: this world ends", {step}));
   }
   if (copies) {
     mirror_->start(own_, step);

@@ -276,7 +276,9 @@ std::string data_format(const DataSource& source) {
 }
 
 OpenedData open_data(const DataSource& source) {
-  TRIREME_CHECK(!source.path.empty(), "data needs a path, found none");
+  TRIREME_CHECK(!source.path.empty(),
+                "data: expected a file or folder, \"fashion-mnist\" or \"licenses\" "
+                "(DataSource::path, --data), found none");
   TRIREME_CHECK(source.evaluation_fraction >= 0 && source.evaluation_fraction < 1,
                 "the fraction to evaluate on must be 0 or more and below 1, found ",
                 source.evaluation_fraction);

@@ -40,8 +40,9 @@ ElasticJob::ElasticJob(const LaunchOptions& options,
 void ElasticJob::begin(Fleet* fleet,
                        std::unique_ptr<Reception> reception,
                        Milliseconds wait,
-                       const Leadership* leadership) {
+                       Leadership* leadership) {
   fleet_ = fleet;
+  leadership_ = leadership;
   told_ = {.epoch = -1};
   epochs_.reset();
   socket_.reset();
@@ -158,7 +159,7 @@ std::string ElasticJob::answer(const std::string& request) {
   if (!ranks || *ranks < 0 || *ranks > std::numeric_limits<int>::max()) {
     return concat("no: expected \"scale N\", found \"", printable(request), "\"");
   }
-  return scale(static_cast<int>(*ranks));
+  return scale(static_cast<int>(*ranks), "trireme scale");
 }
 
 void ElasticJob::add_to(std::vector<pollfd>& entries) const {
@@ -172,6 +173,9 @@ std::vector<JobEvent> ElasticJob::turn() {
   std::vector<JobEvent> ends;
   ranks_.turn();
   if (fleet_ != nullptr && fleet_->lease_is_over()) {
+    if (leaves_) {
+      epochs_.reset();  // there is nothing to hand over
+    }
     return ends;  // nothing is decided any more, nor obeyed
   }
   if (!epochs_) {
@@ -184,6 +188,10 @@ std::vector<JobEvent> ElasticJob::turn() {
   epochs_->take(launch_.node_rank, ranks_.status());
   if (fleet_ != nullptr) {
     hear_machines(ends);
+  }
+  if (leaves_ && (epochs_->is_at_rest() || handing_over_->passed())) {
+    hand_over(ends);
+    return ends;
   }
   if (fleet_ != nullptr && !fleet_->leads_for_a_lease()) {
     return ends;
@@ -239,7 +247,7 @@ void ElasticJob::obey(const Fleet::Mail& mail) {
   } else if (message.kind == LauncherWord::kEndEpoch) {
     if (EpochEnd end; unpack_end(message.body, &end) && end.epoch == ranks_.status().epoch) {
       if (end.lost) {
-        say_(end.why);
+        say_(concat("the ranks meet anew: ", end.why));
       }
       ranks_.end_epoch(end);
     }
@@ -272,19 +280,14 @@ void ElasticJob::let_in() {
   }
 }
 
-std::string ElasticJob::scale(int ranks) {
-  return is_ending_ ? "no: the job is ending" : epochs_->scale(ranks);
+std::string ElasticJob::scale(int ranks, const std::string& who) {
+  return is_ending_ ? "no: the job is ending" : epochs_->scale(ranks, who);
 }
 
 void ElasticJob::end_in_good_order() {
   if (epochs_) {
     epochs_->end_in_good_order();
   }
-}
-
-void ElasticJob::leave() {
-  leaves_ = true;
-  fleet_->send(fleet_->roster().leader, LauncherWord::kLeave, "");
 }
 
 }  // namespace trireme::detail

@@ -32,7 +32,7 @@ class ElasticJob {
   void begin(Fleet* fleet,
              std::unique_ptr<Reception> reception,
              Milliseconds wait,
-             const Leadership* leadership);
+             Leadership* leadership);
 
   // Of this machine's ranks. False: they end the job.
   bool take_failures(const std::vector<JobEvent>& failures);
@@ -44,15 +44,17 @@ class ElasticJob {
   void open_socket();
   void serve(bool is_ending);
   // As Epochs has them; only the leader scales.
-  std::string scale(int ranks);
+  std::string scale(int ranks, const std::string& who);
   void end_in_good_order();
   bool is_forming() const { return epochs_ && epochs_->is_forming(); }
   bool decides() const { return epochs_.has_value(); }
   // Hears what other launchers say of it, and is told of epochs; outlives this job.
   void set_drill(JobDrill* drill) { drill_ = drill; }
-  // This machine was asked to end, and does not lead: it leaves after the step at hand.
-  void leave();
+  // This machine was asked to end, by this signal: it leaves after the step at hand. False: the job
+  // ends with it (Note [handing over] in hand_over.cc).
+  bool leave(int signal);
   bool leaves() const { return leaves_; }
+  bool has_left() const { return leaves_ && !epochs_; }
 
  private:
   std::string answer(const std::string& request);
@@ -64,6 +66,7 @@ class ElasticJob {
   void tell_status();
   // Whether the job does; where it decides.
   bool outlives(int machine, const std::vector<JobEvent>& failures);
+  void hand_over(std::vector<JobEvent>& ends);
 
   const LaunchOptions& launch_;
   ElasticOptions elastic_;
@@ -71,6 +74,7 @@ class ElasticJob {
   ElasticRanks ranks_;
   std::function<void(const std::string&)> say_;
   Fleet* fleet_ = nullptr;
+  Leadership* leadership_ = nullptr;
   JobDrill* drill_ = nullptr;
   std::unique_ptr<Reception> reception_;
   std::optional<Epochs> epochs_;     // of the leader
@@ -78,6 +82,7 @@ class ElasticJob {
   bool is_ending_ = false;
   MachineStatus told_;  // the last status, to the leader
   bool leaves_ = false;
+  std::optional<Deadline> handing_over_;  // for as long a leader that leaves waits for the others
 };
 
 }  // namespace trireme::detail

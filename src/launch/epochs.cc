@@ -197,6 +197,7 @@ void Epochs::machine_lost(int machine, const std::string& why) {
 void Epochs::machine_came(int machine, Machine now) {
   hands_.say(concat("{} has come, with {}: it takes part after the step at hand",
                     {now.name, counted(now.capacity, "rank")}));
+  who_comes_ = concat(now.name, " joins the job");
   now.is_new = true;
   now.status = {.epoch = epoch_};
   machines_[index(machine)] = std::move(now);
@@ -214,11 +215,12 @@ void Epochs::machine_leaves(int machine) {
   if (!any(&MachineStatus::keeps)) {
     ++losses_;  // nobody would hear that the step at hand is the last
   }
-  end_epoch(!any(&MachineStatus::keeps), concat(where.name, " leaves"));
+  end_epoch(!any(&MachineStatus::keeps), concat(where.name, " leaves the job"));
 }
 
 void Epochs::end_epoch(bool lost, const std::string& why) {
   if (!std::exchange(forming_, true) || (lost && !lost_)) {
+    why_ = why;
     lost_ |= lost;
     hands_.end({epoch_, lost, why});
   }
@@ -226,13 +228,12 @@ void Epochs::end_epoch(bool lost, const std::string& why) {
 
 std::string Epochs::turn() {
   if (any(&MachineStatus::asks) && !lost_) {  // whatever has ended the epoch has begun to
-    const bool planned = forming_;
-    end_epoch(true, planned ? "ranks come or leave" : "a rank has lost another");
+    end_epoch(true, forming_ ? std::string(why_) : "a rank has lost another");
   }
   const bool newcomers = any(&Machine::is_new);
   if (newcomers && !forming_ && !ends_ && !finished_ && any(&MachineStatus::keeps) &&
       members() < options_.most) {
-    end_epoch(false, "ranks come");
+    end_epoch(false, who_comes_);
   }
   const bool all_here = std::all_of(
       machines_.begin(), machines_.end(), [](const Machine& machine) { return machine.present; });
@@ -368,7 +369,7 @@ void Epochs::begin() {
   hands_.begin(order);
 }
 
-std::string Epochs::scale(int ranks) {
+std::string Epochs::scale(int ranks, const std::string& who) {
   const int before = members();
   if (ranks < options_.least || ranks > options_.most) {
     return concat("no: expected {} to {} ranks, as --elastic says, found {}",
@@ -390,11 +391,10 @@ std::string Epochs::scale(int ranks) {
     return concat("no: it has ", counted(before, "rank"), " already");
   }
   wanted_ = ranks;
-  end_epoch(false, "ranks come or leave");
-  const std::string text =
-      concat("going from {} to {} after the step at hand", {before, counted(ranks, "rank")});
-  hands_.say(concat(text, ", as trireme scale asks"));
-  return text;
+  const std::string change = concat("going from {} to {}", {before, counted(ranks, "rank")});
+  end_epoch(false, concat(change, ", as ", who, " asks"));
+  hands_.say(concat(change, " after the step at hand, as ", who, " asks"));
+  return concat(change, " after the step at hand");
 }
 
 }  // namespace trireme::detail

@@ -53,11 +53,22 @@ class Epochs {
   void machine_came(int machine, Machine now);
   void machine_leaves(int machine);
 
+  // --- of a leader that leaves (Note [handing over] in hand_over.cc)
+
+  // Another machine is here, and stays, so that this one may leave.
+  bool can_do_without(int machine) const;
+  // The epoch at hand is this leader's last.
+  void begin_to_hand_over(int machine);
+  // It stays after all.
+  void stay(int machine) { machines_[static_cast<std::size_t>(machine)].leaves = false; }
+  // The epoch at hand has ended, and all its ranks wait for the next.
+  bool is_at_rest() const { return forming_ && is_ready() && !finished_; }
+
   // Begins the next epoch when it can. Why the job cannot go on; empty: it does.
   std::string turn();
-  // Has so many ranks from the next epoch on, which begins after the step at hand. What will
-  // happen, or "no: " and why not.
-  std::string scale(int ranks);
+  // Has so many ranks from the next epoch on, which begins after the step at hand, because `who`
+  // asks for it. What will happen, or "no: " and why not.
+  std::string scale(int ranks, const std::string& who);
   // The job was asked to end: ranks that meet anew do so to end together, and none is started.
   void end_in_good_order();
   // Ranks are still to be started, or machines to come.
@@ -104,6 +115,8 @@ class Epochs {
   std::optional<int> wanted_;          // ranks, from the next epoch on
   bool ends_ = false;                  // it was asked to
   bool forming_ = false;               // this epoch has ended, or is to end
+  std::string why_;                    // it does
+  std::string who_comes_;              // "machine 1 (host) joins the job", of the last one
   bool lost_ = false;                  // and whoever waits in it was told
   bool finished_ = false;              // a rank of this epoch has come to its end: the job has
   std::optional<Deadline> waiting_;    // for machines to come back

@@ -119,6 +119,9 @@ void Fleet::take(int machine, const LauncherMessage& message) {
     case LauncherWord::kFinished:
       finished_ = !is_host();
       return;
+    case LauncherWord::kHandOver:
+      leaderless_ = handed_over_ = !is_host() && leadership_ != nullptr;
+      return;
     case LauncherWord::kHeartbeat: {
       Unpacker fields(message.body);
       const std::int64_t stamp = fields.number();

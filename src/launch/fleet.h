@@ -140,6 +140,7 @@ class Fleet {
   const Leadership* leadership_ = nullptr;
   LeaseClock::time_point leased_until_{};  // of this machine, where it does not lead
   bool leaderless_ = false;                // with a store: the leader has hung up
+  bool handed_over_ = false;               // and has said that it would
   Clock::time_point last_heartbeat_ = Clock::now();
   std::optional<Deadline> waiting_;  // for the others, after the end has begun
   bool impatient_ = false;

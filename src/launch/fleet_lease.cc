@@ -96,6 +96,9 @@ std::string Fleet::why_lease_is_over() const {
         "the job",
         {trouble.empty() ? "" : concat(" (", trouble, ")")});
   }
+  if (handed_over_) {
+    return concat(roster_.name_of(roster_.leader), " leaves the job, and another is to lead it");
+  }
   const double seconds = std::chrono::duration<double>(*lease_).count();
   return concat(
       "{} {}, so that the others may go on without this machine",

@@ -236,6 +236,9 @@ void warn_of_what_has_no_effect(const LaunchOptions& options) {
     warn_if(options.encrypt, "--encrypt", why);
     warn_if(options.checksums, "--checksums", why);
   }
+  warn_if(options.nodes == 1 && !options.rendezvous.empty(),
+          "--rendezvous",
+          "there is no other machine to meet (--nnodes)");
   warn_if(options.nodes == 1 && options.elastic &&
               options.elastic->redundancy != ElasticOptions{}.redundancy,
           "--redundancy",

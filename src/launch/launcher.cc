@@ -145,7 +145,9 @@ class Job {
     if (!options) {
       return;
     }
-    const auto scale = [this](int more) { return elastic_->scale(ranks_.world_size() + more); };
+    const auto scale = [this](int more) {
+      return elastic_->scale(ranks_.world_size() + more, "the drill");
+    };
     drill_.emplace(*options, options_, scale, complain_);
     elastic_->set_drill(&*drill_);
     ranks_.share(detail::kEnvDrill, drill_->descriptor());
@@ -177,7 +179,7 @@ class Job {
       swept_ = false;  // of an elastic job: they may have been started again
       return false;
     }
-    if (elastic_ && elastic_->leaves()) {
+    if (elastic_ && elastic_->has_left()) {
       return true;
     }
     if (!swept_) {
@@ -278,8 +280,7 @@ class Job {
       case detail::EndRequest::Kind::kPartOfIt:
         return;
       case detail::EndRequest::Kind::kFirst:
-        if (elastic_ && !elastic_->decides()) {
-          elastic_->leave();
+        if (elastic_ && elastic_->leave(number)) {
           leaving_.emplace(detail::milliseconds_of(options_.elastic->grace_seconds));
           return;
         }
@@ -321,7 +322,7 @@ class Job {
 
   // Moves on from a failure: time to notice, SIGTERM, SIGKILL.
   void end_after_failure() {
-    if (leaving_ && leaving_->passed() && !ranks_.all_ended()) {
+    if (leaving_ && elastic_->leaves() && leaving_->passed() && !ranks_.all_ended()) {
       complain_("the ranks here have not left in time (--grace): ending them");
       ranks_.send_signal(SIGKILL);
       leaving_.emplace(kTimeForOthers);

@@ -25,6 +25,7 @@ enum class LauncherWord : std::uint8_t {
   kLeave,       // I was asked to end
   kEndEpoch,    // machine 0: an epoch ends
   kBeginEpoch,  // machine 0: the next begins
+  kHandOver,    // the leader: I leave, another is to lead (see hand_over.cc)
   kDrill        // see drill_news.h; machine 0: what is not to happen again
 };
 

@@ -113,7 +113,9 @@ Leadership::~Leadership() {
   changed_.notify_all();
   thread_.join();
   const bool leads = view_.leads;
-  revoke(lease_);
+  if (aim_ != Aim::kHandOver || hands_over_at_once_) {
+    revoke(lease_);
+  }
   if (leads) {
     revoke(record_lease_);
   }
@@ -144,6 +146,15 @@ void Leadership::seek_on() {
     aim_ = Aim::kSeek;
   }
   aim_ = aim_ == Aim::kNone ? Aim::kSeek : aim_;
+  changed_.notify_all();
+}
+
+void Leadership::hand_over(bool at_once) {
+  const std::lock_guard lock(mutex_);
+  view_.leads = false;
+  until_ = {};
+  hands_over_at_once_ = at_once;
+  aim_ = Aim::kHandOver;
   changed_.notify_all();
 }
 
@@ -223,6 +234,8 @@ void Leadership::turn() {
   }
   if (aim == Aim::kLead) {
     renew();
+  } else if (aim == Aim::kHandOver) {
+    give_away();
   } else if (aim == Aim::kSeek || own_address_.empty()) {
     look();
   }
@@ -344,6 +357,17 @@ void Leadership::write_down() {
   const std::lock_guard lock(mutex_);
   view_.job = job;
   beginning_.clear();
+}
+
+void Leadership::give_away() {
+  bool at_once = false;
+  {
+    const std::lock_guard lock(mutex_);
+    at_once = hands_over_at_once_;
+  }
+  if (at_once) {
+    revoke(lease_);
+  }
 }
 
 void Leadership::lose() {

@@ -67,6 +67,9 @@ class Leadership {
   void seek(Leader self, const std::string& job);
   // Seeks again, where a lead that it had got meanwhile is lost.
   void seek_on();
+  // The lead is given up and the job goes on: another may lead at once, or, where somebody's ranks
+  // may still run, when the lease is over.
+  void hand_over(bool at_once);
   // It has found the leader, and follows.
   void rest();
 
@@ -87,7 +90,7 @@ class Leadership {
   std::string own_address(const Deadline& deadline, const std::function<void()>& look);
 
  private:
-  enum class Aim { kNone, kSeek, kLead };
+  enum class Aim { kNone, kSeek, kLead, kHandOver };
 
   void run();
   void turn();
@@ -95,6 +98,7 @@ class Leadership {
   void stand(const EtcdClient::Entry& record, const JobRecord& job);
   void renew();
   void lose();
+  void give_away();
   void revoke(std::int64_t& lease);
   void write_down();
   std::string key(const char* what) const;
@@ -107,6 +111,7 @@ class Leadership {
   Aim aim_ = Aim::kNone;
   Leader self_;
   std::string job_;  // that this launcher was in
+  bool hands_over_at_once_ = false;
   View view_;
   LeaseClock::time_point until_{};
   std::vector<int> beginning_;  // to be written down

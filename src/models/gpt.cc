@@ -45,9 +45,11 @@ Tensor GptBlockImpl::forward(Tensor x) {
   const std::int64_t batch = x.size(0);
   const std::int64_t length = x.size(1);
   const std::int64_t width = x.size(2);
-  const Tensor parts = qkv_->forward(norm1_->forward(x))
-                           .view({batch, length, 3, heads_, width / heads_})
-                           .permute({2, 0, 3, 1, 4});
+  // Backward stacks the three gradients of unbind; those of three selections it would add up.
+  const std::vector<Tensor> parts = qkv_->forward(norm1_->forward(x))
+                                        .view({batch, length, 3, heads_, width / heads_})
+                                        .permute({2, 0, 3, 1, 4})
+                                        .unbind(0);
   const Tensor attended =
       at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, causal_);
   x = x + drop_->forward(out_->forward(attended.transpose(1, 2).reshape({batch, length, width})));

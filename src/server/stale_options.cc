@@ -31,6 +31,8 @@ void check_stale(const Stale& stale, const Optimizer& optimizer, const Communica
   refuse(engine.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group divides by machine");
   refuse(!engine.shares.empty(), "EngineOptions::shares: servers say who owns how much");
   refuse(engine.compress != nullptr, "EngineOptions::compress works on the sum of all ranks");
+  refuse(engine.round_weights != nullptr,
+         "EngineOptions::round_weights: weights go to workers as they are");
   refuse(static_cast<bool>(engine.gradient_hook),
          "EngineOptions::gradient_hook sums for all ranks");
   refuse(!optimizer.passes().empty(),

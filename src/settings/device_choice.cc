@@ -34,6 +34,9 @@ std::string why_not_on_gpu(const TrainSettings& s) {
   if (s.compress != "none" && s.compress != "auto") {
     return concat("gradients are not compressed there: leave out --compress ", s.compress);
   }
+  if (s.round_weights != "none") {
+    return concat("weights are not rounded there: leave out --round-weights ", s.round_weights);
+  }
   if (s.sync != Synchronisation::kExact) {
     return concat("ranks stay in step there, in every step: leave out --sync ",
                   value_text("sync", s));

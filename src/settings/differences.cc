@@ -25,6 +25,7 @@ std::set<std::string> free_settings(bool local_first, bool by_ranks, bool stale)
       "log_every",    "histogram_every", "tensorboard",
       "save_weights", "save_initial",    "record_samples",
       "goal",         "compress_check",  "replay",
+      "started_in",
   };
   if (stale) {
     names.erase("save_every");  // after a save, all ranks go on from the newest weights
@@ -93,7 +94,7 @@ std::vector<SettingDifference> differences_of_result(const std::string& saved,
     const std::string now = today[setting.name].dump();
     if (before != now && free.count(setting.name) == 0) {
       const bool by_replicas =
-          setting.name == "ranks" && !as_many && replicas > 0 && before_replicas > 0;
+          setting.name == "ranks" && !stale && !as_many && replicas > 0 && before_replicas > 0;
       differences.push_back(
           {setting.name,
            before,

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "trireme/core/nearest_word.h"
@@ -9,7 +10,7 @@ namespace trireme {
 namespace {
 
 // What other programs call it.
-constexpr std::array<std::pair<const char*, const char*>, 8> kOtherNames = {{
+constexpr std::array<std::pair<const char*, const char*>, 14> kOtherNames = {{
     {"learning_rate", "lr"},
     {"batch_size", "batch"},
     {"micro_batch_size", "micro_batch"},
@@ -18,25 +19,35 @@ constexpr std::array<std::pair<const char*, const char*>, 8> kOtherNames = {{
     {"hidden_size", "width"},
     {"max_steps", "steps"},
     {"output_dir", "run"},
+    {"n", "ranks"},
+    {"np", "ranks"},
+    {"nproc", "ranks"},
+    {"nproc_per_node", "ranks"},
+    {"world_size", "ranks"},
+    {"gpu", "cuda"},
 }};
 
-// "lr" for "lerning_rate", "--lr" for "--lerning-rate"; empty where that is no candidate.
-std::string by_another_name(const std::string& name, const std::vector<std::string>& candidates) {
-  const std::string dashes = name.starts_with("--") ? "--" : "";
-  std::string word = name.substr(dashes.size());
+std::string dashes_of(const std::string& name) {
+  return name.starts_with("--") ? "--" : "";
+}
+
+// "learning_rate" of "--learning-rate".
+std::string word_of(const std::string& name) {
+  std::string word = name.substr(dashes_of(name).size());
   std::replace(word.begin(), word.end(), '-', '_');
-  std::vector<std::string> others;
-  others.reserve(kOtherNames.size());
-  for (const auto& [theirs, ours] : kOtherNames) {
-    others.emplace_back(theirs);
-  }
-  const std::string near = nearest_word(word, others);
+  return word;
+}
+
+// What such a name of another program is here, "--lr" for "--learning-rate"; empty where it is
+// none, or its meaning no candidate.
+std::string by_another_name(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string dashes = dashes_of(name);
   for (const auto& [theirs, ours] : kOtherNames) {
     std::string candidate = dashes + ours;
     if (!dashes.empty()) {
       std::replace(candidate.begin() + 2, candidate.end(), '_', '-');
     }
-    if (near == theirs &&
+    if (word_of(name) == theirs &&
         std::find(candidates.begin(), candidates.end(), candidate) != candidates.end()) {
       return candidate;
     }
@@ -44,12 +55,27 @@ std::string by_another_name(const std::string& name, const std::vector<std::stri
   return "";
 }
 
+// The same for "lerning_rate". Everything is near to a short one.
+std::string near_another_name(const std::string& name, const std::vector<std::string>& candidates) {
+  std::vector<std::string> others;
+  for (const auto& [theirs, ours] : kOtherNames) {
+    if (std::string_view(theirs).size() > 5) {
+      others.emplace_back(theirs);
+    }
+  }
+  const std::string near = nearest_word(word_of(name), others);
+  return near.empty() ? "" : by_another_name(dashes_of(name) + near, candidates);
+}
+
 }  // namespace
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
-  std::string best = nearest_word(name, candidates);
+  std::string best = by_another_name(name, candidates);  // "gpu" is nearer to "cpu"
   if (best.empty()) {
-    best = by_another_name(name, candidates);
+    best = nearest_word(name, candidates);
+  }
+  if (best.empty()) {
+    best = near_another_name(name, candidates);
   }
   if (best.empty()) {  // "learning_rate_schedule" is not near "schedule", but contains it
     for (const std::string& candidate : candidates) {

@@ -79,6 +79,11 @@ void choose_model(TrainSettings& s, const ModelKind& kind) {
 }
 
 void check_compress(const TrainSettings& s) {
+  TRIREME_CHECK(s.round_weights == "none" || s.precision == TrainPrecision::kFloat32 ||
+                    s.precision == TrainPrecision::kAutocast,
+                "round_weights: expected none where parameters have 16 bits already (precision = "
+                "{}), found {}: use float32 or autocast",
+                {value_text("precision", s), s.round_weights});
   TRIREME_CHECK(s.compress_check == 0 || s.compress != "none",
                 "compress_check: expected 0 where nothing is compressed (compress = none), found ",
                 s.compress_check);

@@ -91,6 +91,14 @@ std::string expected_run_folder(const std::string& path) {
                 {kSettingsFile, what_is_at(path), what_to_give(path)});
 }
 
+std::string data_path(const std::string& named, const TrainSettings& settings) {
+  std::error_code error;
+  const fs::path there = fs::path(settings.started_in) / named;
+  const bool looks_there = !named.empty() && !settings.started_in.empty() &&
+                           fs::path(named).is_relative() && !fs::exists(named, error);
+  return looks_there && fs::exists(there, error) ? there.string() : named;
+}
+
 void forget_recorded(const std::string& run) {
   std::vector<fs::path> files;
   std::error_code error;

@@ -485,6 +485,13 @@ std::vector<Setting> rank_settings() {
           "Every so many steps, also sum the gradients exactly, and record how far the compressed "
           "sum is from that: relative error and cosine (0: never).",
           {.least = 0, .absent = "0"}),
+      field("round_weights",
+            &S::round_weights,
+            "Compute with matrices whose elements are rounded to int8 (with a scale for every "
+            "256), bf16 or fp16, in which stages 1 to 3 send them, and stage 3 copied keeps them; "
+            "owners update exact ones. Changes the result, but not with the number of ranks or the "
+            "stage.",
+            {.choices = {"none", "int8", "bf16", "fp16"}, .absent = "\"none\""}),
       field("loss_scale_initial",
             &S::loss_scale_initial,
             "Initial loss scale of float16, a power of two.",
@@ -669,6 +676,11 @@ std::vector<Setting> checkpoint_settings() {
 std::vector<Setting> output_settings() {
   return {
       field("run", &S::run, "The folder of the run; empty: a dated one under runs/.", {}),
+      field("started_in",
+            &S::started_in,
+            "Where relative paths of data are looked for that are not found from the working "
+            "folder; empty: the folder in which the run was started.",
+            {.absent = R"("")"}),
       field("log_every",
             &S::log_every,
             "Steps between lines of output, if the output is not a terminal.",

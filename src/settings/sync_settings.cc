@@ -60,6 +60,7 @@ void check_stale_settings(const TrainSettings& s) {
   refuse(s.compress != "none" && s.compress != "auto",
          "compress",
          "gradients go to their owners as they are");
+  refuse(s.round_weights != "none", "round_weights", "weights go to workers as they are");
   refuse(s.optimizer == "lamb" || s.optimizer == "adafactor",
          "optimizer",
          concat(s.optimizer, " looks at whole parameters, which no owner has"));

@@ -105,29 +105,36 @@ std::vector<Range> partition_by_layer(const FlatLayout& layout, int world) {
   return ranges_between(std::move(cuts), layout.total_numel());
 }
 
-std::vector<Range> partition_by_dimension(const FlatLayout& layout,
-                                          const std::vector<std::int64_t>& row_numels,
-                                          int world) {
+std::vector<Range> moved_to_rows(const FlatLayout& layout,
+                                 const std::vector<Range>& ranges,
+                                 const std::vector<std::int64_t>& row_numels) {
   TRIREME_CHECK(row_numels.size() == layout.count(),
                 "partition by dimension needs the row length of {} parameters, found {}",
                 {layout.count(), row_numels.size()});
   const std::int64_t alignment = alignment_of(layout);
   std::vector<std::int64_t> cuts;
-  for (const Range& even : partition_by_element(layout, world)) {
-    if (even.end == layout.total_numel()) {
+  for (const Range& range : ranges) {
+    if (range.end == layout.total_numel()) {
       break;
     }
-    std::int64_t cut = even.end;
+    std::int64_t cut = range.end;
     for (const Piece& piece :
-         layout.pieces({even.end, std::min(even.end + 1, layout.total_numel())})) {
+         layout.pieces({range.end, std::min(range.end + 1, layout.total_numel())})) {
       const std::int64_t row = std::max<std::int64_t>(1, row_numels[piece.parameter]);
       const std::int64_t rows = (piece.begin + row / 2) / row;  // the nearest boundary between rows
-      cut = layout.offset(piece.parameter) + (rows * row + alignment - 1) / alignment * alignment;
+      const std::int64_t inside = std::min(rows * row, layout.numel(piece.parameter));
+      cut = layout.offset(piece.parameter) + (inside + alignment - 1) / alignment * alignment;
     }
     cuts.push_back(cut);
   }
-  cuts.resize(static_cast<std::size_t>(world) - 1, layout.total_numel());
+  cuts.resize(ranges.size() - 1, layout.total_numel());
   return ranges_between(std::move(cuts), layout.total_numel());
+}
+
+std::vector<Range> partition_by_dimension(const FlatLayout& layout,
+                                          const std::vector<std::int64_t>& row_numels,
+                                          int world) {
+  return moved_to_rows(layout, partition_by_element(layout, world), row_numels);
 }
 
 }  // namespace trireme

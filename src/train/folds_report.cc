@@ -95,12 +95,16 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
     timed_steps += timed;
     time += fold.per_second > 0 ? timed / fold.per_second : 0;
     total.untimed_steps = fold.untimed_steps;
-    total.communication_share += fold.communication_share / static_cast<double>(folds.size());
+    total.communication_share += fold.seconds * fold.communication_share;
+    total.data_share += fold.seconds * fold.data_share;
+    total.record_share += fold.seconds * fold.record_share;
+    total.save_share += fold.seconds * fold.save_share;
+    total.processor_share += fold.seconds * fold.processor_share;
     total.counts_tokens = fold.counts_tokens;
     total.memory = fold.memory;
     total.built_in_parts = fold.built_in_parts;
     total.tensor_bytes = std::max(total.tensor_bytes, fold.tensor_bytes);
-    total.loss = fold.loss;
+    total.loss += fold.loss / static_cast<double>(folds.size());
     total.micro_batch = fold.micro_batch;
     total.status = fold.status;
     total.machines = fold.machines;
@@ -118,7 +122,15 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
   for (const auto& [name, values] : metrics) {
     total.evaluation.metrics[name] = mean_of(values).mean;
   }
+  for (double* share : {&total.communication_share,
+                        &total.data_share,
+                        &total.record_share,
+                        &total.save_share,
+                        &total.processor_share}) {
+    *share = total.seconds > 0 ? *share / total.seconds : 0;  // of the time of all folds
+  }
   json = Json::parse(summary_json(settings, total));
+  json.erase("evaluated_step");  // each fold has one of its own
   json["folds"] = each;
   return json.dump(2) + "\n";
 }

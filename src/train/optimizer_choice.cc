@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/compress/compressor.h"
 #include "trireme/core/error.h"
 #include "trireme/optim/parameter_groups.h"
 #include "trireme/settings/unused.h"
@@ -75,6 +76,7 @@ EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {
   options.precision = s.precision == TrainPrecision::kBFloat16  ? Precision::kBFloat16
                       : s.precision == TrainPrecision::kFloat16 ? Precision::kFloat16
                                                                 : Precision::kAsModel;
+  options.round_weights = s.round_weights == "none" ? nullptr : make_compressor(s.round_weights);
   options.loss_scale.initial = s.loss_scale_initial;
   options.loss_scale.growth_interval = s.loss_scale_window;
   options.unit_bytes = static_cast<std::size_t>(s.unit_bytes);

@@ -1,5 +1,7 @@
 #include "train/run_checkpoints.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "train/note_names.h"
@@ -19,6 +21,19 @@ std::string list_of(const std::vector<std::int64_t>& steps) {
     text += concat(text.empty() ? "" : ", ", step);
   }
   return text;
+}
+
+// As far as can be seen without reading all of it.
+bool is_complete(const std::string& checkpoint) {
+  try {
+    const Manifest manifest = Manifest::read(checkpoint);
+    return std::ranges::all_of(manifest.files, [&](const SavedFile& file) {
+      std::error_code error;
+      return std::filesystem::file_size(checkpoint + "/" + file.name, error) == file.size_bytes;
+    });
+  } catch (const CheckpointError&) {
+    return false;
+  }
 }
 
 const std::string& note_of(const Manifest& manifest, const char* name, const std::string& path) {
@@ -93,7 +108,7 @@ RunCheckpoints::RunCheckpoints(const TrainSettings& settings,
 std::string RunCheckpoints::other_steps() const {
   std::vector<std::int64_t> others;
   for (const std::int64_t step : folder_->folder().steps()) {
-    if (step != *step_) {
+    if (step != *step_ && is_complete(folder_->folder().path_of(step))) {
       others.push_back(step);
     }
   }

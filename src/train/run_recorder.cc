@@ -318,8 +318,11 @@ void RunRecorder::message(const std::string& text) {
 }
 
 void RunRecorder::weights(const std::string& which, const torch::nn::Module& module) {
-  save_weights(
-      file(which + ".safetensors"), module, {{"format", "pt"}, {"model", settings_.model}});
+  std::map<std::string, std::string> notes = {{"format", "pt"}, {"model", settings_.model}};
+  if (settings_.round_weights != "none" && which != "average") {
+    notes["rounded"] = settings_.round_weights;  // checkpoints have the exact ones
+  }
+  save_weights(file(which + ".safetensors"), module, notes);
 }
 
 void RunRecorder::samples(const std::vector<std::int64_t>& samples) {

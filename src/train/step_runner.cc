@@ -90,12 +90,13 @@ StepRunner::StepRunner(const TrainSettings& settings,
   }
   engine_ = stale_ ? &stale_->worker() : own_engine_.get();
   averaging_ = averaging_of(settings_, *engine_, replicas_);
-  std::vector<std::string> remarks = unreached(settings_, steps_);
-  remarks.insert(remarks.end(),
-                 {schedule_ends_early(settings_, steps_),
-                  zero_eps(settings_),
-                  single_samples(settings_),
-                  uneven_classes(sampler_)});
+  say_all({schedule_ends_early(settings_, steps_),
+           zero_eps(settings_),
+           single_samples(settings_),
+           uneven_classes(sampler_)});
+}
+
+void StepRunner::say_all(const std::vector<std::string>& remarks) const {
   for (const std::string& remark : remarks) {
     if (!remark.empty()) {
       say_(remark);
@@ -105,6 +106,7 @@ StepRunner::StepRunner(const TrainSettings& settings,
 
 void StepRunner::begin() {
   take_up_weights();
+  say_all(unreached(settings_, {steps_, next_step_}, averaging_.get(), replicas()));
   if (settings_.micro_batch == "auto") {
     find_micro_batch();
   }
@@ -122,6 +124,7 @@ void StepRunner::go_on(const TrainProgress& progress) {
     return;
   }
   take_up_weights();
+  say_all(unreached(settings_, {steps_, next_step_}, averaging_.get(), replicas()));
   micro_batch_ = progress.micro_batch;
   TRIREME_CHECK(common_batch() % micro_batch_ == 0,
                 "batch: the micro-batches of {} that the checkpoint was saved with do not divide "
@@ -137,11 +140,8 @@ void StepRunner::take_up_weights() {
 }
 
 void StepRunner::say_who_is_idle(bool resumed) const {
-  const std::string idle =
-      idle_ranks(world_->size(), batch_at(next_step_), micro_batch_, common_batch(), resumed);
-  if (!idle.empty()) {
-    say_(idle);
-  }
+  say_all(
+      {idle_ranks(world_->size(), batch_at(next_step_), micro_batch_, common_batch(), resumed)});
 }
 
 at::Tensor StepRunner::scores(const TensorBatch& batch) const {

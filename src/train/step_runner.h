@@ -115,6 +115,7 @@ class StepRunner {
   void forget_peak() const;
   double bytes_of_copies() const;
   void say_who_is_idle(bool resumed) const;
+  void say_all(const std::vector<std::string>& remarks) const;  // but empty ones
   std::string how_to_fit() const;
   void find_micro_batch();
   bool fits(std::int64_t micro_batch);

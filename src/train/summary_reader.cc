@@ -67,6 +67,10 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     result.tensor_bytes = json.at("memory").at("tensor_bytes").get<std::int64_t>();
     result.micro_batch = json.at("micro_batch").get<std::int64_t>();
     result.communication_share = json.at("communication_share").get<double>();
+    result.processor_share = json.value("processor_share", 0.0);
+    result.data_share = json.value("data_share", 0.0);
+    result.record_share = json.value("record_share", 0.0);
+    result.save_share = json.value("save_share", 0.0);
     if (json.contains("compression")) {
       const Json& use = json.at("compression");
       result.compression = {use.at("sent_bytes").get<std::int64_t>(),
@@ -79,6 +83,11 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
                                     check.at("relative_error").get<double>(),
                                     check.at("cosine").get<double>()};
       }
+    }
+    if (json.contains("rounded_weights")) {
+      const Json& use = json.at("rounded_weights");
+      result.compression.weights = {use.at("received_bytes").get<std::int64_t>(),
+                                    use.at("exact_bytes").get<std::int64_t>()};
     }
     if (json.contains("averaging")) {
       const Json& use = json.at("averaging");

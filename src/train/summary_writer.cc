@@ -116,6 +116,10 @@ std::string summary_json(const TrainSettings& settings,
                                       {"cosine", use.check.cosine}};
     }
   }
+  if (const CompressionUse::Weights& use = result.compression.weights; use.received_bytes > 0) {
+    json["rounded_weights"] = {{"received_bytes", use.received_bytes},
+                               {"exact_bytes", use.exact_bytes}};
+  }
   if (result.stale) {
     json["stale"] = {{"mode", value_text("sync", settings)},
                      {"workers", settings.ranks - settings.servers},

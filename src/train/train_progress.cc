@@ -67,6 +67,8 @@ void each_later_member(Progress& progress, const Visit& visit) {
   visit("check_step", progress.compression.check.step);
   visit("check_relative_error", progress.compression.check.relative_error);
   visit("check_cosine", progress.compression.check.cosine);
+  visit("weights_bytes", progress.compression.weights.received_bytes);
+  visit("weights_from_bytes", progress.compression.weights.exact_bytes);
   visit("averaging_bytes", progress.averaging.sent_bytes);
   visit("averaging_seconds", progress.averaging.seconds);
 }

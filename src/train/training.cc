@@ -9,6 +9,7 @@
 #include "train/averaged_weights.h"
 #include "train/note_names.h"
 #include "train/rank_changes.h"
+#include "train/unreached.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/seconds_since.h"
@@ -96,6 +97,9 @@ Training::Training(const Subject& subject)
   TRIREME_CHECK(settings_.schedule != ScheduleKind::kPlateau || data_.held_out,
                 "schedule: plateau follows evaluations, but there is nothing to evaluate on: "
                 "give --eval-data FILE, or an --eval-fraction above 0");
+  if (const std::string line = unevaluated(settings_); !data_.held_out && !line.empty()) {
+    say(line);
+  }
   progress_.training_samples = data_.train->size();
   progress_.held_out_samples = data_.held_out ? data_.held_out->size() : 0;
   progress_.threads = at::get_num_threads();
@@ -160,6 +164,8 @@ CompressionUse Training::compression_use() const {
   use.sent_bytes += progress_.compression.sent_bytes;
   use.exact_bytes += progress_.compression.exact_bytes;
   use.seconds += progress_.compression.seconds;
+  use.weights.received_bytes += progress_.compression.weights.received_bytes;
+  use.weights.exact_bytes += progress_.compression.weights.exact_bytes;
   if (use.check.step == 0) {
     use.check = progress_.compression.check;
   }

@@ -7,6 +7,7 @@
 #include "trireme/core/error.h"
 #include "trireme/observe/progress_line.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/settings/values.h"
 
 namespace trireme {
 namespace {
@@ -50,6 +51,20 @@ std::string held_up_text(const StaleUse& use) {
                    {most - use.held_up.begin(), format("%.2f s", *most), format("%.2f s", others)});
 }
 
+// On one machine nothing is sent anywhere.
+const char* how_exchanged(const TrainResult& result) {
+  return result.machines > 1 ? "sent by a rank" : "passed on by a rank in memory";
+}
+
+// "8 (16 after step 50, 32 after step 80)".
+std::string batches_text(const TrainSettings& settings) {
+  std::string later;
+  for (const BatchChange& change : batch_changes(settings)) {
+    later += concat(later.empty() ? "" : ", ", change.batch, " after step ", change.step);
+  }
+  return concat(settings.batch, later.empty() ? "" : concat(" (", later, ")"));
+}
+
 }  // namespace
 
 std::string summary_table(const TrainSettings& settings, const TrainResult& result) {
@@ -63,11 +78,13 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                                        : "",
                   ", ",
                   value_text("precision", settings)));
-  add_line(
-      table,
-      "steps",
-      concat("{} in {}, batch {} of micro-batches of {}",
-             {result.steps, duration_text(result.seconds), settings.batch, result.micro_batch}));
+  add_line(table,
+           "steps",
+           concat("{} in {}, batch {} of micro-batches of {}",
+                  {result.steps,
+                   duration_text(result.seconds),
+                   batches_text(settings),
+                   result.micro_batch}));
   if (was_interrupted(result)) {
     add_line(table, "interrupted", "the last step was finished and its weights are kept");
   }
@@ -114,9 +131,10 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (const CompressionUse& use = result.compression; use.sent_bytes > 0) {
     add_line(table,
              "compressed gradients",
-             concat("{}: {} sent by a rank instead of {}, {} of encoding{}",
+             concat("{}: {} {} instead of {}, {} of encoding{}",
                     {settings.compress,
                      megabytes_text(use.sent_bytes),
+                     how_exchanged(result),
                      megabytes_text(use.exact_bytes),
                      format("%.2f s", use.seconds),
                      use.exact_parameters.empty()
@@ -125,6 +143,14 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                                   counted(static_cast<std::int64_t>(use.exact_parameters.size()),
                                           "parameter"),
                                   " exactly (summary.json)")}));
+  }
+  if (const CompressionUse::Weights& use = result.compression.weights; use.received_bytes > 0) {
+    add_line(table,
+             "rounded weights",
+             concat("{}: {} received by a rank instead of {}",
+                    {settings.round_weights,
+                     megabytes_text(use.received_bytes),
+                     megabytes_text(use.exact_bytes)}));
   }
   if (const CompressionUse::Check& check = result.compression.check; check.step > 0) {
     add_line(table,
@@ -140,11 +166,12 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   } else if (settings.sync != Synchronisation::kExact) {
     add_line(table,
              "averaging",
-             concat("{}: {} of {}, {} sent by a rank, {}",
+             concat("{}: {} of {}, {} {}, {}",
                     {value_text("sync", settings),
                      counted(result.averaging.averagings, "averaging"),
                      counted(result.replicas, "replica"),
                      megabytes_text(result.averaging.sent_bytes),
+                     how_exchanged(result),
                      format("%.2f s", result.averaging.seconds)}));
   }
   add_line(table, "time waiting for data", format("%.2f %%", 100 * result.data_share));

@@ -64,13 +64,19 @@ bool Training::begin_with_memory() {
 void Training::begin_after(const std::string& what, int ranks) {
   progress_.rank_changes = changes_up_to(
       *world_, {.changes = progress_.rank_changes, .ranks = ranks, .step = progress_.step});
+  const bool same_job = launcher_keeps_memory() && world_->epoch() > 0;
+  if (!same_job && ranks != world_->size() && runner_.next_step() < runner_.steps()) {
+    progress_.rank_changes.times += 1;
+    progress_.rank_changes.left += std::max(0, ranks - world_->size());
+    progress_.rank_changes.joined += std::max(0, world_->size() - ranks);
+  }
   if (leads()) {
     observer_->begins({.step = progress_.step,
                        .evaluated = progress_.evaluated_step == progress_.step,
                        .best_step = progress_.best_step,
                        .checkpoint = what,
                        .ranks = ranks,
-                       .same_job = launcher_keeps_memory() && world_->epoch() > 0,
+                       .same_job = same_job,
                        .data = &data_});
   }
   say(concat("resuming after step {} with {}, saved by {}",
@@ -126,6 +132,14 @@ void Training::go_on(const TrainProgress& saved) {
                 "best: the checkpoint has no ",
                 settings_.best,
                 " of its best evaluation: its note \"train\" is damaged");
+  if (saved.training_samples != progress_.training_samples ||
+      saved.held_out_samples != progress_.held_out_samples ||
+      (saved.data_fingerprint != 0 && saved.data_fingerprint != progress_.data_fingerprint)) {
+    say(
+        concat("warning: the checkpoint was trained on other samples than those of \"{}\" "
+               "(--allow-changes)",
+               {settings_.data}));
+  }
   const TrainProgress here = progress_;
   progress_ = saved;
   progress_.training_samples = here.training_samples;

@@ -1,14 +1,51 @@
 #include "train/unreached.h"
 
+#include <utility>
+
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/values.h"
 
 namespace trireme::detail {
+namespace {
 
-std::vector<std::string> unreached(const TrainSettings& s, std::int64_t steps) {
+std::string about_averaging(const TrainSettings& s,
+                            const Averaging& averaging,
+                            int replicas,
+                            std::int64_t steps,
+                            const std::string& run) {
+  const bool never = averaging.use().averagings == 0 && averaging.next() > steps;
+  if (replicas == 1 && s.sync != Synchronisation::kDiLoCo) {
+    return concat("warning: sync is {}, but there is one replica: nothing is averaged",
+                  {value_text("sync", s)});
+  }
+  if (!never) {
+    return "";
+  }
+  return concat("warning: the first {} comes after step {}, but {}: {}",
+                {replicas == 1 ? "outer step" : "averaging",
+                 averaging.next(),
+                 run,
+                 replicas == 1 ? "it is never taken"
+                               : "its replicas are never averaged while they train, only for what "
+                                 "is evaluated and saved"});
+}
+
+}  // namespace
+
+std::vector<std::string> unreached(const TrainSettings& s,
+                                   const Extent& extent,
+                                   const Averaging* averaging,
+                                   int replicas) {
+  const std::int64_t steps = extent.steps;
+  if (extent.done >= steps) {
+    return {};  // nothing is trained
+  }
   std::vector<std::string> lines;
-  const std::string run = concat("the run has ", counted(steps, "step"));
+  const std::string run =
+      concat("the run has {}{}",
+             {counted(steps, "step"),
+              extent.done > 0 ? concat(", of which ", steps - extent.done, " are left") : ""});
   if (s.warm_up >= steps) {
     lines.push_back(concat("warning: warm_up is {}, but {}: the learning rate does not reach {}",
                            {s.warm_up, run, s.lr}));
@@ -21,14 +58,27 @@ std::vector<std::string> unreached(const TrainSettings& s, std::int64_t steps) {
       break;
     }
   }
-  // Of a schedule of averagings, the first entry may come early.
-  if (s.sync != Synchronisation::kExact && s.sync_schedule.empty() && s.sync_every > steps) {
-    lines.push_back(
-        concat("warning: sync_every is {}, but {}: its replicas are never averaged while they "
-               "train, only for what is evaluated and saved",
-               {s.sync_every, run}));
+  if (averaging != nullptr) {
+    lines.push_back(about_averaging(s, *averaging, replicas, steps, run));
   }
   return lines;
+}
+
+std::string unevaluated(const TrainSettings& s) {
+  const TrainSettings usual;
+  std::vector<std::string> names;
+  for (const auto& [name, is_asked] : {std::pair("eval_every", s.eval_every != usual.eval_every),
+                                       {"best", s.best != usual.best},
+                                       {"goal", s.goal != usual.goal}}) {
+    if (is_asked) {
+      names.emplace_back(name);
+    }
+  }
+  return names.empty() ? ""
+                       : concat(
+                             "warning: there is nothing to evaluate on, so that {} no effect: give "
+                             "--eval-data FILE, or an --eval-fraction above 0",
+                             {concat(enumerated(names), names.size() == 1 ? " has" : " have")});
 }
 
 }  // namespace trireme::detail

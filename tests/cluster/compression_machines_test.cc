@@ -120,5 +120,71 @@ TEST(CompressionMachines, SendsTheBytesOfTwoFactors) {
   });
 }
 
+TEST(CompressionMachines, RoundedWeightsKeepTheBitsOfOneProcess) {
+  for (const int size : {2, 3, 4}) {
+    testing::fork_ranks(size, [&, job = testing::unique_job()](int rank) {
+      at::set_num_threads(1);
+      const auto world = init(testing::options_for(job, rank, size));
+      for (const char* name : {"bf16", "int8"}) {
+        const auto expected = testing::reference_weights(testing::exactly(), 4, name);
+        EngineOptions options{.micro_batches = 4, .round_weights = make_compressor(name)};
+        for (options.zero = 0; options.zero <= 3; ++options.zero) {
+          EXPECT_TRUE(
+              testing::same_bits(engine_weights(world, Sgd({.lr = kOddRate}), options), expected))
+              << name << ", stage " << options.zero;
+        }
+        options.shard_group = ShardGroup::kMachine;
+        for (options.zero = 1; options.zero <= 3 && size == 4; ++options.zero) {
+          EXPECT_TRUE(
+              testing::same_bits(engine_weights(world, Sgd({.lr = kOddRate}), options), expected))
+              << name << ", stage " << options.zero << " in each machine";
+        }
+      }
+    });
+  }
+}
+
+// Stages 1 and 2 send a half of the parameters after a step, stage 3 reads the other's half when
+// the matrix is used: in blocks of 256, of which the last is not full.
+TEST(CompressionMachines, SendsTheBytesOfRoundedWeights) {
+  testing::fork_ranks(2, [&, job = testing::unique_job()](int rank) {
+    at::set_num_threads(1);
+    const auto world = init(testing::options_for(job, rank, 2));
+    constexpr std::int64_t kBlocks = (500 * 1001 + 255) / 256;
+    for (const int zero : {1, 2, 3}) {
+      SCOPED_TRACE(zero);
+      Matrix model;
+      Engine engine(model,
+                    Sgd({.lr = 0.5}),
+                    {.zero = zero,
+                     .bucket_bytes = 64 << 20,
+                     .prefetch = Prefetch::kOff,
+                     .compress = make_compressor("int8"),
+                     .round_weights = make_compressor("int8")},
+                    world);
+      const auto step = [&] {
+        engine.backward(model->weight.sum());
+        engine.step();
+      };
+      step();
+      const std::int64_t before = world->use().network_bytes;
+      const CompressionUse use = engine.compression();
+      step();
+      const std::int64_t sent = world->use().network_bytes - before;
+      const CompressionUse now = engine.compression();
+      std::vector<std::int64_t> received = {now.weights.received_bytes -
+                                            use.weights.received_bytes};
+      // To within the block in which the halves meet.
+      EXPECT_NEAR(static_cast<double>(received[0]), kBlocks * 260.0 / 2, 260);
+      EXPECT_GT(10 * (now.weights.exact_bytes - use.weights.exact_bytes), 39 * received[0]);
+      world->all_reduce(received).wait();
+      EXPECT_EQ(received[0], kBlocks * 260);
+      const double expected =
+          static_cast<double>(now.sent_bytes - use.sent_bytes) + kBlocks * 260.0 / 2;
+      EXPECT_NEAR(static_cast<double>(sent), expected, 8192);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace trireme::compression_machines_test

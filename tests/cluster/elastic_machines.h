@@ -45,8 +45,8 @@ class ElasticMachines : public TrainRuns {
   }
 
   std::string settings() const {
-    return gpt() + "--threads 1 --log-every 50 --eval-every 300 --steps " + std::to_string(steps_) +
-           " ";
+    return gpt() + "--threads 1 --log-every " + std::to_string(log_every_) +
+           " --eval-every 300 --steps " + std::to_string(steps_) + " ";
   }
   void calm() const { train_well("calm", settings() + "-n 1"); }
 
@@ -197,6 +197,7 @@ class ElasticMachines : public TrainRuns {
   }
 
   std::int64_t steps_ = 700;
+  int log_every_ = 50;
   std::unique_ptr<Machines> machines_;
   std::vector<std::unique_ptr<Program>> programs_;
   std::vector<std::unique_ptr<Program>> former_;

@@ -58,6 +58,7 @@ TEST_F(ElasticMachines, OneThatIsAskedToEndLeavesAndAnotherTakesItsPlace) {
   kill(program(1).pid(), SIGTERM);
   expect_end(1);
   ASSERT_TRUE(says(0, name(1) + " has left"));
+  ASSERT_TRUE(says(2, "the ranks meet anew: " + name(1) + " leaves the job"));
   ASSERT_TRUE(says(0, "4 ranks, ZeRO-2"));
   start(1, "--elastic 1:6 --heartbeat 2", 1);
   ASSERT_TRUE(says(0, name(1) + " has come, with 1 rank"));

@@ -3,6 +3,10 @@
 // those of one process in peace.
 
 #include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <set>
 
 #include "cluster/elastic_machines.h"
 #include "support/etcd.h"
@@ -63,6 +67,19 @@ class StoreMachines : public testing::ElasticMachines {
     machines_->kill(machine);  // and its member of the store
     etcd_->start_again(machine);
   }
+  // By how many hours the run's checkpoints were saved in the future.
+  std::set<std::int64_t> hours_ahead() const {
+    const std::string word = "\"saved_at\": ";
+    std::set<std::int64_t> hours;
+    for (const auto& step : std::filesystem::directory_iterator(path("run") + "/checkpoints")) {
+      const std::string text = testing::read_file(step.path() / "manifest.json");
+      if (const std::size_t at = text.find(word); at != std::string::npos) {
+        const std::int64_t date = std::stoll(text.substr(at + word.size()));
+        hours.insert(std::lround(static_cast<double>(date - std::time(nullptr)) / 3600));
+      }
+    }
+    return hours;
+  }
   static std::vector<int> others(int machine) {
     std::vector<int> all = {0, 1, 2};
     std::erase(all, machine);
@@ -95,6 +112,55 @@ TEST_F(StoreMachines, GoOnWithoutTheOneThatLeads) {
   expect_the_weights_of_peace("a leader cut off, the next one killed");
 }
 
+TEST_F(StoreMachines, GoOnWithAnotherWhenTheOneThatLeadsIsAskedToEnd) {
+  log_every_ = 1;
+  calm();
+  start_all("--elastic 1:6 --heartbeat 1");
+  one_says("step 50/", {0, 1, 2});
+  const int first = leader();
+  ASSERT_GE(first, 0);
+  kill(program(first).pid(), SIGTERM);
+  expect_end(first);
+  EXPECT_TRUE(says(first, "this machine has left the job, which another is to lead"));
+  one_says("4 ranks, ZeRO-2", others(first));
+  EXPECT_NE(leader(first), first);
+  for (const int machine : others(first)) {
+    EXPECT_TRUE(says(machine, name(first) + " leaves the job, and another is to lead it"));
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("a leader that was asked to end");
+  // No step was computed again: rank 0 has said every one of them once.
+  const std::string log = "\n" + testing::read_file(path("run") + "/train.log");
+  for (std::int64_t step = 1; step <= steps_; ++step) {
+    ASSERT_EQ(testing::count_of(log, "\nstep " + std::to_string(step) + "/"), 1) << step << "\n"
+                                                                                 << log;
+  }
+}
+
+TEST_F(StoreMachines, EndTogetherWhenTheJobIsAskedTo) {
+  const auto end_of_all = [&] {
+    for (int machine = 0; machine < 3; ++machine) {
+      program(machine).wait(kPatience);
+    }
+  };
+  start_all("--elastic 1:6 --heartbeat 1");
+  one_says("step 50/", {0, 1, 2});
+  const int first = leader();
+  ASSERT_GE(first, 0);
+  kill(program(first).pid(), SIGINT);  // Ctrl-C is meant for the job
+  EXPECT_EQ(program(first).wait(kPatience).code, 128 + SIGINT);
+  end_of_all();
+
+  const std::size_t steps = said("step 100/");
+  start_all("--elastic 1:6 --heartbeat 1 --resume");
+  expect_said("step 100/", steps);
+  for (int machine = 0; machine < 3; ++machine) {
+    kill(program(machine).pid(), SIGTERM);
+  }
+  end_of_all();
+  EXPECT_GE(said("--resume"), 1);  // as rank 0 says how to go on
+}
+
 TEST_F(StoreMachines, OneThatHasJustComeStaysWhenItsLeaderGoes) {
   calm();
   const std::string elastic = "--elastic 1:6 --heartbeat 4";
@@ -115,6 +181,44 @@ TEST_F(StoreMachines, OneThatHasJustComeStaysWhenItsLeaderGoes) {
     expect_end(machine);
   }
   expect_the_weights_of_peace("a leader killed while one had come");
+}
+
+// Heartbeats, leases, who is stuck, and how old a file is.
+TEST_F(StoreMachines, TakeNoNoticeOfClocksThatAreSet) {
+  const auto library = env_string("TRIREME_CLOCK_LIBRARY");
+  if (!library) {
+    GTEST_SKIP() << "not with a sanitizer, which wants to be loaded first";
+  }
+  const auto set_clock = [&](std::int64_t seconds) {
+    std::fstream(path("clock"), std::ios::in | std::ios::out | std::ios::binary)
+        .write(reinterpret_cast<const char*>(&seconds), sizeof(seconds));
+  };
+  calm();
+  std::ofstream(path("clock")) << std::string(sizeof(std::int64_t), '\0');
+  const std::string elastic = "--elastic 6:6 --heartbeat 2 --stall 10";
+  setenv("LD_PRELOAD", library->c_str(), 1);
+  setenv("TRIREME_TEST_CLOCK", path("clock").c_str(), 1);
+  start(0, elastic);
+  start(1, elastic);
+  unsetenv("LD_PRELOAD");
+  start(2, elastic);
+  constexpr std::int64_t kHour = 3600;
+  one_says("step 50/", {0, 1, 2});
+  set_clock(kHour);
+  one_says("step 350/", {0, 1, 2});  // with a checkpoint, after 300
+  set_clock(-kHour);
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("clocks that were set");
+  // They did see it: a checkpoint says when it was saved.
+  EXPECT_FALSE(hours_ahead().empty());
+  EXPECT_FALSE(hours_ahead().contains(0));
+  EXPECT_EQ(said("6 ranks, ZeRO-2"), 1);  // the first world was the last
+  for (const char* word :
+       {"going on", "its ranks are ended", "not been heard from", "no progress"}) {
+    EXPECT_EQ(said(word), 0) << word;
+  }
 }
 
 TEST_F(StoreMachines, OutliveWhateverHappens) {

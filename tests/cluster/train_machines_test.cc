@@ -1,6 +1,7 @@
 // `trireme train` on two machines: the weights of one process, checkpoints that load on one machine
 // and on two, and commands that do not fit together.
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -37,8 +38,15 @@ const std::vector<std::string> kTraining = {"train",
                                             "--timeout",
                                             "60"};
 
+// `more` counts where both have a flag, each with one value.
 std::vector<std::string> with(std::vector<std::string> words,
                               const std::vector<std::string>& more) {
+  for (const std::string& word : more) {
+    const auto given = std::find(words.begin(), words.end(), word);
+    if (word.starts_with("-") && given != words.end()) {
+      words.erase(given, given + 2);
+    }
+  }
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }

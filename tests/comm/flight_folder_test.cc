@@ -4,12 +4,15 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/queue/flight_recorder.h"
+#include "comm/queue/old_flights.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "trireme/core/error.h"
@@ -170,6 +173,87 @@ TEST_F(FlightFolderTest, ARecorderSaysWhyThereIsNoRecord) {
   fs::remove_all(ours());
   ASSERT_EQ(symlink("/nowhere", ours().c_str()), 0);
   EXPECT_EQ(recorder.write(folder, 0, 1, "a reason").find("no flight record: "), 0U);
+}
+
+class OldFlights : public FlightFolderTest {
+ protected:
+  static constexpr std::time_t kNow = 1'800'000'000;
+  static constexpr std::time_t kDay = 86400;
+
+  // The record of a job, written so many days ago.
+  std::string record(const std::string& digest, double days) {
+    const std::string path = FlightFolder::temporary(digest).write(kRecord, "a record");
+    const auto then = kNow - static_cast<std::time_t>(days * kDay);
+    const timespec times[2] = {{then, 0}, {then, 0}};
+    EXPECT_EQ(utimensat(AT_FDCWD, fs::path(path).parent_path().c_str(), times, 0), 0);
+    return path;
+  }
+  void remove(std::time_t jobs_since = kNow) const {
+    detail::remove_old_flights(ours(), kNow, jobs_since);
+  }
+};
+
+TEST_F(OldFlights, AreTakenAwayWhereTheyAreOldOrMany) {
+  const std::string old = record("00000000000a", 7.5);
+  const std::string kept = record("00000000000b", 6.5);
+  std::vector<std::string> many;
+  for (int i = 0; i < 101; ++i) {
+    char digest[13];
+    std::snprintf(digest, sizeof(digest), "%012x", 0x100 + i);
+    many.push_back(record(digest, 2 + i / 1000.0));
+  }
+  const std::string recent = record("00000000000c", 0.9);
+  remove();
+  EXPECT_FALSE(fs::exists(fs::path(old).parent_path()));
+  EXPECT_TRUE(fs::exists(recent));
+  // With the recent one, 99 of the others are the newest hundred.
+  EXPECT_TRUE(fs::exists(many[98]));
+  EXPECT_FALSE(fs::exists(many[99]));
+  EXPECT_FALSE(fs::exists(kept));
+}
+
+TEST_F(OldFlights, OfAJobThatRunsStay) {
+  const std::string before = record("00000000000a", 12);
+  const std::string since = record("00000000000b", 9);
+  remove(kNow - 10 * kDay);
+  EXPECT_FALSE(fs::exists(before));
+  EXPECT_TRUE(fs::exists(since));
+}
+
+TEST_F(OldFlights, AJobRunsForAsLongAsAProcessHasItsName) {
+  const std::time_t began = std::time(nullptr);
+  const testing::Program job({"sleep", "60"}, {"TRIREME_JOB=of this test"});
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  // Another job may run, and be older.
+  EXPECT_LE(detail::jobs_run_since(std::time(nullptr)), began + 1);
+}
+
+TEST_F(OldFlights, AreTakenAwayAsAJobBegins) {
+  const fs::path folder = fs::path(record("00000000000a", 0)).parent_path();
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, folder.c_str(), times, 0), 0);
+  const std::shared_ptr<World> world = init();
+  EXPECT_FALSE(fs::exists(folder));
+}
+
+TEST_F(OldFlights, NothingElseIsTakenAway) {
+  const std::string target = precious();
+  fs::create_directory(base_.path() + "/elsewhere");
+  std::ofstream(base_.path() + "/elsewhere/" + kRecord) << "a record";
+  const std::string old = record("00000000000a", 30);
+  const fs::path folder = fs::path(old).parent_path();
+  std::ofstream(folder / "notes") << "of the user";
+  ASSERT_EQ(symlink((base_.path() + "/elsewhere").c_str(), (ours() + "/00000000000d").c_str()), 0);
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, (ours() + "/00000000000d").c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
+  ASSERT_EQ(utimensat(AT_FDCWD, folder.c_str(), times, 0), 0);
+  fs::create_directory(ours() + "/of the user");
+  ASSERT_EQ(utimensat(AT_FDCWD, (ours() + "/of the user").c_str(), times, 0), 0);
+  remove();
+  EXPECT_TRUE(fs::exists(folder / "notes"));
+  EXPECT_TRUE(fs::exists(base_.path() + "/elsewhere/" + kRecord));
+  EXPECT_TRUE(fs::exists(ours() + "/of the user"));
+  EXPECT_EQ(read_file(target), "precious");
 }
 
 // A folder that the user has named may be a link, and is made with the folders above it.

@@ -94,7 +94,8 @@ def shortened(command, folder):
             command += " --steps 6"
             command = re.sub(r"--save-every \d+", "--save-every 2", command)
         if "--model mlp" in command or "--model convnet" in command:
-            command += " --batch 16" + ("" if "--data" in command else " --data images")
+            command += "" if "--batch " in command else " --batch 16"
+            command += "" if "--data" in command else " --data images"
         command = command.replace(" ...", " --data book.txt")
     newest = sorted((folder / "runs").glob("*_gpt*"))
     return command.replace("runs/...", str(newest[-1]) if newest else "runs/none")

@@ -63,6 +63,8 @@ TEST_F(Drills, RanksAreLostAsPlannedAndNoBitChanges) {
     EXPECT_EQ(done.code, 0) << done.out << done.err;
     expect_same_weights("calm", run);
     EXPECT_EQ(read_json(path(run) + "/drill.json").at("exit_code"), 0);
+    expect_parts(done.err, {"after the step at hand, as the drill asks"});
+    EXPECT_EQ(done.err.find("as trireme scale asks"), std::string::npos) << done.err;
     for (const Json& fault : faults(run)) {
       const std::string outcome = fault.at("outcome");
       ++outcomes[outcome.substr(0, outcome.find(':'))];

@@ -220,6 +220,8 @@ TEST(RunCommand, SaysWhatInterfacesAreForOnOneMachine) {
   const Finished unused = run({"-n", "2", "--interfaces", "lo", "--", "true"});
   EXPECT_EQ(unused.code, 0);
   expect_parts(unused.err, {"--interfaces has no effect", "one machine"});
+  const Finished alone = run({"-n", "1", "--rendezvous", "a:1", "--", "true"});
+  expect_parts(alone.err, {"--rendezvous has no effect", "--nnodes"});
 }
 
 TEST(RunCommand, SaysWhatHasNoEffectOnOneMachine) {

@@ -152,6 +152,28 @@ TEST(Partition, ByDimensionCutsBetweenRows) {
   }
 }
 
+// Rows that do not divide a parameter: its last one is shorter, and no cut is in it, or in the
+// parameter behind it.
+TEST(Partition, MovesEveryCutToABorderOfRows) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const FlatLayout layout = random_layout(seed);
+    const std::int64_t row = 2 * kLine;
+    for (int world = 1; world <= 9; ++world) {
+      const auto even = partition_by_element(layout, world);
+      const auto moved =
+          moved_to_rows(layout, even, std::vector<std::int64_t>(layout.count(), row));
+      expect_cover(moved, layout, world);
+      for (const Range& range : moved) {
+        for (const Piece& piece : layout.pieces(range)) {
+          EXPECT_EQ(piece.begin % row, 0);
+          EXPECT_TRUE(piece.numel % row == 0 ||
+                      piece.begin + piece.numel == layout.numel(piece.parameter));
+        }
+      }
+    }
+  }
+}
+
 // A 3x3 matrix over 2 ranks loses no row.
 TEST(Partition, TinyParametersSurviveLargeWorlds) {
   const FlatLayout layout({9, 1}, Dtype::kFloat32);

@@ -95,7 +95,9 @@ inline torch::Tensor arrives(const std::string& format, const torch::Tensor& gra
   } else {
     blocks = in_blocks(flat, 256);
     const torch::Tensor step = blocks.abs().amax(1, true) / 127;
-    blocks = torch::where(step > 0, torch::round(blocks / step) * step, torch::zeros_like(blocks));
+    // Whole numbers have no negative zero.
+    const torch::Tensor numbers = torch::round(blocks / step) + 0.0;
+    blocks = torch::where(step > 0, numbers * step, torch::zeros_like(blocks));
   }
   return blocks.flatten().slice(0, 0, flat.numel()).reshape(gradient.sizes());
 }
@@ -132,10 +134,34 @@ inline Arrive with_feedback(const std::string& format, double momentum = 0) {
   };
 }
 
+inline Arrive exactly() {
+  return [](const torch::Tensor& gradient, std::int64_t, std::size_t) { return gradient; };
+}
+
+// What a model computes with where its weights are rounded to a format, "" for none: matrices only.
+inline void follow(const std::vector<torch::Tensor>& parameters,
+                   const std::vector<torch::Tensor>& masters,
+                   const std::string& rounded) {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const bool exact = rounded.empty() || masters[p].dim() < 2;
+    torch::Tensor parameter = parameters[p];
+    parameter.copy_(exact ? masters[p] : arrives(rounded, masters[p]));
+  }
+}
+
 // SGD on sums of `micro_batches`, a power of two, each of which arrives as `arrive` says, as does
 // their sum: every product and quotient of the update is exact, but for the last subtraction.
-inline std::vector<float> reference_weights(const Arrive& arrive, std::int64_t micro_batches) {
+// `rounded`: computed with weights of that format, of which exact ones are updated.
+inline std::vector<float> reference_weights(const Arrive& arrive,
+                                            std::int64_t micro_batches,
+                                            const std::string& rounded = "") {
   OddNet model;
+  std::vector<torch::Tensor> masters;
+  for (const torch::Tensor& parameter : model->parameters()) {
+    masters.push_back(parameter.detach().clone());
+  }
+  follow(model->parameters(), masters, rounded);
   for (int step = 0; step < kOddSteps; ++step) {
     const std::vector<torch::Tensor> parameters = model->parameters();
     std::vector<torch::Tensor> sums(parameters.size());
@@ -153,10 +179,10 @@ inline std::vector<float> reference_weights(const Arrive& arrive, std::int64_t m
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       if (sums[p].defined()) {
         const double scale = kOddRate / static_cast<double>(micro_batches);
-        torch::Tensor parameter = parameters[p];
-        parameter.sub_(arrive(sums[p], kSum, p) * scale);
+        masters[p].sub_(arrive(sums[p], kSum, p) * scale);
       }
     }
+    follow(parameters, masters, rounded);
   }
   return flat_weights(*model);
 }

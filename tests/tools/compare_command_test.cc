@@ -72,6 +72,15 @@ std::vector<SampleRow> rows_with(double right, std::uint64_t seed) {
 const char* const kClassMetrics =
     R"("loss":0.5,"accuracy":0.8,"precision":0.8,"recall":0.8,"f1":0.8)";
 
+// An mlp has no heads, whatever its record says of them.
+TEST_F(CompareCommand, WhatAModelDoesNotUseIsNoDifference) {
+  write_run(a(), R"("loss":0.5)", R"("model":"mlp","data":"digits","heads":2,"lr":0.1)");
+  write_run(b(), R"("loss":0.5)", R"("model":"mlp","data":"digits","heads":4,"lr":0.2)");
+  const Finished finished = compare();
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(json_.at("settings"), Json::parse(R"([{"name":"lr","a":"0.1","b":"0.2"}])"));
+}
+
 TEST_F(CompareCommand, TellsTheBetterOfTwoClassifiersAndHowSureItIs) {
   const auto rows_a = rows_with(0.80, 2);
   const auto rows_b = rows_with(0.85, 3);

@@ -380,6 +380,26 @@ TEST_F(PredictCommand, RefusesWhatItCannotPredict) {
 }
 
 // What is advised about a file works.
+TEST_F(PredictCommand, SaysWhatToDoAboutAHeader) {
+  const std::string rows = "1,a\n2,b\n3,a\n4,b\n5,a\n6,b\n7,a\n8,b\n";
+  const std::string named = data_.write("named.csv", "x,kind\n" + rows);
+  train_well("table",
+             "--model mlp --hidden 2 --batch 2 -n 1 --steps 1 --eval-fraction 0 --data " + named);
+  const auto predict = [&](const std::string& run, const std::string& file, const char* header) {
+    return run_program(
+        {testing::trireme_binary(), "predict", path(run), "--data", file, "--header", header});
+  };
+  const Finished has_one = predict("table", named, "no");
+  EXPECT_NE(has_one.code, 0);
+  testing::expect_parts(has_one.err, {"because of --header no", "leave that out"});
+  const Finished has_none = predict("table", data_.write("plain.csv", rows), "yes");
+  EXPECT_NE(has_none.code, 0);
+  testing::expect_parts(has_none.err, {"say so: --header no"});
+  train_well("images", mlp() + "--steps 1");
+  testing::expect_parts(predict("images", data_.path(), "no").err,
+                        {"--header: it is about csv files"});
+}
+
 TEST_F(PredictCommand, SaysWhatToDoAboutCategoriesThatItHasNotSeen) {
   data_.write("people.csv", csv_of(people(60, 1)));
   const std::string rows = "age,city,income\n30,Paris,20000\n40,Oslo,30000\n";

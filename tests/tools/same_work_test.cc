@@ -59,6 +59,7 @@ TEST(SameWork, TheseSettingsChangeWhatIsComputed) {
                                         "servers",
                                         "ema_decay",
                                         "precision",
+                                        "round_weights",
                                         "categorical",
                                         "unseen",
                                         "missing",

@@ -344,9 +344,7 @@ TEST_F(TrainCommand, ShowsTheSettingsInForce) {
                                       "-n",
                                       "2",
                                       "--flip",
-                                      "--seed=7",
-                                      "--seed",
-                                      "8"});
+                                      "--seed=8"});
   ASSERT_EQ(shown.code, 0) << shown.err;
   const Json config = testing::parse_json(shown.out);
   EXPECT_EQ(config.at("lr"), 0.5) << "flag over file";
@@ -355,7 +353,7 @@ TEST_F(TrainCommand, ShowsTheSettingsInForce) {
   EXPECT_EQ(config.at("beta1"), TrainSettings{}.beta1) << "default";
   EXPECT_EQ(config.at("micro_batch"), "12") << "24 samples on 2 ranks";
   EXPECT_EQ(config.at("flip"), true);
-  EXPECT_EQ(config.at("seed"), 8) << "the last one counts";
+  EXPECT_EQ(config.at("seed"), 8);
   TrainSettings expected;
   apply_json(expected, read_file(file), file);
   expected.model = "mlp";
@@ -614,11 +612,24 @@ TEST_F(TrainCommand, SaysWhatARunIsTooShortFor) {
       finished.out,
       {"warning: warm_up is 10, but the run has 3 steps: the learning rate does not reach",
        "warning: batch_schedule: 3:48 and what follows it is never reached",
-       "warning: sync_every is 32, but the run has 3 steps: its replicas are never averaged"});
+       "warning: the first averaging comes after step 32, but the run has 3 steps: its replicas "
+       "are never averaged"});
   const Finished enough =
       train("enough", mlp() + "-n 2 --steps 3 --sync local --sync-every 3 --eps 0");
   expect_parts(enough.out, {"warning: eps is 0"});
   EXPECT_EQ(enough.out.find("the run has"), std::string::npos) << enough.out;
+}
+
+TEST_F(TrainCommand, SaysThatNothingIsEvaluated) {
+  std::string text = "x,y\n";
+  for (int i = 0; i < 60; ++i) {
+    text += std::to_string(i) + (i % 2 == 0 ? ",a\n" : ",b\n");
+  }
+  const std::string settings =
+      "--model mlp --hidden 4 --batch 8 -n 1 --steps 2 --data " + data_.write("a.csv", text) + " ";
+  const Finished none = train("none", settings + "--eval-fraction 0 --goal accuracy:0.9 --best f1");
+  EXPECT_EQ(none.code, 0) << none.err;
+  expect_parts(none.out, {"nothing to evaluate on, so that best and goal have no effect"});
 }
 
 TEST_F(TrainCommand, ManyFoldsTakeALineEach) {
@@ -698,8 +709,8 @@ TEST_F(TrainCommand, SamplesTextFromARun) {
   EXPECT_EQ(sample({"--length", "5", "--weights", "best", "--temperature", "0"}).size(), 10U);
   // A prompt may look like anything.
   for (const std::string prompt : {"--", "-", "--- a", "-n", "train", "", "--prompt=x"}) {
-    const Finished finished = run_program(
-        {trireme_binary(), "sample", "--run", path("run"), "--length", "5", "--prompt", prompt});
+    const Finished finished =
+        run_program({trireme_binary(), "sample", path("run"), "--length", "5", "--prompt", prompt});
     EXPECT_EQ(finished.code, 0) << prompt << ": " << finished.err;
     EXPECT_EQ(finished.out.substr(0, prompt.size()), prompt);
     EXPECT_EQ(finished.out.size(), prompt.size() + 6);
@@ -742,7 +753,7 @@ TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {
   const std::vector<std::pair<Words, std::string>> cases = {
       {{"--run", path("run")}, "only a gpt can generate text"},
       {{"--run", path("nowhere")}, path("nowhere")},
-      {{}, "--run"},
+      {{}, "RUN: expected the folder of the run, found none"},
       {{"--run", path("run"), "--length", "0"},
        "--length: expected a number from 1 to 1073741824, found \"0\""},
       {{"--run", path("run"), "--temperature", "101"},

@@ -72,6 +72,26 @@ TEST_F(TrainCompress, RecordsHowFarTheSumIsFromTheExactOne) {
   EXPECT_FALSE(summary("without").at("compression").contains("check"));
 }
 
+TEST_F(TrainCompress, RoundsWeightsAlikeForAnyNumberOfRanks) {
+  const std::string settings =
+      gpt() + "--steps 6 --schedule constant --round-weights int8 --save-every 6 ";
+  const Words exact = train_well("exact", gpt() + "--steps 6 --schedule constant");
+  const Words alone = train_well("alone", settings);
+  EXPECT_NE(alone, exact);
+  EXPECT_EQ(train_well("two", settings + "-n 2 --zero 3 --placement copied"), alone);
+  EXPECT_EQ(train_well("three", settings + "-n 3 --zero 2"), alone);
+  EXPECT_EQ(weights("two"), weights("alone"));
+  EXPECT_EQ(weights("three"), weights("alone"));
+  EXPECT_NE(weights("alone").find(R"("rounded":"int8")"), std::string::npos);
+  // Ended after 3 steps by two ranks, taken up by three, at another stage.
+  train_well("halves", settings + "-n 2 --steps 3 --save-every 3 --zero 1");
+  EXPECT_EQ(train("halves", settings + "-n 3 --zero 3 --allow-changes").code, 0);
+  EXPECT_EQ(weights("halves"), weights("alone"));
+  const Json use = summary("three").at("rounded_weights");
+  EXPECT_GT(use.at("exact_bytes").get<double>(), 3 * use.at("received_bytes").get<double>());
+  EXPECT_FALSE(summary("alone").contains("rounded_weights"));  // nothing was sent
+}
+
 TEST_F(TrainCompress, CountsAllPartsOfARun) {
   const std::string settings =
       gpt() + "--schedule constant -n 2 --compress int8 --compress-check 2 --save-every 4 ";
@@ -126,6 +146,9 @@ TEST_F(TrainCompress, RefusesByName) {
       {"--compress sign --balance measured", {"compress: sign", "balance"}},
       {"--compress sign --micro-batch auto", {"compress: sign", "micro_batch = auto"}},
       {"--compress-check 3", {"--compress-check: expected 0", "compress = none", "found 3"}},
+      {"--round-weights int4", {"round-weights: expected none, int8, bf16", "found \"int4\""}},
+      {"--round-weights int8 --precision bfloat16", {"round-weights", "bfloat16", "autocast"}},
+      {"--round-weights int8 -n 2 --sync stale --staleness 1", {"round-weights", "sync = stale"}},
       {"--compress powersgd:0", {"powersgd has a rank", "found 0"}},
       {"--compress powersgd:500", {"powersgd:500", "expected a matrix", "largest parameter"}},
       {"--compress topk:0.1:0.9", {"topk:0.1:0.9", "--optimizer sgd --momentum 0"}}};

@@ -230,6 +230,7 @@ TEST_F(TrainElastic, TakesRanksInAndLetsThemGo) {
   ASSERT_TRUE(program.wait_for_output("saved by 3 ranks"));
   const Finished done = program.wait();
   EXPECT_EQ(done.code, 0) << done.out << done.err;
+  expect_parts(done.err, {"going from 3 to 2 ranks after the step at hand, as trireme scale asks"});
   EXPECT_EQ(summary("lossy").at("ranks"), 2);
   EXPECT_EQ(summary("lossy").at("rank_changes"),
             Json({{"times", 2}, {"lost", 0}, {"left", 1}, {"joined", 2}, {"steps_again", 0}}));

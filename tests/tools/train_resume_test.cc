@@ -422,6 +422,54 @@ TEST_F(TrainResume, ShowsTheSettingsItWouldGoOnWith) {
   EXPECT_EQ(config.at("ranks"), 3);
 }
 
+// Whoever only wanted more steps hears of data that is not the same any more; and of the ranks.
+TEST_F(TrainResume, SaysWhatHasChangedBesideSettings) {
+  const auto rows = [&](const std::string& first) {
+    std::string text = "x,y\n" + first + ",a\n";
+    for (int i = 0; i < 60; ++i) {
+      text += std::to_string(i) + (i % 2 == 0 ? ",a\n" : ",b\n");
+    }
+    return data_.write("rows.csv", text);
+  };
+  const std::string settings =
+      "--model mlp --hidden 4 --batch 8 --micro-batch 2 --save-every 2 --threads 1 --data " +
+      rows("1") + " --steps ";
+  train_well("run", settings + "4 -n 2");
+  const Finished same = train("run", settings + "6 -n 1 --allow-changes");
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_EQ(same.out.find("other samples"), std::string::npos) << same.out;
+  EXPECT_EQ(summary("run").at("rank_changes").at("times"), 1);
+  EXPECT_EQ(summary("run").at("rank_changes").at("left"), 1);
+  rows("1.5");
+  const Finished changed = train("run", settings + "8 -n 1 --allow-changes");
+  EXPECT_EQ(changed.code, 0) << changed.err;
+  expect_parts(changed.out, {"warning: the checkpoint was trained on other samples than those of"});
+}
+
+// From another folder, too; one that has a file of this name is asked first, as ever.
+TEST_F(TrainResume, FindsDataWhoseNameIsRelative) {
+  const auto in_folder = [](const std::string& folder, Words call) {
+    call.insert(call.begin(), {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", folder});
+    return run_program(call);
+  };
+  const std::string settings = gpt() + "--steps 4 --save-every 2 --data text.txt";
+  ASSERT_EQ(in_folder(data_.path(), command("run", settings)).code, 0);
+  const Words resume = {
+      trireme_binary(), "train", "--resume", path("run"), "--steps", "6", "--allow-changes"};
+  const Finished resumed = in_folder("/", resume);
+  EXPECT_EQ(resumed.code, 0) << resumed.out << resumed.err;
+  EXPECT_EQ(testing::read_json(path("run") + "/config.json").at("data"), "text.txt");
+  const Finished same = in_folder("/", command("run", settings + " --steps 6 --threads 1"));
+  EXPECT_EQ(same.code, 0) << same.out << same.err;
+  fs::rename(path("text.txt"), path("book.txt"));
+  const Finished refused = in_folder("/", resume);
+  EXPECT_EQ(refused.code, 2) << refused.out << refused.err;
+  expect_parts(
+      refused.err,
+      {"--data: expected a file or folder",
+       "\"text.txt\" in \"/\" nor in \"" + data_.path() + "\", where the run was started"});
+}
+
 // --- what goes wrong
 
 TEST_F(TrainResume, RefusesAFolderInWhichARunIsAlive) {
@@ -476,12 +524,12 @@ TEST_F(TrainResume, NamesWhatIsDamaged) {
                                   std::pair("missing", missing),
                                   std::pair("bare", bare)}) {
     const auto before = contents(run);
-    const Finished refused = train(run, settings);
+    const Finished refused = train(run, settings + "--timeout 77");
     EXPECT_EQ(refused.code, 3) << run << refused.out;
     expect_parts(refused.err, {file, "--resume STEP", "2, 4"});
     advice = advised(refused.err, "to resume it from the checkpoint before: ");
     EXPECT_EQ(refused.err.find("trireme train --resume"), std::string::npos) << refused.err;
-    EXPECT_EQ(advice, "trireme train --run " + path(run) + " --resume 4");
+    expect_parts(advice, {" --run " + path(run) + " --resume 4", " --timeout 77 "});
     auto after = contents(run);
     std::erase_if(after,
                   [](const auto& each) { return each.first.find("/logs/") != std::string::npos; });
@@ -491,8 +539,19 @@ TEST_F(TrainResume, NamesWhatIsDamaged) {
     EXPECT_TRUE(after == expected) << run << ": something in the folder has changed";
     const Finished resumed = run_program(followed(advice));
     EXPECT_EQ(resumed.code, 0) << advice << "\n" << resumed.err;
+    EXPECT_EQ(testing::read_json(path(run) + "/config.json").at("timeout"), 77);
   }
   expect_same_run("run", "manifest");
+
+  // Neither the one that was asked for nor those that are damaged as well.
+  train_well("several", settings + "--steps 8 --keep-last 0");
+  fs::remove(path("several") + "/checkpoints/step-00000004/rank-00000.safetensors");
+  fs::remove(newest("several", "manifest.json"));
+  const Finished named =
+      run_program({trireme_binary(), "train", "--run", path("several"), "--resume", "4"});
+  EXPECT_EQ(named.code, 3) << named.out;
+  expect_parts(named.err, {"of step 2, 6\n"});
+  expect_parts(advised(named.err, "to resume it from the checkpoint before: "), {"--resume 2"});
 
   // Without another one.
   train_well("single", settings + "--keep-last 1");

@@ -1,5 +1,7 @@
 #include "tools/train_runs.h"
 
+#include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <sstream>
 
@@ -7,7 +9,21 @@ namespace trireme::testing {
 
 Words words(const std::string& text) {
   std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
+  const Words all{std::istream_iterator<std::string>(in), {}};
+  const auto is_flag = [](const std::string& word) {
+    return word.size() > 1 && word[0] == '-' && std::isdigit(word[1]) == 0 && word != "--";
+  };
+  Words once;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (is_flag(all[i]) &&
+        std::find(all.begin() + static_cast<std::ptrdiff_t>(i) + 1, all.end(), all[i]) !=
+            all.end()) {
+      i += i + 1 < all.size() && !is_flag(all[i + 1]) ? 1 : 0;
+      continue;
+    }
+    once.push_back(all[i]);
+  }
+  return once;
 }
 
 void expect_parts(const std::string& text, const Words& parts) {

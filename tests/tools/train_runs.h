@@ -19,6 +19,8 @@ namespace trireme::testing {
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
+// Between spaces. Of a flag that is there more than once, the last: tests add theirs to those of a
+// model, and the program takes each once.
 Words words(const std::string& text);
 
 void expect_parts(const std::string& text, const Words& parts);

@@ -90,6 +90,7 @@ TEST_F(TrainStale, ReplaysARun) {
     EXPECT_EQ(finished.code, 2) << flags << finished.out << finished.err;
     expect_parts(finished.err, parts);
     EXPECT_FALSE(fs::exists(path("wrong")));
+    EXPECT_EQ(finished.err.find("replicas"), std::string::npos) << finished.err;
   }
 }
 

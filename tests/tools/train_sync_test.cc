@@ -31,7 +31,7 @@ TEST_F(TrainSync, GivesTheSameRunAtAnyStageAndWhenItIsStartedAgain) {
     const Finished finished = train(name, settings(sync));
     EXPECT_EQ(finished.code, 0) << finished.out << finished.err;
     expect_parts(finished.out + finished.err,
-                 {name + ": 2 averagings of 2 replicas", "sent by a rank"});
+                 {name + ": 2 averagings of 2 replicas", "passed on by a rank in memory"});
     EXPECT_EQ(std::ranges::find(all, weights(name)), all.end()) << sync;
     all.push_back(weights(name));
     // Ended after 6 steps, two after an averaging, and taken up at another stage.
@@ -75,10 +75,26 @@ TEST_F(TrainSync, OutlivesALossAndSendsNothingForThat) {
   EXPECT_NE(read_file(path("lost") + "/drill.json").find("\"recovered\""), std::string::npos);
 }
 
+// Every step of an exact run was together; what is left of it is too short for its first averaging.
+TEST_F(TrainSync, SaysThatWhatIsLeftIsTooShortForAnAveraging) {
+  train_well("run", settings("exact") + " --steps 7 --save-every 7");
+  const std::string loose = settings("local --sync-every 4") + " --save-every 10 --allow-changes";
+  const Finished finished = train("run", loose);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  expect_parts(finished.out,
+               {"warning: the first averaging comes after step 11, but the run has 10 steps, of "
+                "which 3 are left: its replicas are never averaged"});
+  train_well("more", settings("exact") + " --steps 6 --save-every 6");
+  EXPECT_EQ(train("more", loose).out.find("never averaged"), std::string::npos);
+  EXPECT_EQ(summary("more").at("averaging").at("averagings"), 1);
+}
+
 // With one replica there is nothing to average: all is exact.
 TEST_F(TrainSync, OneReplicaIsExact) {
   train_well("exact", settings("exact"));
-  train_well("one", settings("local --sync-group 2 --sync-every 3"));
+  const Finished one = train("one", settings("local --sync-group 2"));
+  expect_parts(one.out, {"warning: sync is local, but there is one replica: nothing is averaged"});
+  EXPECT_EQ(one.out.find("replicas are"), std::string::npos) << one.out;
   EXPECT_EQ(weights("one"), weights("exact"));
   EXPECT_FALSE(summary("exact").contains("averaging"));
   train_well("machine", settings("local --sync-group machine --sync-every 3"));

@@ -6,6 +6,7 @@
 
 #include "tools/train_runs.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
+#include "trireme/core/version.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme::wrong_calls_test {
@@ -100,12 +101,64 @@ TEST_F(WrongCalls, WhatIsLeftOutIsNamed) {
       {"drill", {"RUN: expected the folder of a run, or a drill.json, found none"}},
       {"scale 1", {"N: expected how many ranks it is to have, found none"}},
       {"predict a", {"--data: expected a file like the one", "found none"}},
-      {"sample", {"--run: expected the folder of the run, found none"}},
+      {"sample", {"RUN: expected the folder of the run, found none"}},
+      {"compare --run a b", {"found --run; expected no flag: trireme compare A B"}},
       {"bench collectives --bytes 5XB", {"--bytes: expected a size such as 64MiB", "\"xb\""}},
       {"bench train --epochs 0", {"--epochs: expected a number above 0, found \"0\""}}};
   for (const auto& [call, parts] : calls) {
     expect_refusal(words(call), parts);
   }
+}
+
+TEST_F(WrongCalls, HelpOfBenchmarksSaysHowToGoOn) {
+  const Finished help = run_program({trireme_binary(), "bench", "--help"});
+  EXPECT_EQ(help.code, 0);
+  expect_parts(help.out, {"trireme bench NAME --help", "--json FILE", "--peers", "needs root"});
+}
+
+// Of two values, the first would be lost without a word.
+TEST_F(WrongCalls, AFlagIsGivenOnce) {
+  expect_refusal({"train", "--lr", "0.1", "--lr=0.2"},
+                 {"--lr: expected once, found twice, with \"0.1\" and \"0.2\""});
+  expect_refusal({"train", "-n", "1", "--ranks", "2"},
+                 {"--ranks: expected once", "\"1\" and \"2\""});
+  expect_refusal({"run", "-n", "1", "-n", "2", "--", "true"}, {"-n: expected once"});
+  expect_refusal({"sample", "a", "--length", "1", "--length", "2"}, {"--length: expected once"});
+}
+
+// What mpirun, torchrun and others call it is nearer to something else here.
+TEST_F(WrongCalls, NamesOfOtherProgramsAreUnderstood) {
+  for (const char* flag : {"--n", "--np", "--nproc-per-node"}) {
+    expect_refusal({"train", flag, "2"},
+                   {std::string("found ") + flag + "; did you mean -n or --ranks?"});
+  }
+  expect_refusal({"run", "--np", "2", "--", "true"}, {"found --np; did you mean -n or --ranks?"});
+  expect_refusal({"train", "-np", "2"}, {"found -np; did you mean -n?"});
+  expect_refusal({"train", "--device", "gpu"}, {"(did you mean cuda?)"});
+  expect_refusal({"sample", "a", "--device", "gpu"}, {"did you mean cuda?"});
+}
+
+// They agree on words that nobody else reads.
+TEST_F(WrongCalls, AWorkerOfAnotherVersionIsNamed) {
+  const fs::path real = fs::canonical(trireme_binary()).parent_path();
+  const fs::path bin = path("bin");
+  fs::create_directories(bin);
+  fs::copy_file(real / "trireme", bin / "trireme");
+  const std::string worker = (real / "trireme-worker").string();
+  data_.write("bin/trireme-worker", "#!/bin/sh\nshift\nexec " + worker + " --for=0.0.1 \"$@\"\n");
+  fs::permissions(bin / "trireme-worker", fs::perms::owner_all);
+  Words call = command("run", mlp() + "-n 2 --steps 2");
+  call[0] = (bin / "trireme").string();
+  const Finished finished = run_program(call);
+  EXPECT_EQ(finished.code, 2) << finished.out << finished.err;
+  const std::string what =
+      "expected trireme-worker and trireme of the same version, found the worker";
+  expect_parts(finished.err, {what, "started by trireme 0.0.1"});
+  EXPECT_EQ(finished.err.find(what), finished.err.rfind(what)) << finished.err;
+  EXPECT_FALSE(fs::exists(path("run")));
+  const Finished older = run_program({worker, "predict", "a"});
+  EXPECT_EQ(older.code, 2);
+  expect_parts(older.err, {what, "started by a trireme that does not say its version"});
 }
 
 // Help for what is not there is no help.
@@ -184,8 +237,9 @@ TEST_F(WrongCalls, ARefusalTakesNothingOfARunThatIsThere) {
                                     {"steps", 1},
                                     {"folds", folds}};
     const std::string file = data_.write("settings.json", settings.dump());
-    const Finished finished = run_program({trireme_binary() + "-worker", "train"},
-                                          {std::string(kEnvTrainSettings) + "=" + file});
+    const Finished finished =
+        run_program({trireme_binary() + "-worker", "--for=" TRIREME_VERSION, "train"},
+                    {std::string(kEnvTrainSettings) + "=" + file});
     EXPECT_EQ(finished.code, 2) << finished.err;
     expect_parts(finished.err, {part});
     return !fs::exists(path(run) + "/config.json");

@@ -41,6 +41,28 @@ TEST(FoldsJson, TheThroughputIsAllWorkDividedByAllTime) {
   expect_part(folds_json({}, {slow, fast}), "\"per_second\": 150.0");
 }
 
+// A second of which 10 % went by, and three of which 50 % did: 1.6 of 4 seconds.
+TEST(FoldsJson, SharesAreOfTheTimeOfAllFolds) {
+  TrainResult quick = fold_with({{"loss", 1}});
+  quick.seconds = 1;
+  quick.loss = 2;
+  for (double TrainResult::*share : {&TrainResult::communication_share,
+                                     &TrainResult::data_share,
+                                     &TrainResult::record_share,
+                                     &TrainResult::save_share,
+                                     &TrainResult::processor_share}) {
+    quick.*share = 0.1;
+    TrainResult slow = quick;
+    slow.seconds = 3;
+    slow.loss = 4;
+    slow.*share = 0.5;
+    const std::string json = folds_json({}, {quick, slow});
+    expect_part(json, "_share\": 0.4");
+    expect_part(json, "\"training_loss\": 3.0");
+    EXPECT_EQ(json.find("evaluated_step"), std::string::npos) << json;
+  }
+}
+
 // Student's t with one degree of freedom has 97.5 % below tan(0.475 pi) = 12.7062, with two below
 // 4.30265: of two or three folds that reaches beyond what a share, or a perplexity, can be.
 TEST(FoldsTable, IntervalsHoldOnlyWhatAMetricCanBe) {
@@ -81,6 +103,28 @@ TEST(FoldsTable, AFoldThatWasInterruptedDoesNotCount) {
   const std::string json = folds_json({}, {first, second, interrupted});
   EXPECT_EQ(json.find("0.9"), std::string::npos) << json;
   expect_part(json, "\"accuracy\": 0.5");
+}
+
+// What one machine's ranks exchange is not sent.
+TEST(SummaryTable, NamesAllBatchesAndHowGradientsWent) {
+  TrainSettings settings;
+  settings.batch = 8;
+  settings.batch_schedule = {"50:16", "80:32"};
+  settings.compress = "bf16";
+  settings.sync = Synchronisation::kLocal;
+  TrainResult result;
+  result.steps = 100;
+  result.micro_batch = 2;
+  result.compression.sent_bytes = 1;
+  result.machines = 1;
+  const std::string one = summary_table(settings, result);
+  expect_part(one, ", batch 8 (16 after step 50, 32 after step 80) of micro-batches of 2\n");
+  EXPECT_EQ(one.find("sent"), std::string::npos) << one;
+  settings.batch_schedule.clear();
+  result.machines = 2;
+  const std::string two = summary_table(settings, result);
+  expect_part(two, ", batch 8 of micro-batches of 2\n");
+  expect_part(two, " sent by a rank instead of ");
 }
 
 // What a cross-validation that goes on reads of the folds that had ended: every bit counts.

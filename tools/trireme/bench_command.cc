@@ -1,9 +1,7 @@
-#include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "collectives_bench.h"
+#include "command_words.h"
 #include "commands.h"
 #include "faults_bench.h"
 #include "machine_options.h"
@@ -14,17 +12,6 @@
 
 namespace trireme::tools {
 namespace {
-
-// The words of this process's command, for the head of a table.
-std::string command_line() {
-  std::ifstream file("/proc/self/cmdline");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!text.empty()) {
-    text.pop_back();
-  }
-  std::replace(text.begin(), text.end(), '\0', ' ');
-  return text;
-}
 
 void add_machines(CLI::App& app, bench::CollectivesOptions& options) {
   add_count(app,
@@ -42,8 +29,11 @@ void add_machines(CLI::App& app, bench::CollectivesOptions& options) {
 
 void add_collectives(CLI::App& bench, Action& action) {
   auto options = std::make_shared<bench::CollectivesOptions>();
-  CLI::App* collectives = bench.add_subcommand(
-      "collectives", "all_reduce, reduce_scatter, all_gather and broadcast from 4 KiB to 64 MiB");
+  CLI::App* collectives =
+      bench.add_subcommand("collectives",
+                           "What ranks tell each other: all_reduce, reduce_scatter, all_gather and "
+                           "broadcast, from 4 KiB "
+                           "to 64 MiB");
   collectives->footer(
       "On several machines, run one command on each, identical except for --node-rank; machine 0\n"
       "prints the results:\n"
@@ -74,7 +64,7 @@ void add_collectives(CLI::App& bench, Action& action) {
   collectives->add_option("--worker", options->worker_output, "")
       ->group("");  // for the ranks it starts
   collectives->callback([&action, options] {
-    options->command_line = command_line();
+    options->command_line = shell_text(command_words());
     action = [options] { return bench::run_collectives_bench(*options); };
   });
 }
@@ -82,9 +72,16 @@ void add_collectives(CLI::App& bench, Action& action) {
 void add_faults(CLI::App& bench, Action& action) {
   auto options = std::make_shared<bench::FaultsBenchOptions>();
   CLI::App* faults = bench.add_subcommand(
-      "faults", "Kill, stop and add ranks of an elastic training, and compare its weights");
+      "faults",
+      "How soon an elastic training goes on whose ranks are killed, stopped and added, and whether "
+      "its weights are those of an undisturbed one");
   add_count(*faults, "-n,--ranks", options->ranks, "Most ranks that the job has (default: 4)");
   add_count(*faults, "--faults", options->faults, "Number of faults (default: 50)");
+  add_count(*faults,
+            "--every",
+            options->every,
+            "Steps between two faults, on average, of which the training has as many as they need "
+            "(default: 13; with --points: 10)");
   faults->add_option("--zero", options->zero, "Stage (default: 3)")
       ->check(CLI::Range(0, 3))
       ->type_name("STAGE");
@@ -115,7 +112,16 @@ void add_faults(CLI::App& bench, Action& action) {
                   "--peers: expected no settings of a training, since both train the model of "
                   "--setting, found {}",
                   {options->settings.front()});
-    options->command_line = command_line();
+    TRIREME_CHECK(!options->peers || options->every == 0,
+                  "--every: expected none with --peers, where each kill has its own pause, found ",
+                  options->every);
+    for (const std::string& word : options->settings) {
+      TRIREME_CHECK(
+          word.substr(0, word.find('=')) != "--steps",
+          "--steps: expected --faults and --every instead: the training has as many steps "
+          "as they need");
+    }
+    options->command_line = shell_text(command_words());
     action = [options] { return bench::run_faults_bench(*options); };
   });
 }
@@ -126,10 +132,17 @@ void add_bench_command(CLI::App& program, Action& action) {
   CLI::App* bench =
       program.add_subcommand("bench", "Measure performance, side by side with other systems");
   bench->require_subcommand(1);
+  bench->footer(
+      "trireme bench NAME --help says what each of them measures and what flags it has. All print\n"
+      "a table with the machine and the versions it was measured with (--json FILE also writes it\n"
+      "as JSON). --peers, where there is one, measures other systems, too, in turns in the same\n"
+      "run, with the Python that TRIREME_PYTHON names. For a start:\n"
+      "  trireme bench collectives\n"
+      "How they measure, and results: docs/benchmarks.md.");
 
   add_collectives(*bench, action);
   const auto add_program = [&](const char* name, const char* about) {
-    CLI::App* command = bench->add_subcommand(name, std::string(about) + ": see its own --help");
+    CLI::App* command = bench->add_subcommand(name, about);
     command->allow_extras();
     command->set_help_flag();  // its program has one
     command->callback([&action, command, name] {
@@ -138,17 +151,21 @@ void add_bench_command(CLI::App& program, Action& action) {
       };
     });
   };
-  add_program("optim", "Each optimizer next to torch's and to the limit set by memory");
-  add_program("step", "A training step in every mode next to PyTorch and DeepSpeed");
-  add_program("compress",
-              "Steps with compressed gradients over a slow link next to PyTorch's hooks");
-  add_program("checkpoint", "Saving and loading training state next to PyTorch");
+  add_program("optim", "The update of each optimizer, next to torch's and to what memory allows");
+  add_program("step",
+              "A training step of a gpt as one process, DDP and ZeRO-1 to 3, next to PyTorch and "
+              "DeepSpeed");
+  add_program(
+      "compress",
+      "Steps with compressed gradients over a slow link, next to PyTorch's hooks; needs root");
+  add_program("gpu", "What a GPU moves, and steps on it next to plain LibTorch and PyTorch");
+  add_program("checkpoint", "Saving and loading the state of a training, next to PyTorch");
 
   add_faults(*bench, action);
 
   auto train_options = std::make_shared<bench::TrainBenchOptions>();
   CLI::App* train =
-      bench->add_subcommand("train", "Complete training runs on Fashion-MNIST next to PyTorch");
+      bench->add_subcommand("train", "Complete trainings on Fashion-MNIST, next to PyTorch");
   train->add_flag(
       "--peers", train_options->peers, "Also measure PyTorch, taking turns in the same run");
   add_count(*train,
@@ -166,7 +183,7 @@ void add_bench_command(CLI::App& program, Action& action) {
   train->add_option("--json", train_options->json_path, "Also write the table as JSON")
       ->type_name("FILE");
   train->callback([&action, train_options] {
-    train_options->command_line = command_line();
+    train_options->command_line = shell_text(command_words());
     action = [train_options] { return bench::run_train_bench(*train_options); };
   });
 }

@@ -22,8 +22,6 @@ namespace fs = std::filesystem;
 using detail::concat;
 using Source = std::unique_ptr<TensorSource>;
 
-constexpr const char* kWorker = "trireme-worker";
-
 Dtype dtype_called(const std::string& name) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16}) {
     if (name == dtype_name(dtype)) {
@@ -196,7 +194,7 @@ int export_weights(const ExportOptions& options) {
     if (!options.dtype.empty()) {
       words.insert(words.end(), {"--dtype", options.dtype});
     }
-    return run_sibling(kWorker, std::move(words));
+    return run_worker(words);
   }
   if (format == "gpt2") {
     export_gpt2(options, std::move(source), path);
@@ -223,8 +221,7 @@ int import_file(const ImportOptions& given) {
   refuse_run(folder);
   if (options.format == "torch" || (options.format == "auto" && is_zip(options.file))) {
     TRIREME_CHECK(!options.untied, "--untied: it applies to GPT-2's names only");
-    return run_sibling(kWorker,
-                       {"import-archive", options.file, folder, std::to_string(options.step)});
+    return run_worker({"import-archive", options.file, folder, std::to_string(options.step)});
   }
   const Source source = open_import(options);
   const std::string made = import_weights(*source, folder, options.step);

@@ -189,7 +189,7 @@ void add_drill_command(CLI::App& program, Action& action) {
   auto command = std::make_shared<DrillCommand>();
   CLI::App* drill =
       program.add_subcommand("drill", "Show the faults of a drill and what became of them");
-  drill->add_option("RUN", command->place, "The folder of a run, or a drill.json")
+  drill->add_option("RUN,--run", command->place, "The folder of a run, or a drill.json")
       ->type_name("RUN")
       ->required();
   drill

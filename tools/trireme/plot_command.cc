@@ -171,7 +171,9 @@ void add_plot_command(CLI::App& program, Action& action) {
   auto options = std::make_shared<PlotOptions>();
   CLI::App* command = program.add_subcommand("plot", "Plot a metric of one or more runs as SVG");
   command->footer("eval.NAME is a metric of the evaluations only, as in --metric eval.loss.");
-  command->add_option("RUN", options->runs, "The folders of runs")->type_name("RUN")->required();
+  command->add_option("RUN,--run", options->runs, "The folders of runs")
+      ->type_name("RUN")
+      ->required();
   command->add_option("--metric", options->metric, "Metric to plot (default: loss)")
       ->type_name("NAME");
   command

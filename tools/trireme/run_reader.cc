@@ -14,6 +14,7 @@
 #include "trireme/core/printable.h"
 #include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
+#include "trireme/settings/unused.h"
 
 namespace trireme::tools {
 namespace {
@@ -170,6 +171,24 @@ RunLog read_log(const std::string& folder) {
   return log;
 }
 
+namespace {
+
+// What has no effect on this run is no difference from another. What another version has written
+// may be nothing that is known here: then all stays.
+void leave_out_unused(std::map<std::string, std::string>& settings, const std::string& recorded) {
+  TrainSettings known;
+  try {
+    known = recorded_settings(recorded, "config.json");
+  } catch (const ConfigError&) {
+    return;
+  }
+  std::erase_if(settings, [&](const auto& each) {
+    return each.first == "started_in" || !why_unused(each.first, known).empty();
+  });
+}
+
+}  // namespace
+
 Run read_run(const std::string& folder) {
   TRIREME_CHECK(is_run_folder(folder), folder, ": ", expected_run_folder(folder));
   Run run;
@@ -183,6 +202,7 @@ Run read_run(const std::string& folder) {
   for (const auto& [name, value] : config.items()) {
     run.settings[name] = value.is_string() ? value.get<std::string>() : value.dump();
   }
+  leave_out_unused(run.settings, config.dump());
   const std::string where = folder + "/summary.json";
   std::error_code ignored;
   TRIREME_CHECK(std::filesystem::exists(where, ignored),

@@ -22,7 +22,7 @@ constexpr std::string_view kSettingsOfNoEffect =
     "keep_every keep_last log_every loss_scale_initial loss_scale_window low_factor lr "
     "lr_scaling milestones outer_lr outer_momentum outer_nesterov partition plateau_patience "
     "replay rise run sampling save_initial "
-    "save_weights schedule schedule_steps seed shares start_factor step_every steps "
+    "save_weights schedule schedule_steps seed shares start_factor started_in step_every steps "
     "straggler_factor stride timeout warm_up weight_decay weights_from weights_partial ";
 
 // How the data is found and read. What comes of it may be the same nevertheless.

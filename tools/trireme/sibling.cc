@@ -2,10 +2,12 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include <unistd.h>
 
 #include "trireme/core/error.h"
+#include "trireme/core/version.h"
 
 namespace trireme::tools {
 namespace {
@@ -15,6 +17,17 @@ namespace {
       detail::concat("the program {} could not be started: {}; it is built if LibTorch is "
                      "available (TRIREME_WITH_TORCH)",
                      {path, detail::errno_text(error)}));
+}
+
+[[noreturn]] void become(std::vector<std::string> arguments) {
+  std::vector<char*> pointers;
+  pointers.reserve(arguments.size() + 1);
+  for (std::string& argument : arguments) {
+    pointers.push_back(argument.data());
+  }
+  pointers.push_back(nullptr);
+  execv(pointers[0], pointers.data());
+  refuse(arguments[0], errno);
 }
 
 }  // namespace
@@ -28,16 +41,19 @@ std::string sibling_path(const std::string& name) {
 }
 
 int run_sibling(const std::string& name, std::vector<std::string> arguments) {
-  const std::string path = sibling_path(name);
-  arguments.insert(arguments.begin(), path);
-  std::vector<char*> pointers;
-  pointers.reserve(arguments.size() + 1);
-  for (std::string& argument : arguments) {
-    pointers.push_back(argument.data());
-  }
-  pointers.push_back(nullptr);
-  execv(path.c_str(), pointers.data());
-  refuse(path, errno);
+  arguments.insert(arguments.begin(), sibling_path(name));
+  become(std::move(arguments));
+}
+
+std::vector<std::string> worker_command(const std::vector<std::string>& words) {
+  std::vector<std::string> command = {sibling_path("trireme-worker"),
+                                      std::string(kWorkerFor) + TRIREME_VERSION};
+  command.insert(command.end(), words.begin(), words.end());
+  return command;
+}
+
+int run_worker(const std::vector<std::string>& words) {
+  become(worker_command(words));
 }
 
 }  // namespace trireme::tools

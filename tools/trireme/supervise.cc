@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "command_words.h"
 #include "number_options.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
@@ -60,11 +61,7 @@ void take_signals() {
 // The words of this process, less the flag; the last ones are a program's, `others`, which may have
 // such a flag of its own.
 std::vector<std::string> supervised_words(std::size_t others) {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> all;
-  for (std::string word; std::getline(file, word, '\0');) {
-    all.push_back(word);
-  }
+  const std::vector<std::string> all = command_words();
   std::vector<std::string> words;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool is_ours = i + others < all.size();

@@ -34,11 +34,19 @@ bool is_as_it_comes(const Setting& setting, const TrainSettings& given) {
 }  // namespace
 
 void check_data(const TrainSettings& settings, bool resumes) {
-  const auto check = [](const char* flag, const std::string& path) {
-    TRIREME_CHECK(path.empty() || data_is_there(path),
+  const auto check = [&](const char* flag, const std::string& path) {
+    const bool relative = std::filesystem::path(path).is_relative();
+    const std::string here = std::filesystem::current_path().string();
+    const std::string& there = settings.started_in;
+    TRIREME_CHECK(path.empty() || data_is_there(data_path(path, settings)),
                   "{}: expected a file or folder, \"fashion-mnist\" or \"licenses\", found nothing "
-                  "with the name \"{}\"",
-                  {flag, path});
+                  "with the name \"{}\"{}{}",
+                  {flag,
+                   path,
+                   relative ? concat(" in \"", here, "\"") : "",
+                   relative && !there.empty() && there != here
+                       ? concat(" nor in \"", there, "\", where the run was started")
+                       : ""});
   };
   check("--data", settings.data);
   check("--eval-data", settings.eval_data);
@@ -50,7 +58,8 @@ void check_data(const TrainSettings& settings, bool resumes) {
                 settings.weights_from,
                 "\"");
   try {
-    const std::string format = data_format({.path = settings.data, .format = settings.format});
+    const std::string format =
+        data_format({.path = data_path(settings.data, settings), .format = settings.format});
     const ModelKind& kind = model_kind(settings.model);
     TRIREME_CHECK(format != "csv" || (kind.samples == SampleKind::kDense && !kind.needs_images),
                   "--model: expected ",
@@ -65,9 +74,16 @@ void check_data(const TrainSettings& settings, bool resumes) {
   }
 }
 
+void remember_folder(TrainSettings& settings) {
+  if (data_path(settings.data, settings) == settings.data &&
+      data_path(settings.eval_data, settings) == settings.eval_data) {
+    settings.started_in = std::filesystem::current_path().string();
+  }
+}
+
 std::string known_format(const TrainSettings& settings) {
   try {
-    return data_format({.path = settings.data, .format = settings.format});
+    return data_format({.path = data_path(settings.data, settings), .format = settings.format});
   } catch (const DataError&) {
     return "auto";  // check_data, or the ranks, say what is wrong with the data
   }

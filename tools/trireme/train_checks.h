@@ -15,6 +15,9 @@ namespace trireme::tools {
 // there, unless the run `resumes`, which has its own. Throws ConfigError.
 void check_data(const TrainSettings& settings, bool resumes);
 
+// Notes where relative paths of data are found from, for a run that is resumed from elsewhere.
+void remember_folder(TrainSettings& settings);
+
 // Of the data; "auto" where nobody knows.
 std::string known_format(const TrainSettings& settings);
 

@@ -160,7 +160,7 @@ int train_as_rank(const TrainSettings& settings,
     setenv(name, threads.c_str(), 1);
   }
   setenv(kEnvTimeout, concat(settings.timeout).c_str(), 1);
-  return run_sibling("trireme-worker", worker_words(step));
+  return run_worker(worker_words(step));
 }
 
 int run_training(const TrainCommand& command) {
@@ -236,6 +236,7 @@ int run_training(const TrainCommand& command) {
                 "--nnodes {}: expected --run FOLDER, a folder that all machines share, found none",
                 {command.machines.nodes});
   check_data(checked, step.has_value());
+  remember_folder(settings);
   settings.threads = checked.threads;
   LaunchOptions options = command.machines;
   options.ranks = static_cast<int>(settings.ranks);
@@ -252,8 +253,7 @@ int run_training(const TrainCommand& command) {
   check_drill(settings, options);
   naming_flags(command, [&] { check_replay(settings); });
   options.rank_bytes = kLeastRankBytes;
-  options.command = worker_words(step);
-  options.command.insert(options.command.begin(), sibling_path("trireme-worker"));
+  options.command = worker_command(worker_words(step));
   if (!foreign) {
     check_own_ranks(options);
     check_launch(options);  // before a folder is made
@@ -360,7 +360,6 @@ void add_train_command(CLI::App& program, Action& action) {
         },
         setting.meaning);
     option->expected(switches ? 0 : 1, 1);
-    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   train->callback([&action, command] { action = [command] { return run_training(*command); }; });
 }
@@ -383,7 +382,7 @@ void add_worker_commands(CLI::App& program, Action& action, const std::vector<st
       {"sample",
        concat("Generate text with a trained ",
               models_for("sample"),
-              ": trireme sample --run RUN --prompt TEXT")}};
+              ": trireme sample RUN --prompt TEXT")}};
   for (const auto& [name, what] : commands) {
     CLI::App* command = program.add_subcommand(name, what);
     command->set_help_flag();  // its program has one
@@ -391,7 +390,7 @@ void add_worker_commands(CLI::App& program, Action& action, const std::vector<st
       action = [words, name] {
         std::vector<std::string> arguments = words;
         arguments.insert(arguments.begin(), name);
-        return run_sibling("trireme-worker", std::move(arguments));
+        return run_worker(arguments);
       };
     });
   }

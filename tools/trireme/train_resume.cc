@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "checkpoint_place.h"
+#include "command_words.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/checkpoint/manifest.h"
 #include "trireme/checkpoint/verify.h"
@@ -49,27 +51,45 @@ bool has_checkpoint(const std::string& run) {
   return fs::is_directory(checkpoints, error) && CheckpointFolder(checkpoints).newest();
 }
 
-// Whether nothing was saved since a run was resumed from this step, and its checkpoint cannot be
-// read: resuming from it again would end in the same way.
-bool was_resumed_from_damage(const std::string& run, std::int64_t step) {
-  const CheckpointFolder folder(checkpoints_in(run));
+bool is_damaged(const std::string& run, std::int64_t step) {
   try {
-    return folder.newest() == step && !verify_checkpoint(folder.path_of(step)).empty();
+    return !verify_checkpoint(CheckpointFolder(checkpoints_in(run)).path_of(step)).empty();
   } catch (const Error&) {
     return true;
   }
 }
 
-// What can be done then.
-std::string how_to_do_without(const std::string& run, std::int64_t damaged) {
-  std::optional<std::int64_t> before;
-  for (const std::int64_t each : CheckpointFolder(checkpoints_in(run)).steps()) {
-    before = each < damaged ? std::max(each, before.value_or(each)) : before;
+// The newest before it that is whole, or else the first after it.
+std::optional<std::int64_t> whole_one_beside(const std::string& run, std::int64_t damaged) {
+  std::vector<std::int64_t> steps = CheckpointFolder(checkpoints_in(run)).steps();
+  std::sort(steps.begin(), steps.end());
+  const auto middle = std::lower_bound(steps.begin(), steps.end(), damaged);
+  std::reverse(steps.begin(), middle);
+  for (const std::int64_t step : steps) {
+    if (step != damaged && !is_damaged(run, step)) {
+      return step;
+    }
   }
-  return before
-             ? concat("to resume it from the checkpoint before: trireme train --run {} --resume {}",
-                      {run, *before})
-             : concat("to train it again: trireme train --config ", run, "/config.json --run NEW");
+  return std::nullopt;
+}
+
+// What can be done then: the command at hand, which may have flags that the run has no record of.
+std::string how_to_do_without(const std::string& run, std::int64_t damaged) {
+  const auto again = [](const std::set<std::string>& without,
+                        const std::vector<std::string>& with) {
+    std::vector<std::string> words = without_flags(command_words(), without);
+    words.front() = "trireme";
+    words.insert(words.end(), with.begin(), with.end());
+    return shell_text(words);
+  };
+  const std::optional<std::int64_t> other = whole_one_beside(run, damaged);
+  return other ? concat("to resume it from the checkpoint {}: {}",
+                        {*other < damaged ? "before" : "after",
+                         again({"--run", "--resume"},
+                               {"--run", run, "--resume", std::to_string(*other)})})
+               : concat("to train it again: ",
+                        again({"--run", "--resume", "--config", "--allow-changes"},
+                              {"--config", run + "/config.json", "--run", "NEW"}));
 }
 
 std::string text_in(const fs::path& path) {
@@ -243,7 +263,7 @@ std::string how_to_resume(const std::string& run, std::optional<std::int64_t> re
                   run);
   }
   if (has_checkpoint(run)) {
-    return resumed && was_resumed_from_damage(run, *resumed)
+    return resumed && is_damaged(run, *resumed)
                ? how_to_do_without(run, *resumed)
                : concat("to resume it: trireme train --resume ", run);
   }

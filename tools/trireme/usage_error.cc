@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <vector>
 
@@ -55,13 +56,30 @@ std::string did_you_mean(const std::string& found, const std::vector<std::string
   return near.empty() ? "" : concat("; did you mean ", near, "?");
 }
 
+// The same for flags: "-n or --ranks", where one has a short name.
+std::string which_flag(const std::string& found, const CLI::App& command) {
+  const std::string near = nearest_name(found, flags_of(command));
+  const CLI::Option* option = near.empty() ? nullptr : command.get_option_no_throw(near);
+  // As of trireme train: others are told by their place.
+  if (option == nullptr && found == "--run") {
+    std::string places;
+    for (const CLI::Option* each : command.get_options()) {
+      places += each->get_positional() ? " " + each->get_name(/*positional=*/true) : "";
+    }
+    return places.empty() ? "" : concat("; expected no flag: ", full_name(command), places);
+  }
+  return option == nullptr ? ""
+         : option->get_snames().empty()
+             ? concat("; did you mean ", near, "?")
+             : concat("; did you mean -{} or {}?", {option->get_snames().front(), near});
+}
+
 std::string about_extra_words(const CLI::App& command, const std::vector<std::string>& extra) {
   for (const std::string& word : extra) {
     if (word.size() > 1 && word.starts_with('-') && word != "--") {
       const std::string flag = word.substr(0, word.find('='));
-      return concat(
-          "expected flags of {}, found {}{}",
-          {full_name(command), detail::printable(flag), did_you_mean(flag, flags_of(command))});
+      return concat("expected flags of {}, found {}{}",
+                    {full_name(command), detail::printable(flag), which_flag(flag, command)});
     }
   }
   const auto quoted = [](const std::string& word) {
@@ -165,7 +183,10 @@ std::string about_required(const CLI::App& command, const std::string& text) {
   }
   std::string what = option->get_description();
   what[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(what[0])));
-  return concat("{}: expected {}, found none", {text.substr(0, text.size() - after.size()), what});
+  return concat("{}: expected {}, found none",
+                {option->get_positional() ? option->get_name(/*positional=*/true)
+                                          : text.substr(0, text.size() - after.size()),
+                 what});
 }
 
 std::string in_our_words(const CLI::App& command, const std::string& text) {
@@ -226,6 +247,27 @@ void check_attached(const CLI::App& command, const std::string& word) {
                  whose_help(command)});
 }
 
+// Of two values, nobody would hear which one counts.
+void check_once(const CLI::App& command,
+                const std::vector<std::string>& words,
+                std::size_t at,
+                std::map<const CLI::Option*, std::string>& given) {
+  const std::size_t equals = words[at].starts_with("--") ? words[at].find('=') : std::string::npos;
+  const std::string flag = words[at].substr(0, equals);
+  const CLI::Option* option = flag.starts_with('-') ? command.get_option_no_throw(flag) : nullptr;
+  if (option == nullptr || option->get_items_expected_max() != 1) {
+    return;  // a list, or a switch
+  }
+  const std::string value = equals != std::string::npos ? words[at].substr(equals + 1)
+                            : at + 1 < words.size()     ? words[at + 1]
+                                                        : "";
+  const auto [before, is_first] = given.emplace(option, value);
+  TRIREME_CHECK(
+      is_first,
+      "{}: expected once, found twice, with \"{}\" and \"{}\": leave one of them out{}",
+      {flag, detail::printable(before->second), detail::printable(value), whose_help(command)});
+}
+
 }  // namespace
 
 std::string usage_error_text(const CLI::App& program, const CLI::ParseError& error) {
@@ -243,6 +285,7 @@ std::string usage_error_text(const CLI::App& program, const CLI::ParseError& err
 
 void check_values(const CLI::App& program, const std::vector<std::string>& words) {
   const CLI::App* command = &program;
+  std::map<const CLI::Option*, std::string> given;
   for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
     const auto below = command->get_subcommands([](const CLI::App*) { return true; });
     const auto named = std::find_if(below.begin(), below.end(), [&](const CLI::App* each) {
@@ -257,8 +300,12 @@ void check_values(const CLI::App& program, const std::vector<std::string>& words
                   expected_command(commands_of(*command), words[i]),
                   whose_help(*command));
     check_attached(*command, words[i]);
+    TRIREME_CHECK(words[i] != "-np" || command->get_option_no_throw("-n") == nullptr,
+                  "expected flags of {}, found -np; did you mean -n?{}",
+                  {full_name(*command), whose_help(*command)});
     const CLI::Option* option =
         words[i].starts_with('-') ? command->get_option_no_throw(words[i]) : nullptr;
+    check_once(*command, words, i, given);
     if (option == nullptr || option->get_items_expected_max() == 0 || i + 1 == words.size()) {
       continue;
     }

@@ -1,13 +1,14 @@
 #include "data_settings.h"
 
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/values.h"
 
 namespace trireme::worker {
 
 DataSource source_of(const TrainSettings& s) {
   DataSource source;
-  source.path = s.data;
-  source.evaluation = s.eval_data;
+  source.path = data_path(s.data, s);
+  source.evaluation = data_path(s.eval_data, s);
   source.format = s.format;
   source.evaluation_fraction = s.folds > 0 ? 0 : s.eval_fraction;
   source.seed = s.seed;

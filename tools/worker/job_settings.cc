@@ -47,8 +47,8 @@ void warn_of_other_settings(const TrainSettings& settings, const World& world) {
   }
   std::string others;
   for (const Setting& setting : settings_table()) {
-    // The folder may go by another name here, and each launcher has a timeout of its own.
-    if (setting.name != "run" && setting.name != "timeout" &&
+    // Folders may go by another name here, and each launcher has a timeout of its own.
+    if (setting.name != "run" && setting.name != "started_in" && setting.name != "timeout" &&
         setting.to_json(own) != setting.to_json(settings)) {
       others += concat("{}{} is {}, not {}",
                        {others.empty() ? "" : "; ",

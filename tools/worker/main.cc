@@ -10,7 +10,11 @@
 
 #include <unistd.h>
 
+#include "sibling.h"
+#include "trireme/comm/launch_protocol.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
 #include "worker.h"
 
@@ -24,6 +28,29 @@ void leave(int status, void* /*nothing*/) {
   _exit(status);
 }
 
+// It is trireme that decides what these words mean: one of another version may mean something else.
+// Of several ranks, one says so.
+bool belongs_together(std::vector<std::string>& words) {
+  const std::string mark = trireme::tools::kWorkerFor;
+  const bool told = !words.empty() && words[0].starts_with(mark);
+  const std::string version = told ? words[0].substr(mark.size()) : "";
+  if (told) {
+    words.erase(words.begin());
+  }
+  const bool is_question = words.size() == 1 && (words[0] == "gpus" || words[0] == "precisions");
+  if (version == TRIREME_VERSION || words.empty() || is_question) {
+    return true;
+  }
+  if (trireme::env_string(trireme::kEnvRank).value_or("0") == "0") {
+    std::fprintf(stderr,
+                 "trireme: expected trireme-worker and trireme of the same version, found the "
+                 "worker %s, started by %s: build or install both anew\n",
+                 TRIREME_VERSION,
+                 told ? ("trireme " + version).c_str() : "a trireme that does not say its version");
+  }
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -31,7 +58,10 @@ int main(int argc, char** argv) {
   on_exit(leave, nullptr);
 #endif
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!belongs_together(words)) {
+    return trireme::kExitUsage;
+  }
   if (!words.empty() && words[0] == "train") {
     std::signal(SIGPIPE, SIG_IGN);  // `trireme train | head` is no reason to lose a training
   }

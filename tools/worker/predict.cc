@@ -204,6 +204,16 @@ std::string what_to_do(const std::string& refusal,
   return advice;
 }
 
+// Of the first line, where it was said to be a row.
+std::string about_header(const std::string& refusal, const PredictOptions& options) {
+  const bool of_first_line = refusal.find(options.data + ":1:") != std::string::npos ||
+                             refusal.find(": line 1, ") != std::string::npos;
+  return options.header == "no" && of_first_line ? "\nThe first line is read as a row because of "
+                                                   "--header no: if it has the names of the "
+                                                   "columns, leave that out"
+                                                 : "";
+}
+
 NewData open_file(const Preprocessing& preprocessing, const PredictOptions& options) {
   NewDataOptions how;
   how.targets = options.targets == "yes"  ? Targets::kYes
@@ -217,7 +227,11 @@ NewData open_file(const Preprocessing& preprocessing, const PredictOptions& opti
   } catch (const DataError& error) {
     const std::string text = error.what();
     throw DataError(
-        error.file(), error.offset(), text + what_to_do(text, preprocessing, options.run));
+        error.file(),
+        error.offset(),
+        text + what_to_do(text, preprocessing, options.run) + about_header(text, options));
+  } catch (const ConfigError& error) {
+    throw ConfigError(with_flags(error.what(), {"header"}));
   }
 }
 
@@ -292,7 +306,7 @@ int predict(const std::vector<std::string>& arguments) {
              "of the run. Where the data has targets, metrics are printed to standard error (and "
              "are in the JSON)."),
       "trireme predict");
-  app.add_option("RUN", options.run, "The folder of the run")->required()->type_name("RUN");
+  app.add_option("RUN,--run", options.run, "The folder of the run")->required()->type_name("RUN");
   app.add_option("--data",
                  options.data,
                  "A file like the one that was trained on, with or without targets; of images also "

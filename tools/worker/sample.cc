@@ -32,10 +32,10 @@ struct SampleOptions {
 };
 
 TrainSettings settings_of_gpt(const std::string& run) {
-  TRIREME_CHECK(is_run_folder(run), "--run: \"", run, "\": ", expected_run_folder(run));
+  TRIREME_CHECK(is_run_folder(run), "RUN: \"", run, "\": ", expected_run_folder(run));
   TrainSettings settings = settings_to_use(run);
   TRIREME_CHECK(model_kind(settings.model).command == std::string("sample"),
-                "--run: only a gpt can generate text, found the model {} in {}/config.json: {}",
+                "RUN: only a gpt can generate text, found the model {} in {}/config.json: {}",
                 {settings.model, run, what_answers(run, settings)});
   return settings;
 }
@@ -158,7 +158,7 @@ int sample(const std::vector<std::string>& arguments) {
   SampleOptions options;
   CLI::App app(detail::concat("Generate text with a trained ", models_for("sample"), "."),
                "trireme sample");
-  app.add_option("--run", options.run, "The folder of the run")->required()->type_name("RUN");
+  app.add_option("RUN,--run", options.run, "The folder of the run")->required()->type_name("RUN");
   app.add_option("--prompt",
                  options.prompt,
                  "The beginning of the text; token numbers for a gpt that was trained on tokens")

@@ -62,9 +62,7 @@ int TrainJob::validate() {
   if (leads()) {
     std::error_code ignored;
     fs::remove(run_ + "/summary.json", ignored);  // the run has not ended after all
-    if (!step_) {
-      write_whole_file(run_ + "/config.json", to_json(settings_) + "\n");
-    }
+    write_whole_file(run_ + "/config.json", to_json(settings_) + "\n");
   }
   bool described = false;
   const bool many = settings_.folds > static_cast<std::int64_t>(kMostFoldsShown);

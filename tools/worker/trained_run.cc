@@ -101,7 +101,7 @@ std::vector<std::string> names_of_devices() {
 
 std::string what_answers(const std::string& run, const TrainSettings& settings) {
   const std::string command = model_kind(settings.model).command;
-  return command == "sample"    ? detail::concat("use trireme sample --run ", run)
+  return command == "sample"    ? detail::concat("use trireme sample ", run)
          : command == "predict" ? detail::concat("use trireme predict ", run, " --data FILE")
                                 : detail::concat(
                                       "its evaluation is in {}/summary.json, and trireme train "

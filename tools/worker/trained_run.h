@@ -42,7 +42,7 @@ inline constexpr char kDeviceHelp[] =
     "cpu, cuda, or auto: where the run was trained, or the CPU where there is no GPU (default: "
     "auto)";
 
-// What can be done with a run whose model a command has no use for: "use trireme sample --run RUN".
+// What can be done with a run whose model a command has no use for: "use trireme sample RUN".
 std::string what_answers(const std::string& run, const TrainSettings& settings);
 
 }  // namespace trireme::worker

@@ -116,6 +116,7 @@ class Averaging final : public Resumable {
                const std::string& progress = {}) override;
 
   std::int64_t steps() const override;  // of each replica, counted by step()
+  std::int64_t next() const;            // how many there will be when it averages next
   Communicator& ranks() const override;
   const AveragingUse& use() const;
 

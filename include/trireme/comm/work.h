@@ -26,9 +26,10 @@ class WorkState {
 // have an owner (tensors, shared buffers) alive until it is finished; other memory must outlive it
 // and must not be touched before `wait` returns.
 //
-// Operations of one communicator run in the order they were issued. Progress is made by whoever
-// calls into the communicator (`wait`, `done`, or the next operation), or by a helper thread if
-// `InitOptions::progress_thread` asks for one.
+// Operations of one communicator end in the order they were issued; one may begin before those in
+// front of it have ended, unless it uses memory that they write, or writes what they use. Progress
+// is made by whoever calls into the communicator (`wait`, `done`, or the next operation), or by a
+// helper thread if `InitOptions::progress_thread` asks for one.
 class [[nodiscard]] Work {
  public:
   Work() = default;  // already finished

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-// How gradients travel (EngineOptions::compress, docs/compression.md). A compressor of your own is
-// a class with two functions:
+// How gradients and weights travel (EngineOptions::compress, round_weights). A compressor of your
+// own is a class with two functions (docs/compression.md):
 //
 //   struct Signs final : trireme::Compressor {  // examples/08_compressor
 //     Signs() : Compressor({.name = "signs", .block = 1024, .bytes = 132, .feedback = true}) {}

@@ -13,9 +13,9 @@ namespace trireme {
 enum class MemoryCategory : std::uint8_t {
   kParameters = 0,
   kGradients = 1,  // sums, where the update reads them
-  kOptimizer = 2,  // states, and the full-precision copies of 16-bit parameters
+  kOptimizer = 2,  // states, and the full-precision copies of parameters with fewer bits
   kBuckets = 3,    // gradients on their way; bounded by options
-  kGather = 4,     // parameters put together for use; bounded by options
+  kGather = 4,     // parameters put together for use, bounded by options, or sent rounded
   kAverages = 5,   // moving averages of the weights, where asked for
   kBuffers = 6,    // of the model (running statistics)
   kRounding = 7,   // what pages and alignment add to all of the above

@@ -46,6 +46,13 @@ struct CompressionUse {
     double cosine = 0;
   };
   Check check{};  // the last one
+  // Rounded parameters (EngineOptions::round_weights) that came from other ranks, at stage 3 on
+  // several machines from other machines.
+  struct Weights {
+    std::int64_t received_bytes = 0;
+    std::int64_t exact_bytes = 0;  // what they would have been without
+  };
+  Weights weights{};
 };
 
 // How a backward pass is run; see EngineBase::backward.
@@ -174,8 +181,8 @@ class EngineBase : public Resumable {
   // collective: a rank that does not for a while (trireme run --stall) is taken for stuck.
   void alive() const;
 
-  // Gives the model back: whole parameters, in the engine's precision, in memory of its own. The
-  // engine is finished.
+  // Gives the model back: whole parameters, in the engine's precision (and rounded, as the model
+  // computed with them), in memory of its own. The engine is finished.
   void unwrap();
 
   // Micro-batches that this rank computes in each step, and the number in the step (from 0) of the

@@ -110,6 +110,11 @@ struct EngineOptions {
   // Every so many steps, sum the gradients exactly as well and compare (CompressionUse::check); 0:
   // never. Takes the memory of another copy of the gradients.
   std::int64_t compress_check = 0;
+  // Compute with float32 parameters that are rounded to a format of fewer bytes, in which they
+  // travel, and at stage 3 copied are kept: make_compressor("int8"), or another without feedback.
+  // Matrices and larger tensors only; owners keep and update exact values. The result is the same,
+  // bit for bit, at every stage and for any number of ranks.
+  std::shared_ptr<const Compressor> round_weights{};
   GradientHook gradient_hook{};
   bool broadcast_buffers = true;  // rank 0's buffers (running statistics) to all, after each step
   // Threads of this rank for updates; 0: as many as LibTorch uses.

@@ -137,6 +137,7 @@ struct TrainSettings {
   SumOrder sum_order = SumOrder::kChained;
   std::string compress = "none";
   std::int64_t compress_check = 0;
+  std::string round_weights = "none";
   double loss_scale_initial = 65536;
   std::int64_t loss_scale_window = 2000;
   std::int64_t unit_bytes = 16 << 20;
@@ -180,6 +181,7 @@ struct TrainSettings {
 
   // output
   std::string run{};
+  std::string started_in{};
   std::int64_t log_every = 10;
   std::int64_t histogram_every = 0;
   bool tensorboard = true;

@@ -24,9 +24,15 @@ std::vector<Range> partition_by_weight(const FlatLayout& layout,
 // possible.
 std::vector<Range> partition_by_layer(const FlatLayout& layout, int world);
 
-// As by element, but parameters are split only between rows: `row_numels` has the elements of one
-// row (the product of all dimensions but the first) of each parameter. A row that is not a
+// A partition whose cuts were moved to the nearest border between rows: `row_numels` has the
+// elements of one row of each parameter, whose last one may be shorter. A row that is not a
 // multiple of 64 bytes moves its cut to the next cache line inside it.
+std::vector<Range> moved_to_rows(const FlatLayout& layout,
+                                 const std::vector<Range>& ranges,
+                                 const std::vector<std::int64_t>& row_numels);
+
+// As by element, but parameters are split only between rows (the product of all dimensions but the
+// first).
 std::vector<Range> partition_by_dimension(const FlatLayout& layout,
                                           const std::vector<std::int64_t>& row_numels,
                                           int world);

@@ -36,8 +36,9 @@ Request Channel::receive(
 }
 
 RequestSet::~RequestSet() {
-  // The operation ends in the middle, and its memory with it.
-  if (!completed()) {
+  // The operation ends in the middle, and its memory with it: nobody asks for these any more, since
+  // what has arrived may be written only then.
+  if (!entries_.empty()) {
     channel_.transport().abandon();
   }
 }

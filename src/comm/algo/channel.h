@@ -128,6 +128,7 @@ class Part final : public Condition {
     Condition* condition = steps_.finished() ? nullptr : steps_.waiting();
     return condition != nullptr ? condition->missing() : std::vector<int>{};
   }
+  bool all_posted() const override { return steps_.finished() || steps_.all_posted(); }
 
  private:
   Steps steps_;

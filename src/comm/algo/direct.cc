@@ -30,6 +30,7 @@ Steps direct_all_gather(NetCall& call, AllAnnounced& announced) {
     }
     copy_bytes(call.part(call.rank()).bytes(), op.input.bytes(), op.input.size_bytes());
   }
+  co_await AllPosted();
   co_await announced;
   finish_from_announcements(call);
   co_await Completed(requests);
@@ -82,6 +83,12 @@ Steps direct_reduction(NetCall& call, AllAnnounced& announced) {
       }
     }
   }
+  // Results are posted one by one: only what has none is complete before its last piece is added
+  // up.
+  const bool posts_results = op.kind != OpKind::kReduceScatter;
+  if (!posts_results && own.count() <= slots) {
+    co_await AllPosted();
+  }
   co_await announced;
 
   std::vector<const std::byte*> inputs(index(call.size()));
@@ -112,7 +119,11 @@ Steps direct_reduction(NetCall& call, AllAnnounced& announced) {
     if (piece + slots < own.count()) {
       expect(piece + slots);
     }
+    if (!posts_results && piece + slots + 1 >= own.count()) {
+      co_await AllPosted();
+    }
   }
+  co_await AllPosted();
   co_await Completed(results);
   co_await Completed(sends);
 }
@@ -176,6 +187,7 @@ Steps direct_exchange(NetCall& call, AllAnnounced& announced, const NameOf& name
       }
     }
   }
+  co_await AllPosted();
   co_await Completed(requests);
 }
 

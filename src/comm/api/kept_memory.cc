@@ -26,7 +26,8 @@ std::vector<FileDescriptor> kept_memory() {
   detail::send_with_descriptors(socket, kKeptWord, {});
   auto answer = detail::receive_answer(socket);
   if (epoch_is_over()) {
-    throw CommError(CommError::Reason::kPeerLeft, -1, "ranks come or leave: this world ends");
+    throw CommError(
+        CommError::Reason::kPeerLeft, -1, "the number of ranks changes: this world ends");
   }
   if (!answer) {
     throw Error("the launcher of this elastic job has ended it");

@@ -207,6 +207,9 @@ std::shared_ptr<World> init(const InitOptions& options) {
     };
   }
   builder.queue.flight_folder = flight_folder_of(options, job, epoch);
+  if (place.local_rank == 0 && epoch == 0) {
+    builder.queue.flight_folder.remove_old();
+  }
   builder.queue.helper_thread = options.progress_thread;
   const auto look = builder.machine.meeting.look;
   World::Facts facts;

@@ -60,7 +60,9 @@ Operation barrier_of() {
 
 Steps run_flat(OperationQueue& flat, const Operation& op) {
   Operation copy = op;
-  co_await PartDone(flat.issue(std::move(copy)), [](int rank) { return rank; });
+  PartDone whole(flat.issue(std::move(copy)), [](int rank) { return rank; });
+  co_await AllPosted();  // the rest is in the order of that queue
+  co_await whole;
 }
 
 Steps HierarchicalCollectives::run(const Operation& op, std::uint32_t sequence) {
@@ -92,6 +94,7 @@ Steps HierarchicalCollectives::directly(const Operation& op, std::uint32_t seque
   Part inside_too(agree_inside(op, sequence, nullptr));
   co_await inside_too;
   co_await column;
+  co_await AllPosted();  // the rest is in the order of `flat_`
   co_await whole;
 }
 

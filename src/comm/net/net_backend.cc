@@ -192,12 +192,16 @@ Steps NetBackend::run(std::unique_ptr<NetCall> call, Announcing announcing) {
   }
   AllAnnounced announced(*call, name_);
   if (call->needs_announcements_only()) {
+    if (call->operation().kind != OpKind::kBarrier) {
+      co_await AllPosted();  // with the announcement
+    }
     co_await announced;
     finish_from_announcements(*call);
   } else {
     Part large(steps_for_large(*call, announced));
     co_await large;
   }
+  co_await AllPosted();
   // Everyone has issued the call by now, and takes the announcement.
   co_await Completed(call->announcements());
 }

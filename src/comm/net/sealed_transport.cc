@@ -104,7 +104,8 @@ class SealedTransport final : public Transport {
     if (message == nullptr) {
       return true;
     }
-    if (message->is_wrong || !inner_->finished(message->inner)) {
+    // What is opened is written to the memory of an operation, which has let go of it by then.
+    if (is_abandoned_ || message->is_wrong || !inner_->finished(message->inner)) {
       return false;
     }
     if (message->is_received && !open(*message)) {

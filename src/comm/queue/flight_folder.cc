@@ -1,6 +1,7 @@
 #include "comm/queue/flight_folder.h"
 
 #include <cerrno>
+#include <ctime>
 #include <filesystem>
 
 #include <fcntl.h>
@@ -8,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/queue/old_flights.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_write.h"
 #include "trireme/core/log.h"
@@ -74,6 +76,13 @@ FlightFolder FlightFolder::temporary(const std::string& job_digest) {
     folder.path_ += "/" + name;
   }
   return folder;
+}
+
+void FlightFolder::remove_old() const {
+  if (!base_.empty()) {
+    const std::time_t now = std::time(nullptr);
+    remove_old_flights(concat(base_, "/", private_.front()), now, jobs_run_since(now));
+  }
 }
 
 FileDescriptor FlightFolder::open_folder() const {

@@ -21,6 +21,9 @@ class FlightFolder {
   static FlightFolder temporary(const std::string& job_digest);
 
   const std::string& path() const { return path_; }
+  // A job begins: what earlier ones have left beside a temporary folder is taken away, if it is old
+  // (old_flights.h).
+  void remove_old() const;
 
   // Makes FOLDER/NAME hold `text`, also where there was something of that name, and returns its
   // path. Throws Error that says why it is refused and what to do.

@@ -15,6 +15,14 @@ namespace trireme::detail {
 namespace {
 
 constexpr int kMostLooksForNews = 16;
+// Operations that are under way at a time, each with memory for what arrives. See Note [ahead].
+constexpr std::size_t kMostAhead = 8;
+constexpr std::size_t kMostBytesAhead = 64 << 20;  // of their inputs, but for the first
+
+bool overlap(const ConstSpan& a, const ConstSpan& b) {
+  return a.numel() > 0 && b.numel() > 0 && a.bytes() < b.bytes() + b.size_bytes() &&
+         b.bytes() < a.bytes() + a.size_bytes();
+}
 
 }  // namespace
 
@@ -167,44 +175,92 @@ void OperationQueue::read_news() {
 
 bool OperationQueue::advance() {
   bool moved = backend_->pump();
-  moved |= advance_head(queue_);
+  moved |= advance(queue_);
   for (auto* queues : {&sends_, &recvs_}) {
     for (auto& [peer, queue] : *queues) {
-      moved |= advance_head(queue);
+      moved |= advance(queue);
     }
   }
   return moved;
 }
 
-bool OperationQueue::advance_head(Queue& queue) {
-  if (queue.empty()) {
-    return false;
+// Note [ahead]
+// Operations end in their order. One may begin before those in front of it have ended, so that what
+// it sends is on its way while they wait: a link that carries both directions would otherwise have
+// nothing to carry in one of them, or in neither, most of the time. It begins when all of those
+// have posted all of their messages, as messages between two ranks arrive in the order in which
+// they are posted; and where it has no memory in common with them, unless all of them only read it.
+bool OperationQueue::advance(Queue& queue) {
+  bool moved = false;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < std::min(queue.size(), kMostAhead); ++i) {
+    Pending& pending = *queue[i];
+    bytes += pending.call.operation.input.size_bytes();
+    if (!pending.begun && i > 0 &&
+        (bytes > kMostBytesAhead || !may_begin(pending, queue, static_cast<std::ptrdiff_t>(i)))) {
+      break;
+    }
+    pending.begun = true;
+    moved |= advance(pending, i == 0);
+    if (pending.failure || (!pending.steps.finished() && !pending.steps.all_posted())) {
+      break;
+    }
   }
-  Pending& head = *queue.front();
+  while (!queue.empty() && queue.front()->begun && !queue.front()->failure &&
+         queue.front()->steps.finished()) {
+    finish_head(queue);
+  }
+  return moved;
+}
+
+bool OperationQueue::may_begin(const Pending& pending, const Queue& queue, std::ptrdiff_t before) {
+  const Operation& op = pending.call.operation;
+  return std::ranges::none_of(queue.begin(), queue.begin() + before, [&](const auto& other) {
+    const Operation& earlier = other->call.operation;
+    return op.kind == OpKind::kBarrier || overlap(op.input, earlier.output) ||
+           overlap(op.output, earlier.output) || overlap(op.output, earlier.input);
+  });
+}
+
+// Failures come in the order of the operations, too: one that is not `at_head` keeps its own.
+bool OperationQueue::advance(Pending& pending, bool at_head) {
   try {
-    if (!head.steps.advance()) {
-      return false;
+    if (at_head && pending.failure) {
+      std::rethrow_exception(std::exchange(pending.failure, {}));
     }
+    return !pending.failure && !pending.steps.finished() && pending.steps.advance();
+  } catch (...) {
+    if (!at_head) {
+      pending.failure = std::current_exception();
+      return true;
+    }
+    fail_with(std::current_exception(), pending);
+  }
+}
+
+void OperationQueue::fail_with(const std::exception_ptr& failure, const Pending& pending) {
+  try {
+    std::rethrow_exception(failure);
   } catch (const CommError& error) {
-    fail(cause_of(error), &head);
+    fail(cause_of(error), &pending);
   } catch (const std::exception& error) {
-    fail(CommError(CommError::Reason::kAborted, backend_->rank(), error.what()), &head);
+    fail(CommError(CommError::Reason::kAborted, backend_->rank(), error.what()), &pending);
   }
-  if (head.steps.finished()) {
-    recorder_.finished(head.record, Clock::now());
-    mark(PulsePhase::kCollective);
-    head.finished = true;
-    if (head.call.is_collective()) {
-      completed_ = head.call.number;
-      backend_->completed(head.call);
-    }
-    const auto keep = std::move(queue.front());
-    queue.pop_front();
-    keep->steps = {};
-    keep->call.operation.input = {};  // the memory is the caller's again
-    keep->call.operation.output = {};
+}
+
+void OperationQueue::finish_head(Queue& queue) {
+  const auto head = std::move(queue.front());
+  queue.pop_front();
+  recorder_.finished(head->record, Clock::now());
+  mark(PulsePhase::kCollective);
+  head->finished = true;
+  if (head->call.is_collective()) {
+    completed_ = head->call.number;
+    backend_->completed(head->call);
   }
-  return true;
+  head->steps = {};
+  head->call.operation.input = {};  // the memory is the caller's again
+  head->call.operation.output = {};
 }
 
 OperationQueue::Queue& OperationQueue::queue_of(const Pending& pending) {

@@ -154,7 +154,11 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   Lock enter();
   // All below are called under the lock.
   bool advance();
-  bool advance_head(Queue& queue);
+  bool advance(Queue& queue);
+  static bool may_begin(const Pending& pending, const Queue& queue, std::ptrdiff_t before);
+  bool advance(Pending& pending, bool at_head);
+  [[noreturn]] void fail_with(const std::exception_ptr& failure, const Pending& pending);
+  void finish_head(Queue& queue);
   void read_news();
   void rest(Lock& lock, Goal& goal, bool others_busy);
   Queue& queue_of(const Pending& pending);

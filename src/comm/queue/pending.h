@@ -14,6 +14,8 @@ struct OperationQueue::Pending final : WorkState {
   Call call;
   Steps steps;
   std::uint64_t record = 0;  // in the flight recorder
+  bool begun = false;
+  std::exception_ptr failure{};  // of one that is not at the head yet
   bool finished = false;
   PollPatience patience;
 

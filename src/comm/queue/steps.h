@@ -17,7 +17,13 @@ class Condition {
   virtual std::vector<int> missing() = 0;
   // Nobody rings when it has come: a GPU's work. Whoever waits looks often.
   virtual bool is_silent() const { return false; }
+  // A part of the operation is waited for that has posted all of its messages, and there is nothing
+  // to post after it.
+  virtual bool all_posted() const { return false; }
 };
+
+// `co_await AllPosted()`: the operation will post no more messages. See Note [ahead].
+struct AllPosted {};
 
 // An operation written as one function that reads top to bottom and stops at every `co_await` of a
 // Condition. Whoever makes progress (the waiting thread, or a helper) calls `advance`; nothing
@@ -27,6 +33,7 @@ class Steps {
   // NOLINTNEXTLINE(readability-identifier-naming): the language's name
   struct promise_type {
     Condition* waiting = nullptr;
+    bool all_posted = false;
     std::exception_ptr failure;
 
     Steps get_return_object() { return Steps(Handle::from_promise(*this)); }
@@ -54,6 +61,10 @@ class Steps {
     };
     Awaiter await_transform(Condition& condition) { return {condition, *this}; }
     Awaiter await_transform(Condition&& condition) { return {condition, *this}; }
+    std::suspend_never await_transform(AllPosted /*mark*/) noexcept {
+      all_posted = true;
+      return {};
+    }
   };
   using Handle = std::coroutine_handle<promise_type>;
 
@@ -84,6 +95,10 @@ class Steps {
   bool valid() const { return static_cast<bool>(handle_); }
   bool finished() const { return handle_.done(); }
   Condition* waiting() const { return handle_.promise().waiting; }
+  bool all_posted() const {
+    const promise_type& promise = handle_.promise();
+    return promise.all_posted || (promise.waiting != nullptr && promise.waiting->all_posted());
+  }
 
  private:
   explicit Steps(Handle handle) : handle_(handle) {}

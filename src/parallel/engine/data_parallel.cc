@@ -156,7 +156,7 @@ class DataParallelCore {
       at::Tensor sum =
           view_of(parameter, run.bytes(), scalar_type_of(unit.sum_dtype()), run.owner());
       sum.div_(ranks_->size());
-      if (unit.has_masters()) {
+      if (unit.narrow()) {
         sum = sum.to(scalar_type_of(unit.dtype));
       } else {
         handed_out_.push_back(sum.storage().getWeakStorageImpl());

@@ -298,7 +298,9 @@ std::int64_t EngineBase::skipped_steps() const {
   return parts().scaler ? parts().scaler->state().skipped : 0;
 }
 CompressionUse EngineBase::compression() const {
-  return parts().gradients->compression();
+  CompressionUse use = parts().gradients->compression();
+  use.weights = parts().memory->received();
+  return use;
 }
 MemoryUse EngineBase::memory() const {
   return parts().ledger->use();

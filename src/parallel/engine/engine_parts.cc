@@ -97,6 +97,7 @@ void EngineParts::list_model() {
   });
   check_same_model(*model, plan.parameters, *ranks);
   choose_precision();
+  check_rounded(plan.parameters, options);
   if (options.scale_loss) {
     scaler = std::make_unique<LossScaler>(options.loss_scale);
   }

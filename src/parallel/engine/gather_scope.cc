@@ -3,6 +3,7 @@
 #include "parallel/engine/gather_scope.h"
 
 #include <algorithm>
+#include <set>
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
@@ -88,16 +89,25 @@ void GatherScope::close() {
     values.push_back(agreed_values(i));
   }
   Update update(parts_.plan, *parts_.memory);
+  std::set<std::size_t> rounded;  // units
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
     const std::size_t i = parameters_[k];
     const std::size_t unit = parts_.plan.places[i].unit;
     const Range range = parts_.plan.range_of(i);
     at::Tensor before = at::empty_like(values[k]);
     parts_.memory->read(unit, range, run_of(before));
-    parts_.memory->write(unit, range, const_run_of(values[k]));
+    if (parts_.plan.units[unit].rounding) {
+      rounded.insert(unit);
+    } else {
+      parts_.memory->write(unit, range, const_run_of(values[k]));
+    }
     parts_.optimizer->memory().parameter_changed(i, before, values[k]);
     parts_.memory->attach(i);
     update.changed(i);
+  }
+  for (const std::size_t unit : rounded) {
+    parts_.optimizer->memory().round_masters(unit);
+    update.written(unit);
   }
   update.finish();
   charge_ = {};

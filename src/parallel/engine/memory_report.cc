@@ -20,8 +20,14 @@ MemoryReport EngineBase::memory_report() {
       .wait();
   double predicted = 0;
   double ddp = 0;
+  const detail::ParameterHome home = e.plan.ownership.home();
+  const bool keeps_coded =
+      home == detail::ParameterHome::kCopied || home == detail::ParameterHome::kScattered;
   for (const detail::Unit& unit : e.plan.units) {
-    const auto element = static_cast<double>(dtype_bytes(unit.dtype));
+    const auto element = keeps_coded && unit.rounding
+                             ? static_cast<double>(unit.rounding->bytes()) /
+                                   static_cast<double>(unit.layout.parameters_numel())
+                             : static_cast<double>(dtype_bytes(unit.dtype));
     const auto exact = static_cast<double>(dtype_bytes(unit.sum_dtype()));
     const std::int64_t numel = unit.layout.parameters_numel();
     const double states = static_cast<double>(e.optimizer->rules().state_numel(unit)) /

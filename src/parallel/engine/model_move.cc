@@ -12,6 +12,7 @@ void ModelMove::take(std::size_t unit) {
     const Parameter& parameter = parts_.plan.parameters[p];
     const bool same = c10::toRealValueType(parameter.tensor.scalar_type()) ==
                           scalar_type_of(parts_.plan.units[unit].dtype) &&
+                      !parts_.plan.units[unit].rounding &&
                       real_strides(parameter.tensor) == parameter.strides &&
                       (watched_of(parameter.tensor) == nullptr || !parameter.trainable);
     // Else what the engine has is what the model had, and can be given back from there.

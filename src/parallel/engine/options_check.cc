@@ -66,6 +66,31 @@ void check_options(const EngineOptions& options) {
                   {format.name});
     try_compressor(*options.compress);
   }
+  if (options.round_weights) {
+    const Compressor::Format& format = options.round_weights->format();
+    TRIREME_CHECK(!format.feedback,
+                  "EngineOptions::round_weights: {} leaves out what a later step makes good, and "
+                  "weights are rounded anew in each: use int8, bf16 or fp16",
+                  {format.name});
+    try_compressor(*options.round_weights);
+  }
+}
+
+void check_rounded(const std::vector<Parameter>& parameters, const EngineOptions& options) {
+  for (const Parameter& parameter : parameters) {
+    if (!options.round_weights || !parameter.trainable) {
+      continue;
+    }
+    TRIREME_CHECK(
+        parameter.dtype == Dtype::kFloat32,
+        "EngineOptions::round_weights ({}): parameter {} is {}, and what is rounded is "
+        "float32: leave round_weights out, or the precision as it is",
+        {options.round_weights->format().name, parameter.name, dtype_name(parameter.dtype)});
+    TRIREME_CHECK(!parameter.bound,
+                  "EngineOptions::round_weights ({}): the rows of {} have a max_norm, which they "
+                  "would not keep when they are rounded: leave one of the two out",
+                  {options.round_weights->format().name, parameter.name});
+  }
 }
 
 void check_gpu_options(const ModelPlan& plan,
@@ -84,6 +109,7 @@ void check_gpu_options(const ModelPlan& plan,
   refuse(options.placement == Placement::kMapped, "EngineOptions::placement kMapped");
   refuse(options.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group");
   refuse(static_cast<bool>(options.compress), "EngineOptions::compress");
+  refuse(static_cast<bool>(options.round_weights), "EngineOptions::round_weights");
   refuse(static_cast<bool>(options.gradient_hook), "EngineOptions::gradient_hook");
   for (const Parameter& parameter : plan.parameters) {
     refuse(parameter.sparse, concat("sparse gradients of ", parameter.name).c_str());
@@ -139,6 +165,7 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       concat(o.gradient_hook ? "a" : "no", " gradient hook"),
       compress_text(o.compress.get()),
       concat("compress_check ", o.compress_check),
+      concat("weights rounded by ", compress_text(o.round_weights.get())),
   };
 }
 

@@ -12,6 +12,8 @@ namespace trireme::detail {
 
 // Throws ConfigError for options that contradict themselves, whatever the model and the ranks.
 void check_options(const EngineOptions& options);
+// The same for parameters that EngineOptions::round_weights cannot round.
+void check_rounded(const std::vector<Parameter>& parameters, const EngineOptions& options);
 
 // All that the result depends on and all ranks must have alike, a line each. A schedule is a
 // function: the ranks compare what it gives, in every step.

@@ -18,8 +18,12 @@
 namespace trireme::detail {
 namespace {
 
-// Elements that a thread takes at a time.
-constexpr std::int64_t kBlock = 1 << 18;
+// Elements that a thread takes at a time: about so many, and whole blocks of rounded parameters.
+constexpr std::int64_t kThreadElements = 1 << 18;
+std::int64_t thread_block(const EngineOptions& options) {
+  const std::int64_t block = options.round_weights ? options.round_weights->format().block : 1;
+  return std::max<std::int64_t>(1, kThreadElements / block) * block;
+}
 
 // update_moving_average, and on a GPU the same three roundings by operators of LibTorch.
 void follow(const Span& average, const Span& weights, double decay) {
@@ -50,7 +54,8 @@ ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
       memory_(context, rules_, parameters),
       pool_(!context.plan.device.is_host() ? 1  // a GPU's stream belongs to one thread
             : context.options.threads > 0  ? context.options.threads
-                                           : at::get_num_threads()) {}
+                                           : at::get_num_threads()),
+      thread_block_(thread_block(context.options)) {}
 
 std::vector<ShardedOptimizer::Block> ShardedOptimizer::blocks(std::size_t unit,
                                                               const std::vector<bool>& used) const {
@@ -64,7 +69,7 @@ std::vector<ShardedOptimizer::Block> ShardedOptimizer::blocks(std::size_t unit,
     for (const Piece& piece : u.layout.pieces(intersection(range, updated))) {
       const std::size_t parameter = context_.plan.parameter_of(unit, piece);
       const bool whole = pool_.threads() == 1 || rules_.rule(parameter).takes_whole_parameters();
-      const std::int64_t most = whole ? piece.numel : kBlock;
+      const std::int64_t most = whole ? piece.numel : thread_block_;
       for (std::int64_t done = 0; used[parameter] && done < piece.numel; done += most) {
         const std::int64_t numel = std::min(most, piece.numel - done);
         all.push_back(
@@ -131,8 +136,10 @@ void ShardedOptimizer::update(Update& update,
     if (!context_.plan.units[u].trainable) {
       continue;
     }
-    // An average follows a weight also in steps that leave the weight alone.
-    const std::vector<Block> all = blocks(u, decay > 0 ? everything : gradients.used);
+    // An average follows a weight also in steps that leave the weight alone; and of rounded units,
+    // all is sent.
+    const bool rounded = context_.plan.units[u].rounding != nullptr;
+    const std::vector<Block> all = blocks(u, decay > 0 || rounded ? everything : gradients.used);
     pool_.run(all.size(), [&](std::size_t i) {
       const Block& block = all[i];
       if (gradients.used[block.parameter]) {
@@ -145,6 +152,9 @@ void ShardedOptimizer::update(Update& update,
         follow(memory_.piece_of(memory_.averages(u), u, block.piece),
                memory_.piece_of(memory_.weights(u), u, block.piece),
                decay);
+      }
+      if (rounded) {
+        memory_.round(u, block.piece);
       }
     });
     update.written(u);

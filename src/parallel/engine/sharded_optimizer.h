@@ -72,6 +72,7 @@ class ShardedOptimizer {
   ParameterRules rules_;
   OptimizerMemory memory_;
   ThreadPool pool_;
+  std::int64_t thread_block_;
 };
 
 }  // namespace trireme::detail

@@ -10,7 +10,7 @@ BucketMemory::Space BucketMemory::space(const Unit& unit, std::int64_t rounds) c
     return divided ? Space::kLocal : Space::kInPlace;
   }
   // 16-bit gradients are summed in float32, so not where they are.
-  return !divided && rounds == 1 && !unit.has_masters() ? Space::kInPlace : Space::kRing;
+  return !divided && rounds == 1 && !unit.narrow() ? Space::kInPlace : Space::kRing;
 }
 
 Dtype BucketMemory::dtype(const Unit& unit) const {

@@ -1,6 +1,7 @@
 #include "parallel/memory/optimizer_memory.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "parallel/memory/runs.h"
 #include "parallel/memory/unit_storage.h"
@@ -83,7 +84,7 @@ ParameterSlice OptimizerMemory::slice(std::size_t unit,
   for (std::size_t k = 0; k < slice.states.size(); ++k) {
     slice.states[k] = state(unit, piece.parameter, k, piece.offset);
   }
-  if (has_masters(unit)) {
+  if (context_.plan.units[unit].narrow()) {
     slice.low = piece_of(parameters_.owned(unit), unit, piece).bytes();
     slice.low_dtype = context_.plan.units[unit].dtype;
   }
@@ -170,9 +171,18 @@ void OptimizerMemory::take_averages(std::size_t u) {
 }
 
 void OptimizerMemory::round_masters(std::size_t u) {
-  if (has_masters(u)) {
+  if (context_.plan.units[u].rounding) {
+    parameters_.round(
+        u, context_.plan.ownership.updated(u), reinterpret_cast<const float*>(weights(u).bytes()));
+  } else if (has_masters(u)) {
     stream_for(weights(u)).copy(parameters_.owned(u), weights(u));
   }
+}
+
+void OptimizerMemory::round(std::size_t u, const Piece& piece) const {
+  parameters_.round(u,
+                    {piece.offset, piece.offset + piece.numel},
+                    reinterpret_cast<const float*>(piece_of(weights(u), u, piece).bytes()));
 }
 
 void OptimizerMemory::parameter_changed(std::size_t parameter,
@@ -189,12 +199,13 @@ void OptimizerMemory::parameter_changed(std::size_t parameter,
   const at::Tensor new_values = now.cpu();
   const at::Tensor exact = new_values.to(at::kFloat);  // in the order of memory, as all are
   const auto* values = static_cast<const float*>(exact.const_data_ptr());
-  const auto* old_bits = static_cast<const std::uint16_t*>(old_values.const_data_ptr());
-  const auto* new_bits = static_cast<const std::uint16_t*>(new_values.const_data_ptr());
+  const auto* old_bits = static_cast<const std::byte*>(old_values.const_data_ptr());
+  const auto* new_bits = static_cast<const std::byte*>(new_values.const_data_ptr());
+  const auto element = new_values.element_size();
   const OnHost masters(part_of(weights(u), {part.begin - updated.begin, part.end - updated.begin}));
   auto* first = reinterpret_cast<float*>(masters.run().bytes());
   for (std::int64_t i = part.begin - range.begin; i < part.end - range.begin; ++i) {
-    if (old_bits[i] != new_bits[i]) {
+    if (std::memcmp(old_bits + i * element, new_bits + i * element, element) != 0) {
       first[i - (part.begin - range.begin)] = values[i];
     }
   }

@@ -39,9 +39,11 @@ class OptimizerMemory {
   void take_masters(std::size_t unit);
   // Starts the moving averages, when the parameters are in their memory.
   void take_averages(std::size_t unit);
-  // Masters were written from outside: 16-bit parameters follow.
+  // Masters were written from outside: parameters of fewer bits follow.
   void round_masters(std::size_t unit);
-  // A parameter was written from outside: where its 16-bit value is another one, the master
+  // The same of a piece of a rounded unit. From several threads.
+  void round(std::size_t unit, const Piece& piece) const;
+  // A parameter was written from outside: where its value of fewer bits is another one, the master
   // follows; elsewhere it keeps its precision.
   void parameter_changed(std::size_t parameter, const at::Tensor& before, const at::Tensor& now);
 

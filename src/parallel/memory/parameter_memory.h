@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "parallel/memory/part_context.h"
+#include "trireme/parallel/engine.h"
 
 namespace trireme::detail {
 
@@ -18,13 +19,17 @@ class ParameterMemory {
   // Before and after units are read although not all have been adopted, which failed. Collective.
   virtual void settle() {}
 
-  // What this rank updates of a unit (Ownership::updated); writable in an update.
+  // What this rank updates of a unit (Ownership::updated); writable in an update. Not of a unit
+  // with masters that are rounded.
   virtual Span owned(std::size_t unit) = 0;
 
   // --- an update (update.h)
 
   // Waits until no rank reads any more. Collective.
   virtual void begin_update() = 0;
+  // A part of what this rank updates of a rounded unit becomes what is left of these masters, from
+  // several threads. All of it, between begin_update and updated.
+  virtual void round(std::size_t /*unit*/, Range /*range*/, const float* /*masters*/) {}
   // This rank has written its range: may begin to tell the others.
   virtual void updated(std::size_t unit) = 0;
   // Every rank has written its range of every unit, and all can read it. Collective.
@@ -36,11 +41,15 @@ class ParameterMemory {
   // Elements of a unit, from wherever they are. Not collective: no update may be on its way.
   virtual void read(std::size_t unit, Range range, const Span& to) = 0;
 
-  // Elements of a unit from outside, the same on every rank; visible after finish_update.
+  // Elements of a unit from outside, the same on every rank; visible after finish_update. Not of a
+  // rounded one, whose masters are written.
   virtual void write(std::size_t unit, Range range, const ConstSpan& from) = 0;
 
   // Points a parameter's tensor at this memory again, after it was elsewhere.
   virtual void attach(std::size_t parameter) = 0;
+
+  // Of rounded parameters, so far.
+  virtual CompressionUse::Weights received() const { return {}; }
 };
 
 // For the home that the plan's ownership says. Collective.

@@ -51,8 +51,8 @@ class ReplicatedMemory final : public ParameterMemory {
   ReplicatedMemory& operator=(const ReplicatedMemory&) = delete;
   // After an update that failed, what the ranks have begun goes on, and keeps the memory it uses.
   ~ReplicatedMemory() override {
-    for (Work& work : on_their_way_) {
-      work.forget();
+    for (Fetch& fetch : on_their_way_) {
+      fetch.work.forget();
     }
   }
 
@@ -74,8 +74,20 @@ class ReplicatedMemory final : public ParameterMemory {
       }
       if (context_.owners.rank() == 0) {
         flatten(unit, context_.plan.parameters, memory.run);
+        if (unit.rounding) {
+          unit.rounding->round({0, numel}, values(unit_index, 0), values(unit_index, 0));
+        }
       }
     });
+    if (divided_ && unit.rounding) {
+      const SharedBuffer buffer = context_.owners.allocate(unit.rounding->bytes());
+      memory.coded = {buffer.data(),
+                      static_cast<std::int64_t>(unit.rounding->bytes()),
+                      Dtype::kUint8,
+                      std::make_shared<const SharedBuffer>(buffer)};
+      memory.coded_charge =
+          context_.ledger.charge(MemoryCategory::kGather, memory.coded.size_bytes());
+    }
     memory.charge = context_.ledger.charge(MemoryCategory::kParameters, unit.bytes());
     context_.owners.broadcast(memory.run, 0).wait();
     memory.storage = UnitStorage(
@@ -95,20 +107,42 @@ class ReplicatedMemory final : public ParameterMemory {
 
   void begin_update() override {}  // nobody reads another's
 
+  void round(std::size_t unit, Range range, const float* masters) override {
+    const RoundedUnit& rounding = *context_.plan.units[unit].rounding;
+    if (!divided_) {
+      rounding.round(range, masters, values(unit, range.begin));
+      return;
+    }
+    // This rank, too, goes on with what the others get.
+    std::byte* const coded = units_[unit].coded.bytes() + rounding.begin(range.begin);
+    rounding.encode(range, masters, coded);
+    rounding.decode(range, coded, values(unit, range.begin));
+  }
+
   void updated(std::size_t unit) override {
     if (!divided_) {
       return;
     }
-    on_their_way_.push_back(context_.owners.all_gather(
-        owned(unit), units_[unit].run, context_.plan.ownership.counts(unit)));
-    while (!on_their_way_.empty() && on_their_way_.front().done()) {
-      on_their_way_.pop_front();
+    const Ownership& ownership = context_.plan.ownership;
+    Work work;
+    if (const auto& rounding = context_.plan.units[unit].rounding) {
+      const Span& coded = units_[unit].coded;
+      const auto begin = static_cast<std::int64_t>(rounding->begin(ownership.mine(unit).begin));
+      const auto end = static_cast<std::int64_t>(rounding->begin(ownership.mine(unit).end));
+      work = context_.owners.all_gather(
+          part_of(coded, {begin, end}), coded, rounding->counts(ownership.ranges(unit)));
+    } else {
+      work = context_.owners.all_gather(owned(unit), units_[unit].run, ownership.counts(unit));
+    }
+    on_their_way_.push_back({std::move(work), unit});
+    while (!on_their_way_.empty() && on_their_way_.front().work.done()) {
+      take_in();
     }
   }
 
   void finish_update() override {
-    for (; !on_their_way_.empty(); on_their_way_.pop_front()) {
-      on_their_way_.front().wait();
+    while (!on_their_way_.empty()) {
+      take_in();
     }
   }
 
@@ -122,6 +156,8 @@ class ReplicatedMemory final : public ParameterMemory {
     finish_work(context_.plan.device);
   }
 
+  CompressionUse::Weights received() const override { return received_; }
+
   void attach(std::size_t parameter) override {
     const Place& place = context_.plan.places[parameter];
     units_[place.unit].storage.attach(
@@ -133,12 +169,46 @@ class ReplicatedMemory final : public ParameterMemory {
     Span run;  // with an owner: operations may outlive this
     UnitStorage storage;
     MemoryLedger::Charge charge;
+    Span coded;  // where it is rounded and divided: on its way
+    MemoryLedger::Charge coded_charge;
   };
+  struct Fetch {
+    Work work;
+    std::size_t unit = 0;
+  };
+
+  float* values(std::size_t unit, std::int64_t first) {
+    return reinterpret_cast<float*>(units_[unit].run.bytes()) + first;
+  }
+
+  // The first that is on its way has come.
+  void take_in() {
+    on_their_way_.front().work.wait();
+    const std::size_t unit = on_their_way_.front().unit;
+    on_their_way_.pop_front();
+    const RoundedUnit* const rounding = context_.plan.units[unit].rounding.get();
+    if (rounding == nullptr) {
+      return;
+    }
+    const std::vector<Range>& ranges = context_.plan.ownership.ranges(unit);
+    for (std::size_t owner = 0; owner < ranges.size(); ++owner) {
+      if (static_cast<int>(owner) == context_.owners.rank()) {
+        continue;
+      }
+      const Range theirs = ranges[owner];
+      rounding->decode(theirs,
+                       units_[unit].coded.bytes() + rounding->begin(theirs.begin),
+                       values(unit, theirs.begin));
+      received_.received_bytes += static_cast<std::int64_t>(rounding->bytes(theirs));
+      received_.exact_bytes += theirs.size() * static_cast<std::int64_t>(sizeof(float));
+    }
+  }
 
   PartContext context_;
   bool divided_;  // each rank updates its range, and the others fetch it
   std::vector<UnitMemory> units_;
-  std::deque<Work> on_their_way_;
+  std::deque<Fetch> on_their_way_;
+  CompressionUse::Weights received_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 // in memory that the machine's ranks share, so that each crosses the network once per machine.
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 
 #include "parallel/memory/live_units.h"
@@ -26,13 +27,12 @@ class ScatteredMemory final : public ParameterMemory {
     std::size_t mine_bytes = 0;
     for (std::size_t unit = 0; unit < context.plan.units.size(); ++unit) {
       offsets_.push_back(total);
-      std::int64_t longest = 0;
+      std::size_t longest = 0;
       for (const Range& range : context.plan.ownership.ranges(unit)) {
-        longest = std::max(longest, range.size());
+        longest = std::max(longest, kept_bytes(unit, range));
       }
-      total += (static_cast<std::size_t>(longest) * element(unit) + kAlignment - 1) / kAlignment *
-               kAlignment;
-      mine_bytes += static_cast<std::size_t>(mine(unit).size()) * element(unit);
+      total += (longest + kAlignment - 1) / kAlignment * kAlignment;
+      mine_bytes += kept_bytes(unit, mine(unit));
     }
     Communicator& machine = context_.owners.machine();
     memory_ = machine.allocate(std::max<std::size_t>(total, 1));
@@ -67,7 +67,9 @@ class ScatteredMemory final : public ParameterMemory {
     const Unit& unit = context_.plan.units[unit_index];
     // Rank 0's values: it has all of the unit while it deals it out.
     const bool root = context_.owners.rank() == 0;
+    const RoundedUnit* const coded = unit.rounding.get();
     std::vector<std::byte> bytes;
+    std::vector<std::byte> coded_bytes;
     Span whole;
     on_all_ranks(context_.owners, [&] {
       if (root) {
@@ -75,12 +77,25 @@ class ScatteredMemory final : public ParameterMemory {
         whole = {bytes.data(), unit.layout.total_numel(), unit.dtype};
         flatten(unit, context_.plan.parameters, whole);
       }
+      if (root && coded != nullptr) {
+        coded_bytes.resize(coded->bytes());
+        coded->encode(
+            {0, whole.numel()}, reinterpret_cast<const float*>(whole.bytes()), coded_bytes.data());
+        whole = {coded_bytes.data(), static_cast<std::int64_t>(coded_bytes.size()), Dtype::kUint8};
+      }
     });
+    const Ownership& ownership = context_.plan.ownership;
+    const Span own = coded == nullptr
+                         ? owned(unit_index)
+                         : Span(memory_.data() + offsets_[unit_index],
+                                static_cast<std::int64_t>(coded->bytes(mine(unit_index))),
+                                Dtype::kUint8);
     context_.owners
-        .scatter({whole.bytes(), whole.numel(), unit.dtype},
-                 owned(unit_index),
+        .scatter({whole.bytes(), whole.numel(), own.dtype()},
+                 own,
                  0,
-                 context_.plan.ownership.counts(unit_index))
+                 coded == nullptr ? ownership.counts(unit_index)
+                                  : coded->counts(ownership.ranges(unit_index)))
         .wait();
     for (const std::size_t parameter : unit.parameters) {
       attach(parameter);
@@ -99,6 +114,11 @@ class ScatteredMemory final : public ParameterMemory {
 
   // See Note [shared updates] in shared_memory.cc.
   void begin_update() override { context_.owners.barrier().wait(); }
+  void round(std::size_t unit, Range range, const float* masters) override {
+    const RoundedUnit& rounding = *context_.plan.units[unit].rounding;
+    const std::size_t before = kept_bytes(unit, {mine(unit).begin, range.begin});
+    rounding.encode(range, masters, memory_.data() + offsets_[unit] + before);
+  }
   void updated(std::size_t) override {}
   void finish_update() override {
     live_->drop_all();
@@ -113,11 +133,11 @@ class ScatteredMemory final : public ParameterMemory {
       if (part.empty()) {
         continue;
       }
-      const std::size_t at =
-          offsets_[unit] +
-          static_cast<std::size_t>(part.begin - ranges[rank].begin) * element(unit);
+      const std::size_t at = offsets_[unit] + kept_bytes(unit, {ranges[rank].begin, part.begin});
       const Span place = part_of(to, {part.begin - range.begin, part.end - range.begin});
-      if (local_[rank] >= 0) {
+      if (context_.plan.units[unit].rounding) {
+        decode(unit, part, static_cast<int>(rank), at, place);
+      } else if (local_[rank] >= 0) {
         device::host().copy(place, {memory_.peer(local_[rank]) + at, part.size(), place.dtype()});
       } else {
         window_->read(static_cast<int>(rank), at, place.size_bytes(), place.bytes());
@@ -132,6 +152,10 @@ class ScatteredMemory final : public ParameterMemory {
       device::host().copy(part_of(owned(unit), {own.begin - first, own.end - first}),
                           part_of(from, {own.begin - range.begin, own.end - range.begin}));
     }
+  }
+
+  CompressionUse::Weights received() const override {
+    return {received_bytes_.load(), exact_bytes_.load()};
   }
 
   void attach(std::size_t parameter) override {
@@ -153,9 +177,28 @@ class ScatteredMemory final : public ParameterMemory {
     }
   }
 
+  // Elements of a rounded unit that one rank has, from `at` in its memory.
+  void decode(std::size_t unit, Range part, int rank, std::size_t at, const Span& to) {
+    const RoundedUnit& rounding = *context_.plan.units[unit].rounding;
+    auto* values = reinterpret_cast<float*>(to.bytes());
+    const int local = local_[static_cast<std::size_t>(rank)];
+    if (local >= 0) {
+      rounding.decode(part, memory_.peer(local) + at, values);
+      return;
+    }
+    std::vector<std::byte> coded(rounding.bytes(part));
+    window_->read(rank, at, coded.size(), coded.data());
+    rounding.decode(part, coded.data(), values);
+    received_bytes_ += static_cast<std::int64_t>(coded.size());
+    exact_bytes_ += static_cast<std::int64_t>(to.size_bytes());
+  }
+
   Range mine(std::size_t unit) const { return context_.plan.ownership.mine(unit); }
-  std::size_t element(std::size_t unit) const {
-    return dtype_bytes(context_.plan.units[unit].dtype);
+  // That an owner has of elements: of rounded ones, what they are encoded to.
+  std::size_t kept_bytes(std::size_t unit, Range range) const {
+    const Unit& its = context_.plan.units[unit];
+    return its.rounding ? its.rounding->bytes(range)
+                        : static_cast<std::size_t>(range.size()) * dtype_bytes(its.dtype);
   }
 
   PartContext context_;
@@ -165,6 +208,8 @@ class ScatteredMemory final : public ParameterMemory {
   MemoryLedger::Charge charge_;
   MemoryLedger::Charge rounding_;
   std::unique_ptr<Window> window_;
+  std::atomic<std::int64_t> received_bytes_ = 0;  // also by the thread that fetches ahead
+  std::atomic<std::int64_t> exact_bytes_ = 0;
   std::shared_ptr<LiveUnits> live_;
 };
 

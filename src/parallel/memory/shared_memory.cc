@@ -17,8 +17,9 @@ namespace {
 // before every rank has written (finish_update).
 class SharedUnits : public ParameterMemory {
  public:
-  explicit SharedUnits(const PartContext& context)
-      : context_(context), runs_(context.plan.units.size()) {}
+  // `keeps_coded`: rounded parameters are kept as bytes, and decoded for use.
+  SharedUnits(const PartContext& context, bool keeps_coded)
+      : context_(context), keeps_coded_(keeps_coded), runs_(context.plan.units.size()) {}
 
   void adopt(std::size_t unit_index) override {
     const Unit& unit = context_.plan.units[unit_index];
@@ -26,17 +27,22 @@ class SharedUnits : public ParameterMemory {
     const auto size = static_cast<std::size_t>(context_.owners.size());
     const std::size_t page = SharedBuffer::page_bytes();
     // Equal parts in whole pages, so that together they are one run.
-    const std::size_t part = ((unit.bytes() + size - 1) / size + page - 1) / page * page;
+    const RoundedUnit* const coded = coded_as(unit_index);
+    const std::size_t bytes = coded != nullptr ? coded->bytes() : unit.bytes();
+    const std::size_t part = ((bytes + size - 1) / size + page - 1) / page * page;
     run.shared = context_.owners.allocate(part);
-    run.whole = {run.shared.whole(), unit.layout.total_numel(), unit.dtype};
-    run.charge =
-        context_.ledger.charge(MemoryCategory::kParameters, owned(unit_index).size_bytes());
+    run.whole = coded != nullptr
+                    ? Span(run.shared.whole(), static_cast<std::int64_t>(bytes), Dtype::kUint8)
+                    : Span(run.shared.whole(), unit.layout.total_numel(), unit.dtype);
+    run.charge = context_.ledger.charge(
+        MemoryCategory::kParameters,
+        coded != nullptr ? coded->bytes(mine(unit_index)) : owned(unit_index).size_bytes());
     if (context_.owners.rank() == 0) {
-      run.rounding = context_.ledger.charge(MemoryCategory::kRounding, part * size - unit.bytes());
+      run.rounding = context_.ledger.charge(MemoryCategory::kRounding, part * size - bytes);
     }
     on_all_ranks(context_.owners, [&] {
       if (context_.owners.rank() == 0) {
-        flatten(unit, context_.plan.parameters, run.whole);
+        take_values(unit_index);
       }
     });
     on_all_ranks(context_.owners, [&] {  // a mapping may be one too many for a rank
@@ -48,11 +54,26 @@ class SharedUnits : public ParameterMemory {
 
   Span owned(std::size_t unit) override { return part_of(runs_[unit].whole, mine(unit)); }
   void begin_update() override { context_.owners.barrier().wait(); }
+  void round(std::size_t unit, Range range, const float* masters) override {
+    const RoundedUnit& rounding = *context_.plan.units[unit].rounding;
+    std::byte* const whole = runs_[unit].whole.bytes();
+    if (coded_as(unit) != nullptr) {
+      rounding.encode(range, masters, whole + rounding.begin(range.begin));
+    } else {
+      rounding.round(range, masters, reinterpret_cast<float*>(whole) + range.begin);
+    }
+  }
   void updated(std::size_t) override {}
   void finish_update() override { context_.owners.barrier().wait(); }
 
   void read(std::size_t unit, Range range, const Span& to) override {
-    device::host().copy(to, part_of(runs_[unit].whole, range));
+    if (const RoundedUnit* const coded = coded_as(unit)) {
+      coded->decode(range,
+                    runs_[unit].whole.bytes() + coded->begin(range.begin),
+                    reinterpret_cast<float*>(to.bytes()));
+    } else {
+      device::host().copy(to, part_of(runs_[unit].whole, range));
+    }
   }
 
   void write(std::size_t unit, Range range, const ConstSpan& from) override {
@@ -74,14 +95,35 @@ class SharedUnits : public ParameterMemory {
   Range mine(std::size_t unit) const { return context_.plan.ownership.mine(unit); }
 
   PartContext context_;
+  bool keeps_coded_;
   std::vector<Run> runs_;
+
+ private:
+  // Null where the run has the values themselves.
+  const RoundedUnit* coded_as(std::size_t unit) const {
+    return keeps_coded_ ? context_.plan.units[unit].rounding.get() : nullptr;
+  }
+
+  // From the model's tensors.
+  void take_values(std::size_t unit_index) {
+    const Unit& unit = context_.plan.units[unit_index];
+    const Span& whole = runs_[unit_index].whole;
+    if (!unit.rounding) {
+      flatten(unit, context_.plan.parameters, whole);
+      return;
+    }
+    const Range all{0, unit.layout.total_numel()};
+    const device::Buffer memory(unit.bytes());
+    flatten(unit, context_.plan.parameters, {memory.data(), all.end, unit.dtype});
+    round(unit_index, all, reinterpret_cast<const float*>(memory.data()));
+  }
 };
 
 // Tensors see the run itself, through a mapping that cannot be written.
 class MappedMemory final : public SharedUnits {
  public:
   explicit MappedMemory(const PartContext& context)
-      : SharedUnits(context), storages_(context.plan.units.size()) {}
+      : SharedUnits(context, /*keeps_coded=*/false), storages_(context.plan.units.size()) {}
 
   void attach(std::size_t parameter) override {
     const Place& place = context_.plan.places[parameter];
@@ -107,11 +149,12 @@ class MappedMemory final : public SharedUnits {
 class CopiedMemory final : public SharedUnits {
  public:
   explicit CopiedMemory(const PartContext& context)
-      : SharedUnits(context),
+      : SharedUnits(context, /*keeps_coded=*/true),
         live_(make_live_units(context, [&](std::vector<std::size_t> bytes, std::size_t limit) {
           const auto fetch = [this](std::size_t unit, std::byte* to) {
-            const Span& whole = runs_[unit].whole;
-            read(unit, {0, whole.numel()}, {to, whole.numel(), whole.dtype()});
+            const Unit& its = context_.plan.units[unit];
+            const std::int64_t numel = its.layout.total_numel();
+            read(unit, {0, numel}, {to, numel, its.dtype});
           };
           return make_private_source(
               {std::move(bytes), limit, fetch, context.ledger.shared_from_this()});

@@ -8,10 +8,10 @@
 namespace trireme::detail {
 namespace {
 
-std::vector<Range> divide(const Unit& unit,
-                          const std::vector<Parameter>& table,
-                          const EngineOptions& options,
-                          int world) {
+std::vector<Range> divide_anywhere(const Unit& unit,
+                                   const std::vector<Parameter>& table,
+                                   const EngineOptions& options,
+                                   int world) {
   if (!options.shares.empty()) {
     TRIREME_CHECK(static_cast<int>(options.shares.size()) == world,
                   "EngineOptions::shares has {} entries for {} ranks: give one for each",
@@ -36,6 +36,15 @@ std::vector<Range> divide(const Unit& unit,
     default:
       return partition_by_element(unit.layout, world);
   }
+}
+
+// Blocks of rounded parameters have one owner.
+std::vector<Range> divide(const Unit& unit,
+                          const std::vector<Parameter>& table,
+                          const EngineOptions& options,
+                          int world) {
+  const std::vector<Range> ranges = divide_anywhere(unit, table, options, world);
+  return unit.rounding ? moved_to_rows(unit.layout, ranges, unit.rounding->blocks()) : ranges;
 }
 
 ParameterHome home_of(const EngineOptions& options, const RankGroup& owners) {

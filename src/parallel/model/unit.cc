@@ -146,6 +146,10 @@ std::vector<Unit> plan_units(torch::nn::Module& model,
         numels.push_back(parameters[parameter].numel);
       }
       unit.layout = FlatLayout(numels, unit.dtype);
+      if (options.round_weights && unit.trainable) {
+        unit.rounding =
+            RoundedUnit::of(unit.layout, unit.parameters, parameters, options.round_weights);
+      }
       units.push_back(std::move(unit));
     }
   }

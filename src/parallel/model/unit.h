@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "parallel/model/parameter_table.h"
+#include "parallel/model/rounded_unit.h"
 #include "trireme/parallel/options.h"
 #include "trireme/shard/flat_layout.h"
 
@@ -21,13 +22,15 @@ struct Unit {
   bool sparse = false;
   std::vector<std::size_t> parameters;  // in the table, in the order of the layout
   FlatLayout layout;
+  std::shared_ptr<const RoundedUnit> rounding{};  // null: its parameters are what they are
 
   std::size_t bytes() const {
     return static_cast<std::size_t>(layout.total_numel()) * dtype_bytes(dtype);
   }
   // Sums, masters and states: full precision.
   Dtype sum_dtype() const { return dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
-  bool has_masters() const { return dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16; }
+  bool narrow() const { return dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16; }
+  bool has_masters() const { return narrow() || rounding != nullptr; }
 };
 
 // Where a parameter is.
