@@ -131,6 +131,7 @@ set(bench_faults -n 2 --faults 2 --layers 1 --width 32 --heads 2 --sequence 16 -
 set(bench_train --rounds 1 --model mlp --epochs 0.01)
 execute_process(COMMAND "${WORK}/prefix/bin/trireme" bench --help RESULT_VARIABLE code OUTPUT_VARIABLE help)
 string(REGEX REPLACE "^.*Subcommands:" "" offered "${help}")
+string(REGEX REPLACE "\n\n.*$" "" offered "${offered}")  # what follows the list
 string(REGEX MATCHALL "\n  [a-z]+" offered "${offered}")
 if(NOT code EQUAL 0 OR NOT offered)
   message(FATAL_ERROR "trireme bench --help ended with ${code} and named no benchmarks: ${help}")
