@@ -183,12 +183,14 @@ Json measure_gpu_steps(const GpuStepOptions& options) {
     systems.insert(systems.end(), {"torch-eager", "torch-compile"});
   }
   Json lines = Json::array();
-  Table table({"model", "system", "ms", "per second", "engine / this", "memory"});
+  std::printf("Steps on one GPU, one rank, medians of %d rounds in turns\n", options.rounds);
   for (const GpuSetting& setting : kGpuSettings) {
+    Table table({"model", "system", "ms", "per second", "engine / this", "memory"});
     std::map<std::string, GpuMeasured> measured;
     std::map<std::string, std::string> missing;
     for (int round = 0; round < options.rounds; ++round) {
       for (const std::string& system : turn_order(systems, round, options.rounds)) {
+        std::fprintf(stderr, "%s, round %d: %s\n", setting.name, round + 1, system.c_str());
         const bool own = !system.starts_with("torch-");
         const Peer peer = own ? Peer{} : gpu_step_peer(system, setting.name, options.steps, output);
         if (!own && !peer.missing.empty()) {
@@ -233,10 +235,9 @@ Json measure_gpu_steps(const GpuStepOptions& options) {
                        {detail::concat(setting.unit, "_per_second"), setting.per_step / ms * 1e3},
                        {"memory_bytes", found->second.memory_bytes}});
     }
+    std::printf("%s", table.text().c_str());
+    std::fflush(stdout);  // compiling takes minutes: what there is, is shown
   }
-  std::printf("Steps on one GPU, one rank, medians of %d rounds in turns\n%s",
-              options.rounds,
-              table.text().c_str());
   return lines;
 }
 

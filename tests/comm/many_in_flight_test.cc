@@ -1,6 +1,7 @@
 // Random collectives, messages and barriers, up to 24 of them in flight, by ranks that are late at
 // random: each has the result that it has alone.
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -205,6 +206,34 @@ TEST(ManyInFlight, EndAsIfWhatFollowsThemHadNotFailed) {
     EXPECT_EQ(out, std::vector<float>(100'000, 2));
     const std::string text = testing::message_of<CommError>([&] { second.wait(); });
     EXPECT_NE(text.find("#2"), std::string::npos) << text;
+  });
+}
+
+// After wait has thrown, memory is the caller's, also that of messages which had arrived sealed.
+TEST(ManyInFlight, WriteNothingAfterAFailure) {
+  const std::string job = testing::unique_job();
+  testing::fork_ranks(3, [&](int rank) {
+    InitOptions options = testing::options_for(job, rank, 3);
+    options.encrypt = true;
+    auto world = init(options);
+    if (rank == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));  // theirs has arrived
+      world->abort("on purpose");
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      return;
+    }
+    const Values in(60'000, 1);
+    Values first(180'000);
+    Values second(180'000);
+    Work one = world->all_gather(in, first);
+    Work two = world->all_gather(in, second);
+    EXPECT_THROW(one.wait(), CommError);
+    two.forget();
+    std::ranges::fill(first, -7.0F);
+    std::ranges::fill(second, -7.0F);
+    world.reset();
+    EXPECT_EQ(std::ranges::count(first, -7.0F), 180'000);
+    EXPECT_EQ(std::ranges::count(second, -7.0F), 180'000);
   });
 }
 
