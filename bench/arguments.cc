@@ -1,23 +1,15 @@
 #include "arguments.h"
 
-#include <cerrno>
 #include <cstdio>
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "json_file.h"
 #include "trireme/core/error.h"
 #include "usage_error.h"
 
 namespace trireme::bench {
-namespace {
-
-void refuse_standard_output(const std::string& path) {
-  TRIREME_CHECK(path != "-",
-                "--json: expected a file, found \"-\": standard output has the table itself");
-}
-
-}  // namespace
 
 std::string command_line(int argc, char** argv) {
   std::string line;
@@ -46,18 +38,6 @@ std::optional<int> take_arguments(CLI::App& program, int argc, char** argv) {
     return 2;
   }
   return std::nullopt;
-}
-
-std::ofstream json_file(const std::string& path) {
-  std::ofstream file;
-  refuse_standard_output(path);
-  if (!path.empty()) {
-    file.open(path);
-    TRIREME_CHECK(file,
-                  "--json: expected a file that can be written, found \"{}\": {}",
-                  {path, detail::errno_text(errno)});
-  }
-  return file;
 }
 
 int exit_code_of(const std::function<int()>& benchmark) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
@@ -16,10 +15,6 @@ std::string command_line(int argc, char** argv);
 // Reads the words into the options of `program`. Says what is wrong with them, or helps; then the
 // exit code. Nothing: go on.
 std::optional<int> take_arguments(CLI::App& program, int argc, char** argv);
-
-// Of --json, opened before anything is measured; closed where the path is empty. Throws
-// ConfigError.
-std::ofstream json_file(const std::string& path);
 
 // What `main` returns: of `benchmark`, or for what it throws, which is said.
 int exit_code_of(const std::function<int()>& benchmark);

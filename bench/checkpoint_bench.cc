@@ -20,6 +20,7 @@
 #include "checkpoint_ranks.h"
 #include "checkpoint_state.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "page_cache.h"
 #include "peers.h"
@@ -287,7 +288,7 @@ class CheckpointBench {
 };
 
 int run_conductor(const CheckpointBenchOptions& options) {
-  std::ofstream file = json_file(options.json_path);
+  JsonFile file(options.json_path);
   set_same_terms();
   std::signal(SIGPIPE, SIG_IGN);  // who reads no further gets no table, but leaves no files either
   CheckpointBench bench(options);
@@ -295,9 +296,7 @@ int run_conductor(const CheckpointBenchOptions& options) {
     return code;
   }
   const Json json = bench.report();
-  if (file.is_open()) {
-    file << json.dump(1) << "\n";
-  }
+  file.write(json.dump(1));
   return 0;
 }
 

@@ -1,7 +1,6 @@
 #include "collectives_bench.h"
 
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
 
@@ -10,6 +9,7 @@
 #include "arguments.h"
 #include "collectives_samples.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "peers.h"
 #include "same_terms.h"
@@ -252,7 +252,7 @@ int run_collectives_bench(const CollectivesOptions& options) {
     return run_rails_bench(options);
   }
   check(options);
-  std::ofstream file = json_file(options.json_path);
+  JsonFile file(options.json_path);
   set_same_terms();
   CollectivesBench bench(options);
   if (const int code = bench.measure(); code != 0) {
@@ -260,9 +260,7 @@ int run_collectives_bench(const CollectivesOptions& options) {
   }
   if (bench.speaks()) {
     const Json json = bench.report();
-    if (file.is_open()) {
-      file << json.dump(1) << "\n";
-    }
+    file.write(json.dump(1));
   }
   return 0;
 }

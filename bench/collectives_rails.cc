@@ -1,11 +1,11 @@
 #include <cstdio>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "collectives_samples.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "same_terms.h"
 #include "samples.h"
@@ -39,7 +39,7 @@ int run_rails_bench(const CollectivesOptions& asked) {
   if (options.sizes.empty()) {
     options.sizes = {64 << 20};
   }
-  std::ofstream file = json_file(options.json_path);
+  JsonFile file(options.json_path);
   set_same_terms();
   const ScratchFolder scratch;
   const TestBed bed(2);
@@ -91,9 +91,7 @@ int run_rails_bench(const CollectivesOptions& asked) {
                     {"ratio", alone / together}});
   }
   std::fputs(table.text().c_str(), stdout);
-  if (file.is_open()) {
-    file << json.dump(1) << "\n";
-  }
+  file.write(json.dump(1));
   return 0;
 }
 

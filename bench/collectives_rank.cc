@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "collectives_samples.h"
+#include "trireme/comm/launch_protocol.h"
 #include "trireme/comm/world.h"
+#include "trireme/core/environment.h"
 #include "trireme/core/version.h"
 #include "trireme/shard/range.h"
 
@@ -67,6 +69,12 @@ void measure(World& world, const CollectivesOptions& options, bool owned, Json& 
   }
 }
 
+// For the settings of the run, where one was asked for.
+std::string algorithm_text() {
+  const std::string name = env_string(kEnvAlgorithm).value_or("auto");
+  return name == "auto" ? "" : "; algorithm " + name;
+}
+
 }  // namespace
 
 int run_collectives_rank(const CollectivesOptions& options) {
@@ -81,7 +89,8 @@ int run_collectives_rank(const CollectivesOptions& options) {
     std::ofstream(options.worker_output) << Json{
         {"system", "Trireme " TRIREME_VERSION " (" + world->description() + ")"},
         {"settings",
-         "every operation in place; owned: memory of World::allocate, any: ordinary memory"},
+         "every operation in place; owned: memory of World::allocate, any: ordinary memory" +
+             algorithm_text()},
         {"lines", lines}};
   }
   return 0;

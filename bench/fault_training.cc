@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +26,8 @@ std::string file_text(const std::string& path) {
 
 FaultTraining::FaultTraining(const std::vector<std::string>& words,
                              std::string run,
-                             const std::string& mark)
+                             const std::string& mark,
+                             int end)
     : run_(std::move(run)), output_(run_ + ".out") {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
@@ -35,8 +37,14 @@ FaultTraining::FaultTraining(const std::vector<std::string>& words,
   arguments.push_back(nullptr);
   std::vector<char> entry(mark.begin(), mark.end());
   entry.push_back('\0');
+  const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) {
+    setpgid(0, 0);  // Ctrl-C ends it with this process
+    prctl(PR_SET_PDEATHSIG, end);
+    if (getppid() != parent) {
+      _exit(127);
+    }
     const int output = open(output_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (output < 0) {
       _exit(126);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <signal.h>
 #include <sys/types.h>
 
 namespace trireme::bench {
@@ -16,10 +17,12 @@ namespace trireme::bench {
 // beside its folder.
 class FaultTraining {
  public:
-  // `run`: the folder where it leaves what it does; `mark`: an entry of its environment.
+  // `run`: the folder where it leaves what it does; `mark`: an entry of its environment; `end`: the
+  // signal that it gets where this process ends before it.
   FaultTraining(const std::vector<std::string>& words,
                 std::string run,
-                const std::string& mark = "");
+                const std::string& mark = "",
+                int end = SIGKILL);
   FaultTraining(const FaultTraining&) = delete;
   FaultTraining& operator=(const FaultTraining&) = delete;
   ~FaultTraining();

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <thread>
@@ -17,6 +16,7 @@
 #include "fault_training.h"
 #include "faults_peers.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "left_behind.h"
 #include "number_text.h"
 #include "peers.h"
@@ -188,7 +188,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
   if (options.peers) {
     return run_faults_peers(options);
   }
-  std::ofstream file = json_file(options.json_path);
+  JsonFile file(options.json_path);
   const ScratchFolder folder;
   std::vector<std::string> calm = training(options, folder.file("calm"));
   calm.insert(calm.end(), {"-n", std::to_string(options.ranks)});
@@ -250,7 +250,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
       same ? "equal" : "DIFFER from",
       left_text.c_str(),
       (options.points ? noticed_text(folder.file("faults")) : held.text()).c_str());
-  if (file.is_open()) {
+  if (file.is_wanted()) {
     std::map<std::string, Json> kinds;
     for (const Recovery& fault : faults) {
       for (const std::string& kind : {fault.kind, std::string("all")}) {
@@ -264,7 +264,7 @@ int run_faults_bench(const FaultsBenchOptions& options) {
     for (const auto& [kind, each] : kinds) {
       all.push_back(each);
     }
-    file << all.dump(2) << "\n";
+    file.write(all.dump(2));
   }
   return same && nothing_left && static_cast<int>(faults.size()) >= options.faults ? 0 : 1;
 }

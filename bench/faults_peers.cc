@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -16,6 +15,7 @@
 #include "arguments.h"
 #include "fault_training.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "peers.h"
 #include "scratch_folder.h"
@@ -170,7 +170,7 @@ Side our_side(const FaultsBenchOptions& options, const std::string& run, bool st
   }
   FaultTraining job(words, run);
   const int count = starts_again ? options.faults : std::min(options.faults, options.ranks - 1);
-  return side_of(starts_again ? "trireme, started again" : "trireme, the others go on",
+  return side_of(starts_again ? "trireme, started again" : "trireme, the others continue",
                  job,
                  count,
                  options.seed,
@@ -182,7 +182,7 @@ Side their_side(const FaultsBenchOptions& options, const Peer& peer, const std::
   setenv("GLOO_SOCKET_IFNAME", "lo", 0);  // the address of the host's name may be refused
   // Else ranks that it starts again find the addresses of the dead ones in the store, and give up.
   setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", 0);
-  FaultTraining job(peer.command, folder);
+  FaultTraining job(peer.command, folder, "", SIGTERM);  // torchrun ends its ranks then
   return side_of(
       peer.name, job, options.faults, options.seed, [&] { return standing_of_theirs(folder); });
 }
@@ -205,7 +205,7 @@ std::int64_t most_again(const std::vector<Loss>& losses) {
   return most;
 }
 
-void write_json(std::ofstream& file, const std::vector<Side>& sides) {
+std::string json_text(const std::vector<Side>& sides) {
   nlohmann::json all = nlohmann::json::array();
   for (const Side& side : sides) {
     nlohmann::json losses = nlohmann::json::array();
@@ -217,14 +217,14 @@ void write_json(std::ofstream& file, const std::vector<Side>& sides) {
     }
     all.push_back({{"system", side.name}, {"kills", losses}});
   }
-  file << all.dump(2) << "\n";
+  return all.dump(2);
 }
 
 }  // namespace
 
 int run_faults_peers(const FaultsBenchOptions& options) {
   TRIREME_CHECK(options.ranks >= 2, "--peers: expected 2 ranks or more, found {}", {options.ranks});
-  std::ofstream file = json_file(options.json_path);
+  JsonFile file(options.json_path);
   const ScratchFolder folder;
   const std::string theirs = folder.file("torch");
   const Peer peer =
@@ -272,9 +272,7 @@ int run_faults_peers(const FaultsBenchOptions& options) {
   if (!peer.missing.empty()) {
     std::printf("torchrun: not measured: %s\n", peer.missing.c_str());
   }
-  if (file.is_open()) {
-    write_json(file, sides);
-  }
+  file.write(json_text(sides));
   return complete ? 0 : 1;
 }
 

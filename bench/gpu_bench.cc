@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <random>
 
@@ -22,6 +21,7 @@
 #include "device/cuda/cuda_driver.h"
 #include "gpu_steps.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "samples.h"
 #include "trireme/core/deadline.h"
@@ -197,7 +197,7 @@ int run(int argc, char** argv) {
   if (!worker.empty()) {
     return run_gpu_steps(worker, setting, steps.steps, output);
   }
-  std::ofstream file = json_file(json_path);
+  JsonFile file(json_path);
   const device::GpuReport report = device::examine_gpus();
   TRIREME_CHECK(!report.gpus.empty(), "there is no GPU to measure: ", report.why_none);
   std::printf("Trireme %s, LibTorch %s, %s, driver for CUDA %s, NVRTC %s\n%s",
@@ -219,9 +219,7 @@ int run(int argc, char** argv) {
                 rounds,
                 table.text().c_str());
   }
-  if (file.is_open()) {
-    file << all.dump(1) << "\n";
-  }
+  file.write(all.dump(1));
   return 0;
 }
 

@@ -6,7 +6,6 @@
 // torch's take are made before the clock starts.
 
 #include <cstdio>
-#include <fstream>
 #include <functional>
 
 #include <CLI/App.hpp>
@@ -22,6 +21,7 @@
 
 #include "arguments.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "same_terms.h"
 #include "samples.h"
@@ -292,7 +292,7 @@ int run(int argc, char** argv) {
   if (const auto code = take_arguments(program, argc, argv)) {
     return *code;
   }
-  std::ofstream file = json_file(json_path);
+  JsonFile file(json_path);
   at::set_num_threads(1);
   keep_freed_memory();
   const torch::NoGradGuard no_grad;
@@ -316,9 +316,7 @@ int run(int argc, char** argv) {
               kSettings,
               host_text(command_line(argc, argv)).c_str(),
               table.text().c_str());
-  if (file.is_open()) {
-    file << lines.dump(1) << "\n";
-  }
+  file.write(lines.dump(1));
   return 0;
 }
 

@@ -4,15 +4,14 @@
 #include <cstdlib>
 #include <thread>
 
-#include <spawn.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "trireme/core/deadline.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/machine.h"
-
-extern char** environ;  // NOLINT: POSIX gives the environment only by this name
 
 namespace trireme::bench {
 namespace {
@@ -166,15 +165,29 @@ Peer elastic_peer(int ranks, int restarts, int setting, int every, const std::st
   return peer;
 }
 
-int run_command(const std::vector<std::string>& command) {
+int run_command(const std::vector<std::string>& command, LastWords words) {
   std::vector<char*> arguments;
   arguments.reserve(command.size() + 1);
   for (const std::string& word : command) {
     arguments.push_back(const_cast<char*>(word.c_str()));
   }
   arguments.push_back(nullptr);
-  pid_t pid = -1;
-  if (posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ) != 0) {
+  const bool quiet = words == LastWords::kNo;
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    if (quiet) {
+      setpgid(0, 0);  // Ctrl-C ends it with this process
+      const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+      dup2(null, STDIN_FILENO);  // from there it may not read a terminal
+    }
+    prctl(PR_SET_PDEATHSIG, quiet ? SIGKILL : SIGTERM);
+    if (getppid() == parent) {
+      execvp(arguments[0], arguments.data());
+    }
+    _exit(127);
+  }
+  if (pid < 0) {
     return 127;
   }
   int status = 0;

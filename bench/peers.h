@@ -71,7 +71,9 @@ Peer checkpoint_peer(const std::string& name,
 Peer elastic_peer(int ranks, int restarts, int setting, int every, const std::string& folder);
 
 // Runs a command with this process's output; returns its exit code, or 128 + the number of the
-// signal that ended it. One that has not ended after half an hour is killed.
-int run_command(const std::vector<std::string>& command);
+// signal that ended it. One that has not ended after half an hour is killed. It does not outlive
+// this process.
+enum class LastWords { kYes, kNo };  // whether it may say something when both are interrupted
+int run_command(const std::vector<std::string>& command, LastWords words = LastWords::kYes);
 
 }  // namespace trireme::bench

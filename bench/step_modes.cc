@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <map>
 
 #include <torch/version.h>
 
 #include "arguments.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "peers.h"
 #include "same_terms.h"
@@ -234,15 +234,13 @@ class StepModes {
 }  // namespace
 
 int run_step_modes(const StepOptions& options, const Tuning& tuning) {
-  std::ofstream file = json_file(options.json_path);
+  JsonFile file(options.json_path);
   StepModes bench(options, tuning);
   if (const int code = bench.measure(); code != 0) {
     return code;
   }
   const Json json = bench.report();
-  if (file.is_open()) {
-    file << json.dump(1) << "\n";
-  }
+  file.write(json.dump(1));
   return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "host_text.h"
+#include "json_file.h"
 #include "number_text.h"
 #include "peers.h"
 #include "same_terms.h"
@@ -65,7 +66,7 @@ Trained train_ours(const std::string& model, double epochs, const std::string& r
                                             "--record-samples",
                                             "--run",
                                             run};
-  const int code = run_command(command);
+  const int code = run_command(command, LastWords::kNo);
   TRIREME_CHECK(code == 0, "trireme train ended with ", code);
   const Json summary = json_of(run + "/summary.json");
   const double record_share = summary.at("record_share");
@@ -97,7 +98,7 @@ std::string percent(double share, const char* pattern = "%.2f %%") {
 }  // namespace
 
 int run_train_bench(const TrainBenchOptions& options) {
-  std::ofstream file = json_file(options.json_path);
+  JsonFile file(options.json_path);
   TRIREME_CHECK(options.model.empty() || options.model == "mlp" || options.model == "convnet",
                 "--model: expected mlp or convnet, found \"",
                 options.model,
@@ -188,9 +189,7 @@ int run_train_bench(const TrainBenchOptions& options) {
       described.c_str(),
       host_text(options.command_line).c_str(),
       table.text().c_str());
-  if (file.is_open()) {
-    file << all.dump(2) << "\n";
-  }
+  file.write(all.dump(2));
   return 0;
 }
 

@@ -1,12 +1,7 @@
 #include "trireme/archive/torch_archive.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -18,15 +13,14 @@
 #include "archive/zip_check.h"
 #include "checkpoint/durable.h"
 #include "trireme/core/error.h"
-#include "trireme/core/file_descriptor.h"
 #include "trireme/core/file_write.h"
+#include "trireme/core/partial_file.h"
 #include "trireme/tensor/span.h"
 
 namespace trireme {
 namespace {
 
 using detail::concat;
-using detail::errno_text;
 using torch::serialize::OutputArchive;
 
 // Modules and their tensors, as the dots in the names say.
@@ -103,47 +97,6 @@ void write_tree(const Tree& tree, const TensorSource& source, OutputArchive& arc
     archive.write(name, nested);
   }
 }
-
-// A file that gets its name when it is complete.
-class PartialFile {
- public:
-  explicit PartialFile(const std::string& path)
-      : path_(path),
-        partial_(concat(path, ".partial-", getpid())),
-        file_(open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (!file_.valid()) {
-      throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
-    }
-  }
-  ~PartialFile() {
-    if (!finished_) {
-      unlink(partial_.c_str());
-    }
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-
-  int get() const { return file_.get(); }
-
-  void finish() {
-    if (fsync(file_.get()) != 0) {
-      throw Error(concat("\"", path_, "\" could not be written to disk: ", errno_text(errno)));
-    }
-    file_.reset();
-    if (std::rename(partial_.c_str(), path_.c_str()) != 0) {
-      throw Error(concat("\"", partial_, "\" could not be renamed: ", errno_text(errno)));
-    }
-    finished_ = true;
-    const std::size_t slash = path_.rfind('/');
-    detail::sync_folder(slash == std::string::npos ? "." : path_.substr(0, slash + 1));
-  }
-
- private:
-  std::string path_;
-  std::string partial_;
-  FileDescriptor file_;
-  bool finished_ = false;
-};
 
 // The first line says what happened; what follows is for whoever works on LibTorch.
 std::string first_line(const std::string& text) {
@@ -257,6 +210,7 @@ void export_torch_archive(const TensorSource& source, const std::string& path) {
     builder.add_module(name);
   }
   PartialFile file(path);
+  file.check_created();
   OutputArchive archive;
   write_tree(builder.tree(), source, archive);
   // LibTorch's writer cannot be stopped by an exception: it ends the program.
@@ -275,6 +229,8 @@ void export_torch_archive(const TensorSource& source, const std::string& path) {
     std::rethrow_exception(failure);
   }
   file.finish();
+  const std::size_t slash = path.rfind('/');
+  detail::sync_folder(slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }
 
 std::unique_ptr<TensorSource> open_torch_archive(const std::string& path) {

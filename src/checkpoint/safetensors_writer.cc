@@ -1,52 +1,24 @@
-#include <cerrno>
 #include <filesystem>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "checkpoint/durable.h"
 #include "checkpoint/safetensors_format.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
-#include "trireme/core/file_descriptor.h"
 #include "trireme/core/file_write.h"
+#include "trireme/core/partial_file.h"
 
 namespace trireme {
-namespace {
-
-using detail::concat;
-using detail::errno_text;
-
-}  // namespace
 
 class SafetensorsWriter::Impl {
  public:
   Impl(const std::string& path,
        std::vector<TensorEntry> entries,
        const std::map<std::string, std::string>& metadata)
-      : path_(path),
-        partial_(concat(path, ".partial-", getpid())),
-        entries_(std::move(entries)),
-        file_(open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (!file_.valid()) {
-      throw Error(concat("\"", path, "\" could not be created: ", errno_text(errno)));
-    }
-    try {
-      const std::string header = detail::safetensors_header(path_, entries_, metadata);
-      write_all(file_.get(), path_, header.data(), header.size());
-    } catch (...) {
-      unlink(partial_.c_str());
-      throw;
-    }
+      : path_(path), entries_(std::move(entries)), file_(path) {
+    file_.check_created();
+    const std::string header = detail::safetensors_header(path_, entries_, metadata);
+    write_all(file_.get(), path_, header.data(), header.size());
   }
-
-  ~Impl() {
-    if (!finished_) {
-      unlink(partial_.c_str());
-    }
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
 
   void write(const ConstSpan& values) {
     TRIREME_CHECK(
@@ -69,24 +41,15 @@ class SafetensorsWriter::Impl {
         next_ == entries_.size(),
         "\"{}\": {} tensors are missing, the next is {}",
         {path_, entries_.size() - next_, entries_[std::min(next_, entries_.size() - 1)].name});
-    if (fsync(file_.get()) != 0) {
-      throw Error(concat("\"", path_, "\" could not be written to disk: ", errno_text(errno)));
-    }
-    file_.reset();
-    if (rename(partial_.c_str(), path_.c_str()) != 0) {
-      throw Error(concat("\"", partial_, "\" could not be renamed: ", errno_text(errno)));
-    }
-    finished_ = true;
+    file_.finish();
     detail::sync_folder(std::filesystem::path(path_).parent_path().string());
   }
 
  private:
   std::string path_;
-  std::string partial_;
   std::vector<TensorEntry> entries_;
-  FileDescriptor file_;
+  PartialFile file_;
   std::size_t next_ = 0;
-  bool finished_ = false;
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path,

@@ -27,6 +27,54 @@ std::string sparse_name(const char* name, double fraction) {
   return concat(name, ":", fraction);
 }
 
+using Magnitudes = std::array<std::int32_t, kSparseBlock>;  // without the sign's bit
+
+constexpr std::size_t kFew = 64;
+constexpr std::size_t kGroup = 32;  // looked at together; one that is short is filled with zeros
+
+// The least of the `kept` largest magnitudes. Of a few, nearly none of a block's elements is among
+// the largest so far: groups that have none are passed over in some instructions.
+std::int32_t least_of_few(const Magnitudes& magnitudes, std::size_t numel, std::size_t kept) {
+  std::array<std::int32_t, kFew> largest{};  // ascending
+  std::copy_n(magnitudes.begin(), kept, largest.begin());
+  std::sort(largest.begin(), largest.begin() + static_cast<std::ptrdiff_t>(kept));
+  const auto enter = [&](std::int32_t magnitude) {
+    std::size_t at = 1;
+    for (; at < kept && largest[at] < magnitude; ++at) {
+      largest[at - 1] = largest[at];
+    }
+    largest[at - 1] = magnitude;
+  };
+  const auto look_at = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (magnitudes[i] > largest[0]) {
+        enter(magnitudes[i]);
+      }
+    }
+  };
+  std::size_t group = (kept + kGroup - 1) / kGroup * kGroup;
+  look_at(kept, std::min(group, numel));
+  for (; group < numel; group += kGroup) {
+    std::int32_t any = 0;
+    for (std::size_t i = 0; i < kGroup; ++i) {
+      any |= magnitudes[group + i] > largest[0] ? 1 : 0;
+    }
+    if (any != 0) {
+      look_at(group, std::min(group + kGroup, numel));
+    }
+  }
+  return largest[0];
+}
+
+std::int32_t least_of_many(Magnitudes magnitudes, std::size_t numel, std::size_t kept) {
+  const auto last = magnitudes.begin() + static_cast<std::ptrdiff_t>(kept - 1);
+  std::nth_element(magnitudes.begin(),
+                   last,
+                   magnitudes.begin() + static_cast<std::ptrdiff_t>(numel),
+                   std::greater<>());
+  return *last;
+}
+
 // The k largest magnitudes, of equal ones the first: positions, then values.
 class TopK final : public Compressor {
  public:
@@ -43,28 +91,38 @@ class TopK final : public Compressor {
               std::span<std::byte> to,
               const BlockKey&) const override {
     const std::size_t kept = kept_of(fraction_, values.size());
-    std::array<std::uint32_t, kSparseBlock> magnitudes{};
+    Magnitudes magnitudes;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      magnitudes[i] = std::bit_cast<std::uint32_t>(values[i]) & 0x7FFFFFFFU;
+      magnitudes[i] =
+          static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(values[i]) & 0x7FFFFFFFU);
     }
-    std::array<std::uint32_t, kSparseBlock> sorted = magnitudes;
-    std::nth_element(sorted.begin(),
-                     sorted.begin() + static_cast<std::ptrdiff_t>(kept - 1),
-                     sorted.begin() + static_cast<std::ptrdiff_t>(values.size()),
-                     std::greater<>());
-    const std::uint32_t least = sorted[kept - 1];
-    auto equal = static_cast<std::ptrdiff_t>(kept) -
-                 std::count_if(sorted.begin(),
-                               sorted.begin() + static_cast<std::ptrdiff_t>(kept),
-                               [&](std::uint32_t m) { return m > least; });
+    std::fill(magnitudes.begin() + static_cast<std::ptrdiff_t>(values.size()), magnitudes.end(), 0);
+    const std::int32_t least = kept <= kFew ? least_of_few(magnitudes, values.size(), kept)
+                                            : least_of_many(magnitudes, values.size(), kept);
+    std::int32_t larger = 0;
+    for (const std::int32_t magnitude : magnitudes) {
+      larger += magnitude > least ? 1 : 0;
+    }
+    auto equal = static_cast<std::ptrdiff_t>(kept) - larger;
     const std::size_t slots = kept_of(fraction_, kSparseBlock);
     std::byte* const numbers = to.data() + slots * sizeof(Position);
     std::size_t slot = 0;
-    for (std::size_t i = 0; i < values.size() && slot < kept; ++i) {
-      if (magnitudes[i] > least || (magnitudes[i] == least && equal-- > 0)) {
-        put(to.data(), slot, static_cast<Position>(i));
-        std::memcpy(numbers + slot * sizeof(float), &values[i], sizeof(float));
-        ++slot;
+    const auto take = [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end && slot < kept; ++i) {
+        if (magnitudes[i] > least || (magnitudes[i] == least && equal-- > 0)) {
+          put(to.data(), slot, static_cast<Position>(i));
+          std::memcpy(numbers + slot * sizeof(float), &values[i], sizeof(float));
+          ++slot;
+        }
+      }
+    };
+    for (std::size_t group = 0; group < values.size() && slot < kept; group += kGroup) {
+      std::int32_t any = 0;
+      for (std::size_t i = 0; i < kGroup; ++i) {
+        any |= magnitudes[group + i] >= least ? 1 : 0;
+      }
+      if (any != 0) {
+        take(group, std::min(group + kGroup, values.size()));
       }
     }
     for (; slot < slots; ++slot) {  // of a short block

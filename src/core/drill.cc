@@ -54,6 +54,8 @@ bool open_drill() {
   drill_page = page;
   drill_plan().faults.assign(page->faults, page->faults + page->count);
   drill_plan().seed = page->seed;
+  drill_plan().first_machine = page->first_machine;
+  drill_plan().machines = page->machines;
   fcntl(static_cast<int>(*number), F_SETFD, FD_CLOEXEC);
   return true;
 }
@@ -72,6 +74,7 @@ struct Suffered {
   int ranks = 0;
   int peer = -1;
   std::int64_t epoch = 0;
+  int machine = -1;
 };
 
 std::uint32_t record_fault(const Suffered& fault) {
@@ -84,6 +87,7 @@ std::uint32_t record_fault(const Suffered& fault) {
   record.ranks = fault.ranks;
   record.pid = getpid();
   record.peer = fault.peer;
+  record.machine = fault.machine;
   record.epoch = fault.epoch;
   record.nanoseconds = nanoseconds_now();
   record.number.store(number, std::memory_order_release);
@@ -128,16 +132,19 @@ DrillMemory::DrillMemory(const DrillPlan& plan)
   page_->count = static_cast<std::uint32_t>(plan.faults.size());
   std::copy(plan.faults.begin(), plan.faults.end(), page_->faults);
   page_->seed = plan.seed;
+  page_->first_machine = plan.first_machine;
+  page_->machines = plan.machines;
 }
 
 void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks) {
+  raise_to(drill_page->begun, step + 1);
   const auto hit = drill_plan().in_step(step, ranks);
   // A rank that has nothing to compute comes to a later part first.
   if (!hit || hit->rank != rank || phase < hit->phase || !raise_to(drill_page->last_step, step)) {
     return;
   }
   const DrillKind kind = drill_plan().faults[hit->fault].kind;
-  const Suffered fault{kind, phase, step, rank, ranks};
+  const Suffered fault{kind, phase, step, rank, ranks, -1, 0, hit->machine};
   if (is_of_links(kind)) {
     const std::lock_guard lock(link_mutex);
     if (has_links) {
@@ -151,8 +158,9 @@ void suffer(PulsePhase phase, std::int64_t step, int rank, int ranks) {
   if (kind == DrillKind::kKill) {
     kill(getpid(), SIGKILL);
   } else if (kind == DrillKind::kStop) {
-    raise(SIGSTOP);  // the launcher has it go on
-  } else {
+    raise(SIGSTOP);                     // the launcher has it go on
+  } else if (!is_of_launchers(kind)) {  // of these, it is nobody's business here when that dies
+
     // What the launcher does is to follow on this step, not on one soon after.
     const auto end = std::chrono::steady_clock::now() + kPatienceWithLauncher;
     while (drill_page->heard.load() < number && std::chrono::steady_clock::now() < end) {

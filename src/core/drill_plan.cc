@@ -30,7 +30,9 @@ constexpr std::array kDrillNames = {DrillName{"kill", DrillKind::kKill},
                                     DrillName{"join", DrillKind::kJoin},
                                     DrillName{"delay", DrillKind::kDelay},
                                     DrillName{"drop", DrillKind::kDrop},
-                                    DrillName{"corrupt", DrillKind::kCorrupt}};
+                                    DrillName{"corrupt", DrillKind::kCorrupt},
+                                    DrillName{"kill-launcher", DrillKind::kKillLauncher},
+                                    DrillName{"stop-launcher", DrillKind::kStopLauncher}};
 
 // Draws of one step that have nothing to do with each other.
 enum Draw : std::uint64_t { kWhether, kWhom, kWhen, kSaves, kFlips, kPoints };
@@ -57,17 +59,19 @@ std::optional<double> parse_duration(const std::string& text) {
 }
 
 DrillKind kind_named(const std::string& name, const std::string& where) {
+  if (const auto kind = drill_kind(name)) {
+    return *kind;
+  }
   std::vector<std::string> names;
+  names.reserve(kDrillNames.size());
   for (const DrillName& each : kDrillNames) {
-    if (name == each.name) {
-      return each.kind;
-    }
     names.emplace_back(each.name);
   }
   const std::string nearest = nearest_word(name, names);
   throw ConfigError(concat(
-      "--drill: expected kill, stop, disk-full, leave, join, delay, drop or corrupt, found \"{}\" "
-      "{}{}",
+      "--drill: expected kill, stop, disk-full, leave, join, delay, drop, corrupt, kill-launcher "
+      "or "
+      "stop-launcher, found \"{}\" {}{}",
       {printable(name), where, nearest.empty() ? "" : concat("; did you mean ", nearest, "?")}));
 }
 
@@ -91,7 +95,8 @@ void apply_word(DrillFault& fault, const std::string& word, const std::string& w
     fault.probability = *p;
     return;
   }
-  TRIREME_CHECK(fault.kind == DrillKind::kStop || fault.kind == DrillKind::kDelay,
+  TRIREME_CHECK(fault.kind == DrillKind::kStop || fault.kind == DrillKind::kDelay ||
+                    fault.kind == DrillKind::kStopLauncher,
                 "--drill: expected p=P, the one thing that {} takes, found \"{}\" {}",
                 {drill_name(fault.kind), printable(word), where});
   const auto seconds = parse_duration(word);
@@ -104,9 +109,8 @@ void apply_word(DrillFault& fault, const std::string& word, const std::string& w
 DrillFault default_of(DrillKind kind) {
   DrillFault fault;
   fault.kind = kind;
-  fault.seconds = kind == DrillKind::kStop    ? kDefaultStop
-                  : kind == DrillKind::kDelay ? kDefaultDelay
-                                              : 0;
+  const bool stops = kind == DrillKind::kStop || kind == DrillKind::kStopLauncher;
+  fault.seconds = stops ? kDefaultStop : kind == DrillKind::kDelay ? kDefaultDelay : 0;
   fault.probability = kind == DrillKind::kCorrupt ? kDefaultFlips : fault.probability;
   return fault;
 }
@@ -120,6 +124,19 @@ std::string drill_name(DrillKind kind) {
     }
   }
   return "unknown";
+}
+
+std::optional<DrillKind> drill_kind(const std::string& name) {
+  for (const DrillName& each : kDrillNames) {
+    if (name == each.name) {
+      return each.kind;
+    }
+  }
+  return std::nullopt;
+}
+
+bool is_of_launchers(DrillKind kind) {
+  return kind == DrillKind::kKillLauncher || kind == DrillKind::kStopLauncher;
 }
 
 bool is_of_links(DrillKind kind) {
@@ -165,12 +182,16 @@ std::optional<DrillPlan::Hit> DrillPlan::in_step(std::int64_t step, int ranks) c
                                      PulsePhase::kVault,
                                      PulsePhase::kKept,
                                      PulsePhase::kAgreed};
-    const bool any_rank = faults[i].kind != DrillKind::kLeave && faults[i].kind != DrillKind::kJoin;
-    const auto whom =
-        RandomStream(mix(seed, step, kind, kWhom)).below(static_cast<std::uint64_t>(ranks));
+    const bool of_launcher = is_of_launchers(faults[i].kind);
+    const bool any_rank =
+        faults[i].kind != DrillKind::kLeave && faults[i].kind != DrillKind::kJoin && !of_launcher;
+    const int many = of_launcher ? std::max(1, machines - first_machine) : ranks;
+    const auto whom = static_cast<int>(
+        RandomStream(mix(seed, step, kind, kWhom)).below(static_cast<std::uint64_t>(many)));
     return Hit{i,
-               any_rank ? static_cast<int>(whom) : 0,
-               kParts[RandomStream(mix(seed, step, kind, kWhen)).below(std::size(kParts))]};
+               any_rank ? whom : 0,
+               kParts[RandomStream(mix(seed, step, kind, kWhen)).below(std::size(kParts))],
+               of_launcher ? first_machine + whom : -1};
   }
   return std::nullopt;
 }

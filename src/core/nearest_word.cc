@@ -31,7 +31,8 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t changes = distance(word, candidate);
-    if (changes < least) {
+    const bool alike = 2 * changes <= std::max(word.size(), candidate.size());
+    if (changes < least && alike) {
       least = changes;
       best = candidate;
     }

@@ -75,7 +75,7 @@ PulsePage* launchers_page() {
 
 PulsePage* find_page() {
   PulsePage* page = launchers_page();
-  return page != nullptr ? page : new PulsePage;  // for as long as the process lives
+  return page != nullptr ? page : new PulsePage();  // for as long as the process lives
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "data/csv_cells.h"
 #include "data/csv_header.h"
 #include "data/csv_like.h"
+#include "data/csv_number_names.h"
 #include "data/csv_rows.h"
 #include "data/file_identity.h"
 #include "data/gzip.h"
@@ -56,9 +57,8 @@ class CsvDataset final : public Dataset {
                                     rows_.dropped.size()));
     }
     layout_.number_features();
-    if (options.header == CsvOptions::Header::kAutomatic && layout_.names.empty() &&
-        training == nullptr && detail::may_be_names(rows_.labels)) {
-      refuse_unclear_header();
+    if (options.header == CsvOptions::Header::kAutomatic && layout_.names.empty()) {
+      check_first_line(training == nullptr, known_good(path));
     }
     shape_.dense = {layout_.features};
     shape_.classes = options.regression ? 0 : rows_.classes->size();
@@ -237,15 +237,33 @@ class CsvDataset final : public Dataset {
     return *value;
   }
 
-  [[noreturn]] void refuse_unclear_header() const {
+  // It was taken for a sample; where it may have names, whoever knows has to say so. What was told
+  // before, and not refused, is not asked again.
+  void check_first_line(bool may_have_new_class, bool told_before) const {
     const char* const begin = detail::text_begin(file_);
+    if (may_have_new_class && detail::may_be_names(rows_.labels)) {
+      refuse_unclear_header(begin,
+                            "its class occurs nowhere else in the file, and every other one does");
+    }
+    const bool own_class =
+        !rows_.labels.empty() && std::ranges::count(rows_.labels, rows_.labels.front()) == 1;
+    const std::string why =
+        told_before
+            ? ""
+            : detail::why_may_be_names(
+                  file_, layout_, rules_.missing_values, rules_.regression, own_class, begin);
+    if (!why.empty()) {
+      refuse_unclear_header(begin, why);
+    }
+  }
+
+  [[noreturn]] void refuse_unclear_header(const char* begin, const std::string& why) const {
     const char* from = begin;
     throw_text_error(file_,
                      begin,
                      concat("expected names of columns or a sample in the first line, found {}, "
-                            "which may be either: its class occurs nowhere else in the file, and "
-                            "every other one does; say which with --header yes or --header no",
-                            {shown(detail::next_line(file_, from).value_or(""))}));
+                            "which may be either: {}; say which with --header yes or --header no",
+                            {shown(detail::next_line(file_, from).value_or("")), why}));
   }
 
   std::string identity_;  // before it is read: what changes it later makes it another

@@ -74,7 +74,7 @@ void DataFaults::throw_error(const MappedFile& file) const {
     throw_text_error(
         file, file.begin() + shown_[0].offset, shown_[0].message + advice_of(shown_, "; "));
   }
-  std::string text = concat(file.path(), ": ", count_, " places that cannot be used");
+  std::string text = concat(file.path(), ": ", count_, " errors");
   const char* counted = file.begin();  // lines up to here are counted
   std::int64_t line = 1;
   const char* line_begin = file.begin();

@@ -74,6 +74,10 @@ NewData open_new_data(const Preprocessing& training,
   if (!training.normalisation.mean.empty()) {
     opened.data = standardised(opened.data, training.normalisation);
   }
+  if (training.shape.kind == SampleKind::kSparse &&
+      opened.data->shape().kind == SampleKind::kDense) {
+    opened.data = sparse_rows(opened.data);
+  }
   return opened;
 }
 

@@ -1,7 +1,10 @@
 #include "trireme/data/source.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
+#include <optional>
 
 #include "data/binary_content.h"
 #include "data/csv_like.h"
@@ -168,6 +171,39 @@ void refuse_one_class(const Dataset& train, const std::string& path, const char*
   }
 }
 
+// The same of numbers, of which a single row cannot have two. What cannot be read is said where
+// everything is checked.
+void refuse_one_number(const Dataset& train, const std::string& path, const char* advice) {
+  constexpr std::int64_t kAtOnce = 4096;  // two samples tell most files apart
+  if (train.shape().classes > 0 || train.size() < 2) {
+    return;
+  }
+  std::optional<float> first;
+  Batch batch;
+  std::vector<std::int64_t> samples;
+  for (std::int64_t begin = 0; begin < train.size(); begin += std::ssize(samples)) {
+    samples.resize(
+        static_cast<std::size_t>(std::min(begin == 0 ? 2 : kAtOnce, train.size() - begin)));
+    std::iota(samples.begin(), samples.end(), begin);
+    try {
+      train.read(samples, batch);
+    } catch (const DataError&) {
+      return;
+    }
+    for (const float target : batch.targets) {
+      if (target != first.value_or(target)) {
+        return;
+      }
+      first = target;
+    }
+  }
+  throw_data_error(
+      path,
+      -1,
+      concat("expected at least two different numbers to predict, found one, {}, in all {} rows: {}",
+             {first.value_or(0), train.size(), advice}));
+}
+
 // Numbers to predict, or names of the rows, that are taken for classes, since nobody has said what
 // they are. Few of them may be either.
 void warn_of_classes(const Dataset& train, const std::string& path) {
@@ -207,6 +243,7 @@ void look_at_classes(const Dataset& train,
                      const std::string& path,
                      const char* advice) {
   refuse_one_class(train, path, advice);
+  refuse_one_number(train, path, advice);
   if (source.csv.check.part == 0) {
     warn_of_classes(train, path);
   }

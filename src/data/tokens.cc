@@ -108,6 +108,7 @@ class TokenDataset final : public detail::ContiguousDataset {
       section.file->advise_random_reads();
     }
     choose_part(options);
+    look_at_beginning();
   }
 
   std::int64_t size() const override { return size_; }
@@ -172,6 +173,15 @@ class TokenDataset final : public detail::ContiguousDataset {
       }
     }
     return largest + 1;
+  }
+
+  // All of a text is read only while it is trained on; a vocabulary that does not fit shows at
+  // once.
+  void look_at_beginning() const {
+    constexpr std::int64_t kLooked = 1 << 16;
+    std::vector<std::int64_t> tokens(
+        static_cast<std::size_t>(std::min(kLooked, sections_->back().end)));
+    copy(0, static_cast<std::int64_t>(tokens.size()), tokens.data());
   }
 
   void choose_part(const TokenOptions& options) {
@@ -257,9 +267,13 @@ class TokenDataset final : public detail::ContiguousDataset {
     detail::throw_data_error(
         section.file->path(),
         offset,
-        detail::concat("expected a token below {} (the vocabulary), found {}: use the tokenizer's "
-                       "whole vocabulary, or check the size and byte order of the tokens",
-                       {shape_.classes, *tokens}));
+        detail::concat("expected a token below {} (the vocabulary), found {}: use {}",
+                       {shape_.classes,
+                        *tokens,
+                        type_ == TokenType::kByte
+                            ? "a vocabulary of 256, which a text of bytes has by default"
+                            : "the tokenizer's whole vocabulary, or check the size and byte order "
+                              "of the tokens"}));
   }
 
   TokenType type_;

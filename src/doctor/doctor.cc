@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -20,6 +21,7 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/core/output_file.h"
 
 namespace trireme {
 namespace {
@@ -142,29 +144,25 @@ Finding failure_finding(const std::string& folder, const LaunchOptions& launch, 
 // work.
 class JsonOutput {
  public:
-  explicit JsonOutput(const std::string& path) : path_(path) {
-    if (!path.empty() && path != "-") {
-      file_.open(path);
-      TRIREME_CHECK(file_, "could not write ", path, ": ", detail::errno_text(errno));
+  explicit JsonOutput(const std::string& path) : replaces_table_(is_standard_output(path)) {
+    if (!path.empty()) {
+      file_ = std::make_unique<OutputFile>(path, "--json");
     }
   }
 
-  bool replaces_table() const { return path_ == "-"; }
+  bool replaces_table() const { return replaces_table_; }
 
   void write(const Report& report) {
-    const std::string text =
-        detail::to_json(report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-    if (path_ == "-") {
-      std::fputs(text.c_str(), stdout);
-    } else if (!path_.empty()) {
-      file_ << text << std::flush;
-      TRIREME_CHECK(file_, "could not write ", path_, ": ", detail::errno_text(errno));
+    if (file_) {
+      file_->write(detail::to_json(report).dump(1, ' ', false, Json::error_handler_t::replace) +
+                   "\n");
+      file_->finish();
     }
   }
 
  private:
-  std::string path_;
-  std::ofstream file_;
+  bool replaces_table_;
+  std::unique_ptr<OutputFile> file_;
 };
 
 // Starts the ranks, and completes the report with what they found. Returns the exit code of a job

@@ -29,7 +29,7 @@ Finding check_precisions(const Versions& versions) {
   } else {
     finding.judge(
         Verdict::kNote,
-        concat("train in float32: bfloat16 and autocast save memory on this processor, and no time",
+        concat("train in float32: bfloat16 and autocast save memory on this processor, but no time",
                versions.float16_slowdown < kWorthwhile ? "; float16 does save time" : ""));
   }
   return finding;

@@ -1,5 +1,6 @@
 #include "trireme/exchange/weights_exchange.h"
 
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -14,6 +15,7 @@
 namespace trireme {
 namespace {
 
+namespace fs = std::filesystem;
 using detail::concat;
 
 std::vector<std::string> buffers_of(const TensorSource& source) {
@@ -24,6 +26,17 @@ std::vector<std::string> buffers_of(const TensorSource& source) {
     }
   }
   return names;
+}
+
+// On the way to this one, the innermost first.
+std::vector<fs::path> missing_folders(const fs::path& folder) {
+  std::vector<fs::path> missing;
+  std::error_code error;
+  for (fs::path part = folder; !part.empty() && !fs::exists(part, error);
+       part = part.parent_path()) {
+    missing.push_back(part);
+  }
+  return missing;
 }
 
 }  // namespace
@@ -98,13 +111,25 @@ std::string import_weights(const TensorSource& source,
   alone.rank = 0;
   alone.size = 1;
   alone.job = concat("import ", getpid());
-  CheckpointWriter writer(folder, init(alone), options);
-  TRIREME_CHECK(!writer.folder().contains(step),
-                "\"{}\" already exists: choose another step (--step) or another folder",
-                {writer.folder().path_of(step)});
-  writer.save(step, state, all);
-  writer.finish();
-  return writer.folder().path_of(step);
+  const std::vector<fs::path> missing = missing_folders(folder);
+  try {
+    CheckpointWriter writer(folder, init(alone), options);
+    TRIREME_CHECK(!writer.folder().contains(step),
+                  "\"{}\" already exists: choose another step (--step) or another folder",
+                  {writer.folder().path_of(step)});
+    writer.save(step, state, all);
+    writer.finish();
+    return writer.folder().path_of(step);
+  } catch (...) {
+    std::error_code error;
+    if (!missing.empty()) {
+      fs::remove(fs::path(folder) / ".lock", error);
+    }
+    for (const fs::path& each : missing) {
+      fs::remove(each, error);  // if nothing else is in it
+    }
+    throw;
+  }
 }
 
 }  // namespace trireme

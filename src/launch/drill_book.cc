@@ -3,26 +3,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 
 #include <fcntl.h>
-#include <nlohmann/json.hpp>
 
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_write.h"
-#include "trireme/core/version.h"
 
 namespace trireme::detail {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-double drill_seconds(std::int64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) * 1e-9;
-}
-
-bool changes_membership(DrillKind kind) {
-  return kind == DrillKind::kLeave || kind == DrillKind::kJoin;
-}
 
 const char* part_of_step(PulsePhase phase) {
   switch (phase) {
@@ -51,23 +42,55 @@ bool can_be_sat_out(DrillKind kind) {
   return kind == DrillKind::kKill || kind == DrillKind::kStop || kind == DrillKind::kDelay;
 }
 
+// Whether losing this rank is what the fault does.
+bool is_hit(const DrillEntry& fault, int rank) {
+  if (fault.what.struck >= 0) {
+    return rank >= fault.first_rank && rank < fault.first_rank + fault.ranks;
+  }
+  return rank == fault.what.rank || (rank == fault.what.peer && rank >= 0);
+}
+
 }  // namespace
 
-DrillBook::DrillBook(const DrillOptions& options,
-                     bool several_machines,
-                     std::function<std::string(int)> scale,
-                     std::function<void(const std::string&)> say)
+DrillBook::DrillBook(const DrillOptions& options, Place place, Hands hands)
     : options_(options),
-      several_machines_(several_machines),
-      scale_(std::move(scale)),
-      say_(std::move(say)),
-      began_(drill_clock()) {
+      plan_(DrillPlan::parse(options.plan, options.seed)),
+      place_(std::move(place)),
+      hands_(std::move(hands)),
+      began_(place_.began.value_or(drill_clock())),
+      epoch_(place_.first_epoch) {
+  const bool goes_on = go_on();
   write();
   TRIREME_CHECK(can_write_,
                 "--drill: expected a folder for {}, found that it cannot be written: {}",
                 {options_.file, errno_text(errno)});
-  say_(
-      concat("drill with seed {}: what happens is recorded in {}", {options_.seed, options_.file}));
+  hands_.say(goes_on ? concat("drill with seed {}: going on with the record in {}, which has {}",
+                              {options_.seed, options_.file, counted(entries_.size(), "fault")})
+                     : concat("drill with seed {}: what happens is recorded in {}",
+                              {options_.seed, options_.file}));
+}
+
+// With what another launcher of this job has written.
+bool DrillBook::go_on() {
+  std::ifstream file(options_.file, std::ios::binary);
+  if (place_.job.empty() || !file) {
+    return false;
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  auto record = read_drill_record(text, began_);
+  if (!record || record->job != place_.job) {
+    return false;
+  }
+  if (!place_.began) {
+    began_ -= record->age;
+    record = read_drill_record(text, began_);
+  }
+  entries_ = std::move(record->entries);
+  for (DrillEntry& entry : entries_) {
+    entry.epoch = place_.first_epoch - 1;
+    entry.gone = entry.epoch;  // or its world is
+  }
+  return true;
 }
 
 void DrillBook::turn() {
@@ -77,7 +100,7 @@ void DrillBook::turn() {
 }
 
 std::string DrillBook::launcher_of(int machine) const {
-  return several_machines_ ? concat("launcher of machine ", machine) : "launcher";
+  return place_.machine >= 0 ? concat("launcher of machine ", machine) : "launcher";
 }
 
 void DrillBook::take(const DrillNews& news) {
@@ -88,77 +111,109 @@ void DrillBook::take(const DrillNews& news) {
     case DrillNews::Kind::kKept:
       take_step(news);
       return;
-    case DrillNews::Kind::kEnded:
-    case DrillNews::Kind::kBlames:
+    default:
       break;
   }
-  for (Fault& fault : faults_) {
+  for (DrillEntry& fault : entries_) {
     if (!fault.is_open) {
       continue;
     }
+    const bool is_struck = fault.what.struck >= 0 && news.struck == fault.what.struck;
     if (news.kind == DrillNews::Kind::kEnded && news.pid == fault.what.pid &&
-        news.machine == fault.what.machine) {
+        news.machine == fault.what.machine && fault.what.struck < 0) {
       fault.reached = std::max(fault.reached, news.step);
       notice(fault,
              news.nanoseconds,
              launcher_of(news.machine),
              concat("rank ", news.rank, " ", news.text));
-    } else if (news.kind == DrillNews::Kind::kBlames &&
-               (news.peer == fault.what.rank || (news.peer == fault.what.peer && news.peer >= 0))) {
+    } else if (news.kind == DrillNews::Kind::kBlames && is_hit(fault, news.peer)) {
       notice(fault, news.nanoseconds, concat("rank ", news.rank), concat("lost rank ", news.peer));
+    } else if (news.kind == DrillNews::Kind::kGone && is_struck) {
+      fault.gone = std::max(news.epoch, fault.gone.value_or(news.epoch));
+      notice(fault, news.nanoseconds, launcher_of(place_.machine), news.text);
+    } else if (news.kind == DrillNews::Kind::kWoke && is_struck) {
+      fault.woke = news.nanoseconds;
     }
   }
 }
 
 void DrillBook::begin(const DrillNews& news) {
   changed_ = true;
-  Fault fault;
-  fault.what = news;
+  DrillEntry entry;
+  entry.what = news;
+  entry.when = part_of_step(news.phase);
   const bool of_kept =
       news.phase == PulsePhase::kCheckpoint || news.phase == PulsePhase::kTaken;  // steps so far
-  fault.step = news.step + (of_kept ? 0 : 1);
-  fault.reached = fault.step;
-  fault.epoch = epoch_;
+  entry.step = news.step + (of_kept ? 0 : 1);
+  entry.reached = entry.step;
+  entry.epoch = epoch_;
+  std::string objection;
   if (changes_membership(news.fault)) {
-    const std::string answer = scale_(news.fault == DrillKind::kJoin ? 1 : -1);
-    fault.is_open = !answer.starts_with("no: ");
-    fault.outcome = fault.is_open ? "" : concat("not possible: ", answer.substr(4));
-    if (fault.is_open) {
-      notice(fault, drill_clock(), launcher_of(0), answer);
+    const std::string answer = hands_.scale(news.fault == DrillKind::kJoin ? 1 : -1);
+    if (answer.starts_with("no: ")) {
+      objection = answer.substr(4);
+    } else {
+      notice(entry, drill_clock(), launcher_of(std::max(0, place_.machine)), answer);
     }
   } else if (is_of_links(news.fault) && news.peer < 0) {
-    fault.is_open = false;
-    fault.outcome = "not possible: all ranks are on one machine";
+    objection = "all ranks are on one machine";
+  } else if (is_of_launchers(news.fault)) {
+    objection = begin_launchers_fault(entry);
   }
-  const std::string whom =
-      changes_membership(news.fault) ? "" : concat(" of rank ", news.rank, " of ", news.ranks);
-  say_(concat("drill: {}{}{} in step {}{}{}",
-              {drill_name(news.fault),
-               whom,
-               news.peer >= 0 ? concat(" to rank ", news.peer) : "",
-               fault.step,
-               fault.outcome.empty() ? "" : ", ",
-               fault.outcome}));
-  faults_.push_back(std::move(fault));
+  entry.is_open = objection.empty();
+  entry.outcome = objection.empty() ? "" : concat("not possible: ", objection);
+  const std::string whom = news.struck >= 0 ? concat(" of machine ", news.struck)
+                           : changes_membership(news.fault)
+                               ? ""
+                               : concat(" of rank {} of {}", {news.rank, news.ranks});
+  hands_.say(concat("drill: {}{}{} in step {}{}{}",
+                    {drill_name(news.fault),
+                     whom,
+                     news.peer >= 0 ? concat(" to rank ", news.peer) : "",
+                     entry.step,
+                     entry.outcome.empty() ? "" : ", ",
+                     entry.outcome}));
+  entries_.push_back(std::move(entry));
 }
 
-void DrillBook::notice(Fault& fault,
+// Why it is not possible; empty: it is to be carried out, once it is written down.
+std::string DrillBook::begin_launchers_fault(DrillEntry& entry) {
+  const auto planned =
+      std::find_if(plan_.faults.begin(), plan_.faults.end(), [&](const DrillFault& fault) {
+        return fault.kind == entry.what.fault;
+      });
+  if (planned == plan_.faults.end() || entry.what.struck < 0) {
+    return "this drill has none of that kind";
+  }
+  const std::string objection = hands_.objection(entry.what.struck, *planned);
+  if (objection.empty()) {
+    const Hands::Part part = hands_.part_of_world(entry.what.struck);
+    entry.epoch = part.epoch;
+    entry.first_rank = part.first_rank;
+    entry.ranks = part.ranks;
+    strike_ = entry.what;
+  }
+  return objection;
+}
+
+void DrillBook::notice(DrillEntry& fault,
                        std::int64_t when,
                        const std::string& who,
                        const std::string& how) {
-  const bool is_known = std::any_of(fault.noticed.begin(),
-                                    fault.noticed.end(),
-                                    [&](const Notice& each) { return each.who == who; });
+  const bool is_known =
+      std::any_of(fault.noticed.begin(), fault.noticed.end(), [&](const DrillEntry::Notice& each) {
+        return each.who == who;
+      });
   if (!is_known) {
     // By the clocks of two machines it may have been seen before it happened.
     const auto after = std::max<std::int64_t>(0, when - fault.what.nanoseconds);
-    fault.noticed.push_back({who, drill_seconds(after), how});
+    fault.noticed.push_back({who, static_cast<double>(after) * 1e-9, how});
     changed_ = true;
   }
 }
 
 void DrillBook::take_step(const DrillNews& kept) {
-  for (Fault& fault : faults_) {
+  for (DrillEntry& fault : entries_) {
     // Ranks come and leave after the step at hand, which is kept by those that were there, and
     // saves and messages fail beside the steps.
     const bool sits = can_be_sat_out(fault.what.fault);
@@ -166,7 +221,10 @@ void DrillBook::take_step(const DrillNews& kept) {
       fault.epoch = kept.epoch;  // a step before it, which rank 0 tells of only now
       continue;
     }
-    const bool counts = sits || kept.epoch > fault.epoch;
+    const bool woke = fault.woke && kept.nanoseconds > *fault.woke;
+    const bool in_next =
+        fault.what.struck < 0 ? kept.epoch > fault.epoch : fault.gone && kept.epoch > *fault.gone;
+    const bool counts = sits || woke || in_next;
     if (fault.is_open && kept.nanoseconds > fault.what.nanoseconds && counts) {
       close(fault, kept);
     }
@@ -175,9 +233,9 @@ void DrillBook::take_step(const DrillNews& kept) {
   kept_ = kept.step;
 }
 
-void DrillBook::close(Fault& fault, const DrillNews& kept) {
+void DrillBook::close(DrillEntry& fault, const DrillNews& kept) {
   fault.is_open = false;
-  fault.recovered = drill_seconds(kept.nanoseconds - fault.what.nanoseconds);
+  fault.recovered = static_cast<double>(kept.nanoseconds - fault.what.nanoseconds) * 1e-9;
   const bool lost = !changes_membership(fault.what.fault) && kept.epoch > fault.epoch;
   // The one at hand, which it began, and those before it that nobody had kept.
   fault.reached = std::max(fault.reached, kept_ + 1);
@@ -188,7 +246,7 @@ void DrillBook::close(Fault& fault, const DrillNews& kept) {
 
 void DrillBook::finish(int code) {
   code_ = code;
-  for (Fault& fault : faults_) {
+  for (DrillEntry& fault : entries_) {
     if (fault.is_open) {
       fault.is_open = false;
       fault.outcome = code == kExitOk ? "the job ended well before another step"
@@ -198,34 +256,17 @@ void DrillBook::finish(int code) {
   write();
 }
 
-void DrillBook::write() const {
-  Json all = {{"format", 1},
-              {"trireme", TRIREME_VERSION},
-              {"drill", options_.plan},
-              {"seed", options_.seed},
-              {"seconds", drill_seconds(drill_clock() - began_)},
-              {"exit_code", code_ ? Json(*code_) : Json()},
-              {"faults", Json::array()}};
-  for (const Fault& fault : faults_) {
-    Json noticed = Json::array();
-    for (const Notice& each : fault.noticed) {
-      noticed.push_back({{"who", each.who}, {"after_seconds", each.seconds}, {"how", each.how}});
+void DrillBook::reach(std::int64_t steps) {
+  for (DrillEntry& fault : entries_) {
+    if (fault.is_open) {
+      fault.reached = std::max(fault.reached, steps);
     }
-    all["faults"].push_back(
-        {{"kind", drill_name(fault.what.fault)},
-         {"rank", changes_membership(fault.what.fault) ? Json() : Json(fault.what.rank)},
-         {"ranks", fault.what.ranks},
-         {"peer", fault.what.peer >= 0 ? Json(fault.what.peer) : Json()},
-         {"machine", fault.what.machine},
-         {"step", fault.step},
-         {"when", part_of_step(fault.what.phase)},
-         {"at_seconds", drill_seconds(fault.what.nanoseconds - began_)},
-         {"noticed", std::move(noticed)},
-         {"next_step_seconds", fault.recovered ? Json(*fault.recovered) : Json()},
-         {"steps_again", fault.again},
-         {"outcome", fault.outcome.empty() ? "not recovered from yet" : fault.outcome}});
   }
-  const std::string text = all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void DrillBook::write() const {
+  const std::string text = drill_record_text(
+      {options_.plan, options_.seed, place_.job, drill_clock() - began_, code_, entries_}, began_);
   const std::string next = options_.file + ".next";
   try {
     const FileDescriptor file(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -235,7 +276,7 @@ void DrillBook::write() const {
       can_write_ = rename(next.c_str(), options_.file.c_str()) == 0;
     }
   } catch (const Error& error) {
-    say_(error.what());
+    hands_.say(error.what());
     can_write_ = false;
   }
 }

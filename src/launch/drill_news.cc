@@ -26,6 +26,7 @@ std::string pack_news(const DrillNews& news) {
       .number(news.ranks)
       .number(news.pid)
       .number(news.peer)
+      .number(news.struck)
       .text(news.text)
       .take();
 }
@@ -35,10 +36,10 @@ bool unpack_news(const std::string& bytes, DrillNews* news) {
   constexpr int kMostRanks = 1 << 20;
   Unpacker fields(bytes);
   news->kind =
-      static_cast<DrillNews::Kind>(fields.number_in(0, static_cast<int>(DrillNews::Kind::kBlames)));
+      static_cast<DrillNews::Kind>(fields.number_in(0, static_cast<int>(DrillNews::Kind::kWoke)));
   news->nanoseconds = drill_clock() - fields.number();
   news->number = static_cast<std::uint32_t>(fields.number());
-  news->fault = static_cast<DrillKind>(fields.number_in(0, static_cast<int>(DrillKind::kCorrupt)));
+  news->fault = static_cast<DrillKind>(fields.number_in(0, static_cast<int>(kLastDrillKind)));
   news->phase = static_cast<PulsePhase>(fields.number_in(0, static_cast<int>(PulsePhase::kTaken)));
   news->step = fields.number();
   news->epoch = fields.number();
@@ -46,6 +47,7 @@ bool unpack_news(const std::string& bytes, DrillNews* news) {
   news->ranks = fields.number_in(0, kMostRanks);
   news->pid = fields.number_in(0, kAny);
   news->peer = fields.number_in(-1, kMostRanks);
+  news->struck = fields.number_in(-1, kMostRanks);
   news->text = printable(fields.text(), kLongestText);
   return fields.complete();
 }
@@ -56,6 +58,8 @@ std::string pack_drill_order(const DrillOrder& order) {
       .number(order.save)
       .number(order.epoch)
       .number(order.heard)
+      .number(order.age)
+      .number(order.strike ? static_cast<int>(*order.strike) : -1)
       .take();
 }
 
@@ -65,6 +69,11 @@ bool unpack_drill_order(const std::string& bytes, DrillOrder* order) {
   order->save = fields.number();
   order->epoch = fields.number();
   order->heard = static_cast<std::uint32_t>(fields.number());
+  order->age = fields.number();
+  const int strike = fields.number_in(-1, static_cast<int>(kLastDrillKind));
+  order->strike = strike >= 0 && is_of_launchers(static_cast<DrillKind>(strike))
+                      ? std::make_optional(static_cast<DrillKind>(strike))
+                      : std::nullopt;
   return fields.complete();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,12 @@ namespace trireme::detail {
 // What the launcher of a machine has to tell of a drill, for the one that keeps the book.
 struct DrillNews {
   enum class Kind {
-    kFault,  // a rank has suffered it
-    kKept,   // a step was kept
-    kEnded,  // a rank has ended, `text` says how
-    kBlames  // a rank has lost another, `peer`
+    kFault,   // a rank has suffered it
+    kKept,    // a step was kept
+    kEnded,   // a rank has ended, `text` says how
+    kBlames,  // a rank has lost another, `peer`
+    kWoke,    // the launcher of `struck` goes on after it was stopped
+    kGone     // that of `struck` is lost, `text` says how; for the book's launcher to know
   };
   Kind kind = Kind::kFault;
   int machine = 0;
@@ -28,6 +31,7 @@ struct DrillNews {
   int ranks = 0;
   int pid = 0;
   int peer = -1;
+  int struck = -1;  // of a launcher's fault: its machine
   std::string text;
 };
 
@@ -37,13 +41,16 @@ std::string pack_news(const DrillNews& news);
 // False when the bytes are none. From which machine is for the receiver to say.
 bool unpack_news(const std::string& bytes, DrillNews* news);
 
-// What has happened and is not to happen again, on any machine; and, to the machine that `heard` is
-// not 0 for, that what it told with this number has been done.
+// What has happened and is not to happen again, on any machine; to the machine that `heard` is not
+// 0 for, that what it told with this number has been done; and what its launcher is to do to
+// itself.
 struct DrillOrder {
   std::int64_t step = -1;
   std::int64_t save = -1;
   std::int64_t epoch = -1;
   std::uint32_t heard = 0;
+  std::int64_t age = 0;             // nanoseconds since the drill began
+  std::optional<DrillKind> strike;  // of launchers
 };
 std::string pack_drill_order(const DrillOrder& order);
 bool unpack_drill_order(const std::string& bytes, DrillOrder* order);

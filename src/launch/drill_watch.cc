@@ -30,6 +30,15 @@ void DrillWatch::obey(const DrillOrder& order) {
   }
 }
 
+DrillOrder DrillWatch::happened() const {
+  const DrillPage& page = memory_.page();
+  DrillOrder order;
+  order.step = page.last_step.load();
+  order.save = page.last_save.load();
+  order.epoch = page.last_epoch.load();
+  return order;
+}
+
 void DrillWatch::hear_of_steps(std::vector<DrillNews>& news) {
   const DrillPage& page = memory_.page();
   const std::uint64_t until = page.committed.load(std::memory_order_acquire);
@@ -59,6 +68,7 @@ void DrillWatch::hear_of_faults(std::vector<DrillNews>& news) {
     each.ranks = record.ranks;
     each.pid = record.pid;
     each.peer = record.peer;
+    each.struck = record.machine;
     each.epoch = record.epoch;
     each.nanoseconds = record.nanoseconds;
     each.number = number;

@@ -20,11 +20,16 @@ class DrillWatch {
   DrillWatch(const DrillPlan& plan, int machine) : plan_(plan), memory_(plan), machine_(machine) {}
 
   int descriptor() const { return memory_.descriptor(); }
+  const DrillPlan& plan() const { return plan_; }
 
   // What is new; steps that were kept come first. `failures`: of ranks that have just ended.
   std::vector<DrillNews> turn(const std::vector<RankProcess>& ranks,
                               const std::vector<JobEvent>& failures);
   void obey(const DrillOrder& order);
+  // What has happened, as far as this machine knows.
+  DrillOrder happened() const;
+  // Steps that any rank here has begun.
+  std::int64_t begun() const { return memory_.page().begun.load(); }
 
  private:
   void hear_of_steps(std::vector<DrillNews>& news);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -53,6 +54,22 @@ void ElasticJob::begin(Fleet* fleet,
   if (fleet_ == nullptr || fleet_->roster().machine == fleet_->roster().leader) {
     decide_here(wait);
   }
+  if (drill_ != nullptr) {
+    drill_->begin(fleet_);
+  }
+}
+
+std::string ElasticJob::lose_leader() {
+  if (drill_ != nullptr && !epochs_) {
+    drill_->machine_lost(fleet_->roster().leader, fleet_->why_lease_is_over());
+  }
+  last_leader_ = fleet_->roster().leader;
+  handed_over_ = fleet_->handed_over().value_or("");
+  if (!world_) {
+    return "";
+  }
+  world_->reached.raise(local_.reached());
+  return pack_order(*world_);
 }
 
 void ElasticJob::decide_here(Milliseconds wait) {
@@ -76,14 +93,15 @@ void ElasticJob::decide_here(Milliseconds wait) {
                                     },
                                 .begin =
                                     [this](const EpochOrder& order) {
+                                      if (drill_ != nullptr) {
+                                        drill_->begin_world(fleet_);
+                                      }
                                       if (fleet_ != nullptr) {
                                         fleet_->set_ranks(order.ranks);
-                                        if (drill_ != nullptr) {
-                                          drill_->tell_all(*fleet_);
-                                        }
                                         fleet_->broadcast(LauncherWord::kBeginEpoch,
                                                           pack_order(order));
                                       }
+                                      world_ = order;
                                       ranks_.begin_epoch(order, launch_.node_rank);
                                     }});
   if (fleet_ == nullptr) {
@@ -105,6 +123,12 @@ void ElasticJob::decide_here(Milliseconds wait) {
   if (roster.joins) {
     epochs_->take_over((roster.generation - 1) * kEpochsOfALeader,
                        milliseconds_of(elastic_.heartbeat_seconds));
+    if (Rest rest; unpack_rest(handed_over_, &rest)) {
+      epochs_->counter().leader_has_left(last_leader_, std::move(rest));
+    }
+    if (world_) {
+      epochs_->counter().know(roster.machine, *world_);
+    }
   }
 }
 
@@ -149,6 +173,9 @@ void ElasticJob::serve(bool is_ending) {
   is_ending_ = is_ending;
   if (socket_) {
     socket_->turn();
+  }
+  if (drill_ != nullptr) {
+    drill_->suffer(fleet_);
   }
 }
 
@@ -210,6 +237,11 @@ void ElasticJob::hear_machines(std::vector<JobEvent>& ends) {
     take_mail(mail, ends);
   }
   for (const JobEvent& event : fleet_->take_departures()) {
+    if (drill_ != nullptr) {
+      drill_->machine_lost(
+          event.machine,
+          concat(fleet_->roster().name_of(event.machine), " ", what_happened(event)));
+    }
     epochs_->machine_lost(event.machine, what_happened(event));
   }
   let_in();
@@ -256,9 +288,10 @@ void ElasticJob::obey(const Fleet::Mail& mail) {
     if (unpack_order(message.body, &order) &&
         order.ranks.size() == static_cast<std::size_t>(launch_.nodes)) {
       fleet_->set_ranks(order.ranks);
+      world_ = order;
       ranks_.begin_epoch(order, launch_.node_rank);
       if (leaves_) {
-        say_("this machine has left the job, which goes on without it");
+        say_("this machine has left the job, which continues without it");
       }
     }
   }
@@ -273,6 +306,9 @@ void ElasticJob::let_in() {
   for (Reception::Arrival& arrival : reception_->turn(presence)) {
     const int machine = arrival.hello.machine;
     fleet_->admit(machine, arrival.hello.host, std::move(arrival.link));
+    if (EpochOrder world; unpack_order(arrival.hello.world, &world)) {
+      epochs_->counter().know(machine, world);
+    }
     epochs_->machine_came(machine,
                           {.name = fleet_->roster().name_of(machine),
                            .capacity = arrival.hello.ranks,

@@ -49,7 +49,12 @@ class ElasticJob {
   bool is_forming() const { return epochs_ && epochs_->is_forming(); }
   bool decides() const { return epochs_.has_value(); }
   // Hears what other launchers say of it, and is told of epochs; outlives this job.
-  void set_drill(JobDrill* drill) { drill_ = drill; }
+  void set_drill(JobDrill* drill);
+  // What it may ask of this job, which outlives it.
+  DrillBook::Hands drill_hands();
+  // This machine's lease is over, and its ranks have ended. The world that they were in, for
+  // whoever decides next; empty: none.
+  std::string lose_leader();
   // This machine was asked to end, by this signal: it leaves after the step at hand. False: the job
   // ends with it (Note [handing over] in hand_over.cc).
   bool leave(int signal);
@@ -67,6 +72,8 @@ class ElasticJob {
   // Whether the job does; where it decides.
   bool outlives(int machine, const std::vector<JobEvent>& failures);
   void hand_over(std::vector<JobEvent>& ends);
+  std::string objection(int machine, const DrillFault& fault) const;
+  DrillBook::Hands::Part part_of_world(int machine) const;
 
   const LaunchOptions& launch_;
   ElasticOptions elastic_;
@@ -80,7 +87,10 @@ class ElasticJob {
   std::optional<Epochs> epochs_;     // of the leader
   std::optional<JobSocket> socket_;  // of the leader, where the number of ranks may change
   bool is_ending_ = false;
-  MachineStatus told_;  // the last status, to the leader
+  MachineStatus told_;               // the last status, to the leader
+  std::optional<EpochOrder> world_;  // the last that this machine was in
+  std::string handed_over_;          // by the last leader, as it left
+  int last_leader_ = -1;
   bool leaves_ = false;
   std::optional<Deadline> handing_over_;  // for as long a leader that leaves waits for the others
 };

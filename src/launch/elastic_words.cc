@@ -29,6 +29,8 @@ std::string pack_status(const MachineStatus& status) {
       .number(status.finished ? 1 : 0)
       .number(status.keeps ? 1 : 0)
       .number(status.kept)
+      .number(status.reached.begun)
+      .number(status.reached.again)
       .take();
 }
 
@@ -41,6 +43,7 @@ bool unpack_status(const std::string& bytes, MachineStatus* status) {
   status->finished = fields.number_in(0, 1) != 0;
   status->keeps = fields.number_in(0, 1) != 0;
   status->kept = fields.number();
+  status->reached = {fields.number(), fields.number()};
   return fields.complete();
 }
 
@@ -64,7 +67,11 @@ bool unpack_loss(const std::string& bytes, MachineLoss* loss) {
 
 std::string pack_order(const EpochOrder& order) {
   Packer fields;
-  fields.number(order.epoch).text(order.rendezvous).number(static_cast<int>(order.ranks.size()));
+  fields.number(order.epoch).text(order.rendezvous);
+  fields.number(order.counts.times).number(order.counts.lost);
+  fields.number(order.counts.left).number(order.counts.joined);
+  fields.number(order.reached.begun).number(order.reached.again);
+  fields.number(static_cast<int>(order.ranks.size()));
   for (std::size_t machine = 0; machine < order.ranks.size(); ++machine) {
     fields.number(order.ranks[machine]).number(order.starts[machine]);
   }
@@ -75,10 +82,32 @@ bool unpack_order(const std::string& bytes, EpochOrder* order) {
   Unpacker fields(bytes);
   order->epoch = fields.number();
   order->rendezvous = fields.text();
+  order->counts = {fields.number(), fields.number(), fields.number(), fields.number()};
+  order->reached = {fields.number(), fields.number()};
   const int machines = fields.number_in(1, kMostRanksOfMachine);
   for (int machine = 0; machine < machines && !fields.failed(); ++machine) {
     order->ranks.push_back(fields.number_in(0, kMostRanksOfMachine));
     order->starts.push_back(fields.number_in(0, order->ranks.back()));
+  }
+  return fields.complete();
+}
+
+std::string pack_rest(const Rest& rest) {
+  Packer fields;
+  fields.number(rest.lost).number(rest.left).number(static_cast<int>(rest.ranks.size()));
+  for (const int ranks : rest.ranks) {
+    fields.number(ranks);
+  }
+  return fields.take();
+}
+
+bool unpack_rest(const std::string& bytes, Rest* rest) {
+  Unpacker fields(bytes);
+  rest->lost = fields.number_in(0, kMostRanksOfMachine);
+  rest->left = fields.number_in(0, kMostRanksOfMachine);
+  const int machines = fields.number_in(1, kMostRanksOfMachine);
+  for (int machine = 0; machine < machines && !fields.failed(); ++machine) {
+    rest->ranks.push_back(fields.number_in(0, kMostRanksOfMachine));
   }
   return fields.complete();
 }

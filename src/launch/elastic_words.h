@@ -1,15 +1,29 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "launch/job_event.h"
+#include "trireme/core/world_history.h"
 
 // What the launchers of an elastic job tell each other of its epochs: machines how their ranks are,
 // machine 0 what is to be done.
 
 namespace trireme::detail {
+
+// How far ranks have come, as WorldHistory has it.
+struct Reached {
+  std::int64_t begun = 0;
+  std::int64_t again = 0;
+
+  bool operator==(const Reached&) const = default;
+  void raise(const Reached& other) {
+    begun = std::max(begun, other.begun);
+    again = std::max(again, other.again);
+  }
+};
 
 // How the ranks of a machine are, in an epoch.
 struct MachineStatus {
@@ -20,6 +34,7 @@ struct MachineStatus {
   bool finished = false;  // one has come to its end
   bool keeps = false;     // memory is kept
   std::int64_t kept = 0;  // how often there was news of memory
+  Reached reached{};      // where they are ready
 
   bool operator==(const MachineStatus&) const = default;
 };
@@ -30,10 +45,22 @@ struct EpochOrder {
   std::vector<int> ranks{};   // of each machine
   std::vector<int> starts{};  // of these, how many processes each machine starts
   std::string rendezvous{};   // "HOST:PORT" of rank 0; empty where the job has one machine
+  RankCounts counts{};        // with the change that leads to it
+  Reached reached{};          // in those before it
 
   int world_size() const;
   int first_rank(int machine) const;
 };
+
+// What a leader that leaves hands over when all ranks wait for the next epoch: what became of the
+// others since the last one began, and how many wait on each machine.
+struct Rest {
+  int lost = 0;
+  int left = 0;
+  std::vector<int> ranks{};
+};
+std::string pack_rest(const Rest& rest);
+bool unpack_rest(const std::string& bytes, Rest* rest);
 
 // An epoch that ends, or has ended.
 struct EpochEnd {

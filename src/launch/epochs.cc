@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -43,6 +44,7 @@ void Epochs::take_over(std::int64_t epoch, Milliseconds patience) {
   epoch_ = epoch - 1;
   forming_ = lost_ = true;
   gathering_.emplace(patience);
+  counter_.take_over();
   for (Machine& machine : machines_) {
     machine.status.epoch = epoch_;
   }
@@ -90,6 +92,7 @@ bool Epochs::is_ready() const {
 
 void Epochs::take(int machine, const MachineStatus& status) {
   Machine& where = machines_[index(machine)];
+  counter_.reach(status.reached);
   if (!where.present || status.epoch != epoch_) {
     return;  // of an epoch that is over
   }
@@ -151,8 +154,10 @@ bool Epochs::outlives(const Failed& failed, bool follows) {
   }
   if (machine.leaves) {
     hands_.say(what);  // it would have had no rank in the next epoch
+    counter_.leave(follows ? 1 : 0);
   } else if (follows) {
     ++machine.started_again;
+    ++machine.follows;
   } else if (restarts_left_ > 0) {
     --restarts_left_;
     ++machine.started_again;
@@ -166,6 +171,7 @@ bool Epochs::outlives(const Failed& failed, bool follows) {
     return false;
   }
   losses_ += follows ? 0 : 1;
+  counter_.lose(follows ? 0 : 1);
   end_epoch(true, what);
   return true;
 }
@@ -176,9 +182,10 @@ void Epochs::machine_lost(int machine, const std::string& why) {
     return;
   }
   const int gone = where.status.members + where.started_again;
+  const int lost = where.status.members + where.follows;
   const bool left = where.leaves;
   where.present = where.is_new = where.leaves = false;
-  where.started_again = 0;
+  where.started_again = where.follows = 0;
   where.status = {};
   const std::string what = concat(
       where.name, " ", left ? std::string(gone == 0 ? "has left" : "has ended its ranks") : why);
@@ -190,6 +197,7 @@ void Epochs::machine_lost(int machine, const std::string& why) {
                        : concat("{}: going on without its {}", {what, counted(gone, "rank")}));
   if (!finished_) {
     ++losses_;
+    counter_.lose(lost);
     end_epoch(true, what);
   }
 }
@@ -259,7 +267,7 @@ std::string Epochs::turn() {
   try {
     begin();
   } catch (const ConfigError& error) {
-    return concat("the job cannot go on after the loss of ranks: ", error.what());
+    return concat("the job cannot continue after the loss of ranks: ", error.what());
   }
   return {};
 }
@@ -315,6 +323,7 @@ void Epochs::end_in_good_order() {
   restarts_left_ = 0;
   for (Machine& machine : machines_) {
     machine.started_again = 0;
+    counter_.leave(std::exchange(machine.follows, 0));
   }
   wanted_.reset();
 }
@@ -340,8 +349,10 @@ std::string Epochs::too_few(int left) const {
 
 void Epochs::begin() {
   EpochOrder order{.epoch = epoch_ + 1, .ranks = ranks_of_next()};
+  std::vector<RankCounter::Part> parts;
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     order.starts.push_back(std::max(0, order.ranks[i] - machines_[i].status.members));
+    parts.push_back({machines_[i].status.members, machines_[i].follows});
     if (order.ranks[i] > 0 && order.rendezvous.empty()) {
       order.rendezvous = machines_[i].listener;  // of the machine that has rank 0
     }
@@ -353,12 +364,13 @@ void Epochs::begin() {
   if (order.world_size() == 0) {
     return;  // all have come to their end
   }
+  counter_.count(parts, order);
   finished_ = false;
   epoch_ = order.epoch;
   world_size_ = order.world_size();
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     Machine& machine = machines_[i];
-    machine.started_again = 0;
+    machine.started_again = machine.follows = 0;
     machine.is_new = machine.is_new && order.ranks[i] == 0;
     machine.status = {.epoch = epoch_,
                       .members = order.ranks[i],
@@ -367,34 +379,6 @@ void Epochs::begin() {
                       .kept = machine.status.kept};
   }
   hands_.begin(order);
-}
-
-std::string Epochs::scale(int ranks, const std::string& who) {
-  const int before = members();
-  if (ranks < options_.least || ranks > options_.most) {
-    return concat("no: expected {} to {} ranks, as --elastic says, found {}",
-                  {options_.least, options_.most, ranks});
-  }
-  if (ranks > capacity()) {
-    return concat(
-        "no: expected at most {} ranks, as the machines that are here have (-n), found {}",
-        {capacity(), ranks});
-  }
-  if (forming_ || before == 0) {
-    return "no: the ranks are just meeting anew: try again";
-  }
-  if (!any(&MachineStatus::keeps)) {
-    return "no: expected ranks that keep their state between steps (ElasticState, trireme train "
-           "without --folds), found nothing kept: try again after the first step";
-  }
-  if (ranks == before) {
-    return concat("no: it has ", counted(before, "rank"), " already");
-  }
-  wanted_ = ranks;
-  const std::string change = concat("going from {} to {}", {before, counted(ranks, "rank")});
-  end_epoch(false, concat(change, ", as ", who, " asks"));
-  hands_.say(concat(change, " after the step at hand, as ", who, " asks"));
-  return concat(change, " after the step at hand");
 }
 
 }  // namespace trireme::detail

@@ -7,6 +7,7 @@
 
 #include "launch/elastic_words.h"
 #include "launch/job_event.h"
+#include "launch/rank_counter.h"
 #include "trireme/core/deadline.h"
 #include "trireme/launch/launcher.h"
 
@@ -37,6 +38,7 @@ class Epochs {
     bool is_new = false;    // has not been in an epoch since it came
     bool leaves = false;    // has no ranks from the next epoch on
     int started_again = 0;  // ranks, in the next epoch
+    int follows = 0;        // of these, that were not lost
     MachineStatus status{};
   };
   void add(Machine machine, int ranks);
@@ -63,6 +65,8 @@ class Epochs {
   void stay(int machine) { machines_[static_cast<std::size_t>(machine)].leaves = false; }
   // The epoch at hand has ended, and all its ranks wait for the next.
   bool is_at_rest() const { return forming_ && is_ready() && !finished_; }
+  // For the next leader, which does not know.
+  Rest rest() const;
 
   // Begins the next epoch when it can. Why the job cannot go on; empty: it does.
   std::string turn();
@@ -78,6 +82,7 @@ class Epochs {
   int world_size() const { return world_size_; }
   std::int64_t epoch() const { return epoch_; }
   const std::vector<Machine>& machines() const { return machines_; }
+  RankCounter& counter() { return counter_; }
 
  private:
   struct Failed {
@@ -105,6 +110,7 @@ class Epochs {
   const Milliseconds wait_;
   const Hands hands_;
   std::vector<Machine> machines_;
+  RankCounter counter_;
   std::vector<Failed> held_;  // who blame another, of whose loss nothing is known yet
   std::int64_t epoch_ = 0;
   std::int64_t kept_ = 0;  // news of memory, of all machines

@@ -120,7 +120,10 @@ void Fleet::take(int machine, const LauncherMessage& message) {
       finished_ = !is_host();
       return;
     case LauncherWord::kHandOver:
-      leaderless_ = handed_over_ = !is_host() && leadership_ != nullptr;
+      if (!is_host() && leadership_ != nullptr) {
+        leaderless_ = true;
+        handed_over_ = message.body;
+      }
       return;
     case LauncherWord::kHeartbeat: {
       Unpacker fields(message.body);

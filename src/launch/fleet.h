@@ -66,6 +66,8 @@ class Fleet {
   // any longer.
   bool lease_is_over() const;
   std::string why_lease_is_over() const;
+  // What the leader has said as it left; not set: it has not.
+  const std::optional<std::string>& handed_over() const { return handed_over_; }
   // The leader: those that are lost since the last call, and why.
   std::vector<JobEvent> take_departures() { return std::exchange(departures_, {}); }
   // What was said beside what a fleet itself needs, since the last call.
@@ -138,9 +140,9 @@ class Fleet {
   std::optional<Milliseconds> lease_;
   bool complete_ = false;
   const Leadership* leadership_ = nullptr;
-  LeaseClock::time_point leased_until_{};  // of this machine, where it does not lead
-  bool leaderless_ = false;                // with a store: the leader has hung up
-  bool handed_over_ = false;               // and has said that it would
+  LeaseClock::time_point leased_until_{};   // of this machine, where it does not lead
+  bool leaderless_ = false;                 // with a store: the leader has hung up
+  std::optional<std::string> handed_over_;  // and has said that it would
   Clock::time_point last_heartbeat_ = Clock::now();
   std::optional<Deadline> waiting_;  // for the others, after the end has begun
   bool impatient_ = false;

@@ -38,7 +38,8 @@ MachineHello make_machine_hello(const MeetingOptions& options) {
           host_name(),
           options.lease,
           options.listener_port,
-          options.encrypt};
+          options.encrypt,
+          options.world};
 }
 
 std::string pack_hello(const MachineHello& hello) {
@@ -52,6 +53,7 @@ std::string pack_hello(const MachineHello& hello) {
       .number(hello.lease.count())
       .number(hello.listener_port)
       .number(hello.encrypt ? 1 : 0)
+      .text(hello.world)
       .take();
 }
 
@@ -66,6 +68,7 @@ bool unpack_hello(const std::string& bytes, MachineHello* hello) {
   hello->lease = Milliseconds(fields.number_in(0, kAny));
   hello->listener_port = fields.number_in(0, 65535);
   hello->encrypt = fields.number_in(0, 1) == 1;
+  hello->world = fields.text();
   return fields.complete();
 }
 

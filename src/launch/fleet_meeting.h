@@ -46,6 +46,7 @@ struct MeetingOptions {
   bool encrypt = false;    // what ranks send each other
   std::int64_t epoch = 0;  // the attempt at the job
   std::string drill;       // of machine 0, for all
+  std::string world;       // that this machine was in last, as pack_order has it; empty: none
   MeetingPlace place;
   std::vector<SocketAddress> addresses;  // of `place`
   const MeetingStore* store = nullptr;
@@ -70,6 +71,7 @@ struct MachineHello {
   Milliseconds lease{0};
   int listener_port = 0;
   bool encrypt = false;
+  std::string world;
 
   // "machine 1 (host), pid 4711".
   std::string name() const;

@@ -48,8 +48,11 @@ void ElasticJob::hand_over(std::vector<JobEvent>& ends) {
     ends.push_back(event_of(JobEvent::Kind::kStopped, launch_.node_rank, "", SIGTERM));
     return;
   }
+  if (drill_ != nullptr) {
+    drill_->hand_over();
+  }
   leadership_->hand_over(rests);
-  fleet_->broadcast(LauncherWord::kHandOver, "");
+  fleet_->broadcast(LauncherWord::kHandOver, rests ? pack_rest(epochs_->rest()) : "");
   epochs_.reset();
   socket_.reset();
   reception_.reset();
@@ -62,6 +65,14 @@ bool Epochs::can_do_without(int machine) const {
     another |= i != index(machine) && machines_[i].present && !machines_[i].leaves;
   }
   return another && !ends_ && !finished_;
+}
+
+Rest Epochs::rest() const {
+  Rest rest = counter_.rest();
+  for (const Machine& machine : machines_) {
+    rest.ranks.push_back(machine.status.members + machine.follows);
+  }
+  return rest;
 }
 
 void Epochs::begin_to_hand_over(int machine) {

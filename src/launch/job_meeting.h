@@ -27,6 +27,12 @@ class JobMeeting {
   const JobIdentity& identity() const { return identity_; }
   // Where rank 0 listens if it is here; not valid where nobody needs one, or it was taken before.
   FileDescriptor take_listener() { return std::move(listener_); }
+  // In which world this machine was last, for whoever decides then.
+  void tell_world(const std::string& world) {
+    if (meeting_) {
+      meeting_->world = world;
+    }
+  }
   // Null where there is no store.
   Leadership* leadership() { return leadership_.get(); }
   // The deadline of every wait inside the job.

@@ -16,6 +16,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/core/machine.h"
+#include "trireme/launch/elastic_limits.h"
 
 namespace trireme::detail {
 namespace {
@@ -83,10 +84,9 @@ void check_elastic(const LaunchOptions& options) {
   TRIREME_CHECK(as_they_start || (elastic.least >= 1 && elastic.least <= elastic.most),
                 "--elastic: expected MIN:MAX, numbers of ranks with 1 <= MIN <= MAX, found {}:{}",
                 {elastic.least, elastic.most});
-  constexpr int kMostRanks = 120;  // each may have two descriptors under way in one message
-  TRIREME_CHECK(elastic.most <= kMostRanks,
+  TRIREME_CHECK(elastic.most <= kMostElasticRanks,
                 "--elastic: expected at most {} ranks, found {}",
-                {kMostRanks, elastic.most});
+                {kMostElasticRanks, elastic.most});
   TRIREME_CHECK(several || (options.ranks >= elastic.least && options.ranks <= elastic.most),
                 "-n: expected {} to {} ranks, as --elastic says, found {}",
                 {elastic.least, elastic.most, options.ranks});
@@ -113,17 +113,38 @@ void check_elastic(const LaunchOptions& options) {
                 {several ? "ucx" : "shm", several ? "" : " on one machine", backend});
 }
 
+// With its launcher a machine loses its ranks, or all machines the job.
+void check_launchers_fault(const DrillFault& fault, const LaunchOptions& options) {
+  if (!is_of_launchers(fault.kind)) {
+    return;
+  }
+  const ElasticOptions& elastic = *options.elastic;
+  const std::string name = drill_name(fault.kind);
+  TRIREME_CHECK(options.nodes > 1,
+                "--drill: {} is a fault of launchers, and the job ends with its only one; expected "
+                "--nnodes of 2 or more, found 1: leave it out",
+                {name});
+  const bool loses_ranks =
+      fault.kind == DrillKind::kKillLauncher || fault.seconds >= elastic.heartbeat_seconds;
+  TRIREME_CHECK(
+      !loses_ranks || elastic.least < elastic.most,
+      "--drill: {} takes the ranks of a machine along{}; expected --elastic MIN:MAX with MIN < "
+      "MAX, at most what is left without one machine, found {}",
+      {name,
+       fault.kind == DrillKind::kKillLauncher ? ""
+                                              : concat(", as {} s are not less than --heartbeat {}",
+                                                       {fault.seconds, elastic.heartbeat_seconds}),
+       elastic.most == 0 ? "--restart alone" : concat(elastic.most, " and no other number")});
+}
+
 void check_drill(const LaunchOptions& options) {
   const DrillPlan plan = DrillPlan::parse(options.drill->plan, options.drill->seed);
   TRIREME_CHECK(options.elastic,
                 "--drill: expected a job that outlives faults, --elastic MIN:MAX or --restart N, "
                 "found neither: the first {} would end it",
                 {drill_name(plan.faults.front().kind)});
-  TRIREME_CHECK(
-      options.store.place.empty(),
-      "--drill: its faults are dealt by machine 0, and with --store any machine may lead: "
-      "expected one of the two, found both");
   for (const DrillFault& fault : plan.faults) {
+    check_launchers_fault(fault, options);
     TRIREME_CHECK(!is_of_links(fault.kind) || options.nodes > 1,
                   "--drill: {} is a fault of connections between machines, and the ranks of one "
                   "machine have none, they share its memory; expected --nnodes of 2 or more, found "

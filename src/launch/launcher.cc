@@ -131,6 +131,7 @@ class Job {
                      ": its ranks are ended; trying to join the others again"));
     output_.errors().flush();
     ranks_.end_all();
+    meeting_.tell_world(elastic_->lose_leader());
     fleet_.reset();
     if (const int code = meet_the_others(); code != kExitOk) {
       return code;
@@ -145,10 +146,7 @@ class Job {
     if (!options) {
       return;
     }
-    const auto scale = [this](int more) {
-      return elastic_->scale(ranks_.world_size() + more, "the drill");
-    };
-    drill_.emplace(*options, options_, scale, complain_);
+    drill_.emplace(*options, options_, elastic_->drill_hands());
     elastic_->set_drill(&*drill_);
     ranks_.share(detail::kEnvDrill, drill_->descriptor());
   }
@@ -354,7 +352,7 @@ class Job {
     // A rank that speaks for the job sees itself that nobody listens, and goes on: unless what it
     // says comes through here, as that of any rank of an elastic job.
     if (options_.rank0_speaks && options_.elastic) {
-      complain_(concat("standard output can no longer be written: the job goes on; see ",
+      complain_(concat("standard output can no longer be written: the job continues; see ",
                        options_.log_dir));
     } else if (!options_.rank0_speaks) {  // as with any program whose reader goes away
       const std::string why = output_.why_lost();

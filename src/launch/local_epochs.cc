@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <locale>
 #include <sstream>
+#include <utility>
 
 #include <sys/socket.h>
 
@@ -115,8 +116,29 @@ std::vector<std::size_t> LocalRanks::members_of(const EpochOrder& order, int mac
   return places;
 }
 
+Reached LocalRanks::reached() const {
+  Reached all = reached_;
+  for (const RankProcess& rank : ranks_) {
+    const WorldHistory& history = history_in(rank.pulse.page());
+    all.raise({history.begun.load(), history.again.load()});
+  }
+  return all;
+}
+
+// The rank is at rest, or has yet to be started: of its page this is what its launcher writes.
+void LocalRanks::tell_history(const PulseMemory& pulse) const {
+  WorldHistory& history = history_in(const_cast<PulsePage&>(pulse.page()));
+  history.told = counts_;
+  history.before = counts_before_;
+  history.begun.store(reached_.begun);
+  history.again.store(reached_.again);
+}
+
 void LocalRanks::begin_epoch(const EpochOrder& order, int machine) {
   drain_reports();  // by the ranks that they are of
+  counts_before_ = std::exchange(counts_, order.counts);
+  reached_ = reached();
+  reached_.raise(order.reached);
   const std::vector<std::size_t> places = members_of(order, machine);
   identity_.epoch = order.epoch;
   identity_.world_size = order.world_size();
@@ -143,6 +165,7 @@ void LocalRanks::begin_epoch(const EpochOrder& order, int machine) {
     } else {
       ranks_[place].rank = rank;
       label(ranks_[place]);
+      tell_history(ranks_[place].pulse);
       const EpochPlace there{order.epoch,
                              rank,
                              identity_.world_size,
@@ -171,6 +194,9 @@ MachineStatus LocalRanks::status() const {
     status.asks |= rank.is_member() && rank.asks;
     status.ready &= !rank.is_member() || rank.asks;
     status.finished |= rank.rank >= 0 && rank.ended && rank.status == 0;
+  }
+  if (status.ready) {  // not with every step
+    status.reached = reached();
   }
   return status;
 }

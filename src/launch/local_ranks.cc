@@ -57,6 +57,8 @@ void LocalRanks::start(JobIdentity identity, FileDescriptor listener) {
   identity.rank0_listener = listener_.get();
   if (identity.job != identity_.job) {
     kept_memory_.clear();  // of another job
+    counts_ = counts_before_ = {};
+    reached_ = {};
   }
   identity_ = std::move(identity);
   appends_logs_ |= !identity_.begins;
@@ -112,6 +114,7 @@ RankProcess LocalRanks::start_rank(std::size_t place, int rank) {
     child.environment.push_back(concat(variable, "=", descriptor));
   }
   PulseMemory pulse;
+  tell_history(pulse);
   child.kept_fds.push_back(pulse.descriptor());
   child.environment.push_back(concat(kEnvPulse, "=", pulse.descriptor()));
   FileDescriptor ours;
@@ -285,6 +288,7 @@ void LocalRanks::end_all() {
     usleep(1000);
   }
   end_left_behind();
+  reached_ = reached();
   ranks_.clear();
   appends_logs_ = true;
 }

@@ -69,6 +69,8 @@ class LocalRanks {
   // Whoever is stopped is so from now on.
   void forget_stops();
   const std::vector<RankProcess>& ranks() const { return ranks_; }
+  // How far the ranks of this machine have come, in all epochs so far.
+  Reached reached() const;
   int world_size() const { return identity_.world_size; }
 
   // Takes note of who has ended; the failures among them, with the last words.
@@ -95,6 +97,7 @@ class LocalRanks {
                    const std::vector<int>& descriptors = {});
   void answer(RankProcess& rank, Packet packet);
   void hand_out_memory(RankProcess& rank) const;
+  void tell_history(const PulseMemory& pulse) const;
   // Which processes, in order of their ranks, the next epoch has here.
   std::vector<std::size_t> members_of(const EpochOrder& order, int machine) const;
   void label(RankProcess& process) const;
@@ -115,8 +118,11 @@ class LocalRanks {
     FileDescriptor memory;
   };
   std::vector<KeptMemory> kept_memory_;
-  std::int64_t news_ = 0;    // of memory, so far
-  FileDescriptor listener_;  // for rank 0; where the job is not elastic, until that is started
+  std::int64_t news_ = 0;     // of memory, so far
+  FileDescriptor listener_;   // for rank 0; where the job is not elastic, until that is started
+  RankCounts counts_;         // up to the epoch at hand
+  RankCounts counts_before_;  // up to the last one
+  Reached reached_;           // in those before it
   FileDescriptor report_reader_;
   FileDescriptor report_writer_;
   std::string report_text_;

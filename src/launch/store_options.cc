@@ -34,6 +34,10 @@ bool is_name(const std::string& text) {
          });
 }
 
+std::string drill_text(const DrillOptions& drill) {
+  return concat("\"{}\" with seed {}", {drill.plan, drill.seed});
+}
+
 void check_file(const char* flag, const std::string& file) {
   TRIREME_CHECK(file.empty() || access(file.c_str(), R_OK) == 0,
                 "{}: expected a file that can be read, found \"{}\": {}",
@@ -108,12 +112,14 @@ std::unique_ptr<Leadership> make_leadership(const LaunchOptions& options, Millis
   }
   JobRecord alike;
   alike.version = TRIREME_VERSION;
-  alike.settings = {{"--nnodes", std::to_string(options.nodes)},
-                    {"--elastic", concat(elastic.least, ":", elastic.most)},
-                    {"--restart", std::to_string(elastic.restarts)},
-                    {"--heartbeat", concat(elastic.heartbeat_seconds)},
-                    {"--redundancy", std::to_string(elastic.redundancy)},
-                    {"the program, its arguments or settings (a digest)", hex_digest(what)}};
+  alike.settings = {
+      {"--nnodes", std::to_string(options.nodes)},
+      {"--elastic", concat(elastic.least, ":", elastic.most)},
+      {"--restart", std::to_string(elastic.restarts)},
+      {"--heartbeat", concat(elastic.heartbeat_seconds)},
+      {"--redundancy", std::to_string(elastic.redundancy)},
+      {"--drill and --drill-seed", options.drill ? drill_text(*options.drill) : "none"},
+      {"the program, its arguments or settings (a digest)", hex_digest(what)}};
   return std::make_unique<Leadership>(
       Leadership::Options{
           place.name,

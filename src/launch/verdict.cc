@@ -39,7 +39,9 @@ int blame_rank(const Evidence& evidence, const JobEvent& cause, const Say& say) 
   // A rank that ended itself has said why. One that was killed has not, whatever it wrote before.
   const bool was_said = spokesman != nullptr && spokesman->failed() &&
                         WIFEXITED(spokesman->status) && !spokesman->errors.last_lines().empty();
-  if (!was_said) {
+  // What killed a rank is known here alone: the others only see that it is gone.
+  const bool was_killed = WIFSIGNALED(cause.number) && cause.rank != 0;
+  if (!was_said || was_killed) {
     say_how_a_rank_failed(evidence, cause, say);
   }
   if (evidence.fleet != nullptr) {

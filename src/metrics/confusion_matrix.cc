@@ -88,10 +88,10 @@ bool all_differ(const std::vector<std::string>& texts) {
 }
 
 std::string score_columns(const ClassScores& of) {
-  return detail::printed("  %9.4f  %9.4f  %9.4f  %9lld",
-                         of.precision,
-                         of.recall,
-                         of.f1,
+  return detail::printed("  %7.2f %%  %7.2f %%  %7.2f %%  %9lld",
+                         100 * of.precision,
+                         100 * of.recall,
+                         100 * of.f1,
                          static_cast<long long>(of.support));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace trireme {
 namespace {
 
+constexpr double kLevel = 0.05;                    // of the tests to which 95 % intervals belong
 constexpr double kNormal975 = 1.9599639845400545;  // 97.5 % of the normal distribution lie below
 
 struct Moments {
@@ -35,6 +37,24 @@ Moments moments_of(std::span<const double> values) {
           values.size() < 2 ? 0 : std::max(0.0, squares - rest * rest / count) / (count - 1)};
 }
 
+double largest_of(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) {
+    largest = std::max(largest, std::fabs(value));
+  }
+  return largest;
+}
+
+// 0 where it is only what rounding leaves of numbers of this size: 0.90 - 0.85 and 0.95 - 0.90 are
+// not the same double.
+double beyond_rounding(double error, double largest) {
+  constexpr double kRounding = 1e-12;
+  return error <= kRounding * largest ? 0 : error;
+}
+
+constexpr Interval kAnything = {-std::numeric_limits<double>::infinity(),
+                                std::numeric_limits<double>::infinity()};
+
 // P(X <= least) for X from `trials` throws of a coin, from its largest term down. Logarithms keep
 // counts in the millions from underflowing.
 double coin_tail(std::int64_t least, std::int64_t trials) {
@@ -50,27 +70,19 @@ double coin_tail(std::int64_t least, std::int64_t trials) {
   return sum;
 }
 
-double percentile(const std::vector<double>& sorted, double share) {
-  const double at = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  const double fraction = at - static_cast<double>(below);
-  return sorted[below] * (1 - fraction) + sorted[above] * fraction;
-}
-
 }  // namespace
 
 MeanEstimate mean_of(std::span<const double> values) {
   TRIREME_CHECK(!values.empty(), "expected at least one value to take the mean of, found none");
   const Moments moments = moments_of(values);
   const auto count = static_cast<double>(values.size());
-  constexpr double kAnything = std::numeric_limits<double>::infinity();
   MeanEstimate result{moments.mean,
                       std::sqrt(moments.variance),
                       static_cast<std::int64_t>(values.size()),
-                      {-kAnything, kAnything}};
-  if (values.size() > 1) {
-    const double reach = student_quantile(0.975, count - 1) * std::sqrt(moments.variance / count);
+                      kAnything};
+  const double error = beyond_rounding(std::sqrt(moments.variance / count), largest_of(values));
+  if (error != 0) {
+    const double reach = student_quantile(0.975, count - 1) * error;
     result.interval95 = {moments.mean - reach, moments.mean + reach};
   }
   return result;
@@ -87,12 +99,8 @@ Difference student_difference(double mean, double error, double degrees, const c
     const double nothing = std::numeric_limits<double>::quiet_NaN();
     return {mean, {nothing, nothing}, nothing, test};
   }
-  if (!(degrees > 0)) {
-    const double anything = std::numeric_limits<double>::infinity();
-    return {mean, {-anything, anything}, 1, test};
-  }
-  if (error == 0) {
-    return {mean, {mean, mean}, mean == 0 ? 1.0 : 0.0, test};
+  if (!(degrees > 0) || error == 0) {
+    return {mean, kAnything, 1, test};
   }
   const double reach = student_quantile(0.975, degrees) * error;
   return {mean, {mean - reach, mean + reach}, student_two_sided(mean / error, degrees), test};
@@ -106,8 +114,9 @@ Difference paired_t_test(std::span<const double> a, std::span<const double> b) {
   std::transform(b.begin(), b.end(), a.begin(), differences.begin(), std::minus<>());
   const Moments moments = moments_of(differences);
   const auto count = static_cast<double>(differences.size());
-  return student_difference(
-      moments.mean, std::sqrt(moments.variance / count), count - 1, "paired t-test");
+  const double error =
+      beyond_rounding(std::sqrt(moments.variance / count), std::max(largest_of(a), largest_of(b)));
+  return student_difference(moments.mean, error, count - 1, "paired t-test");
 }
 
 Difference welch_t_test(std::span<const double> a, std::span<const double> b) {
@@ -129,7 +138,8 @@ Difference welch_t_test(std::span<const double> a, std::span<const double> b) {
   const double part_a = square > 0 ? share_a / square : 1;
   const double part_b = square > 0 ? share_b / square : 0;
   const double degrees = 1 / (part_a * part_a / (count_a - 1) + part_b * part_b / (count_b - 1));
-  return student_difference(mean, std::sqrt(square), degrees, "Welch's t-test");
+  const double error = beyond_rounding(std::sqrt(square), std::max(largest_of(a), largest_of(b)));
+  return student_difference(mean, error, degrees, "Welch's t-test");
 }
 
 Difference mcnemar_test(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
@@ -156,76 +166,68 @@ Difference mcnemar_test(std::span<const std::uint8_t> a, std::span<const std::ui
   const double centre = share_b - share_a;
   const double reach = kNormal975 * std::sqrt((share_a + share_b - centre * centre) / (count + 2));
   result.interval95 = {std::max(-1.0, centre - reach), std::min(1.0, centre + reach)};
-  return result;
-}
-
-Difference paired_bootstrap(
-    std::int64_t samples,
-    const std::function<double(int which, std::span<const std::int64_t> order)>& statistic,
-    int rounds,
-    std::uint64_t seed) {
-  TRIREME_CHECK(samples > 0 && rounds > 0,
-                "a bootstrap needs samples and rounds, found {} and {}",
-                {samples, rounds});
-  std::vector<std::int64_t> order(static_cast<std::size_t>(samples));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  Difference result{statistic(1, order) - statistic(0, order), {}, 1, "paired bootstrap"};
-
-  std::vector<double> differences;
-  differences.reserve(static_cast<std::size_t>(rounds));
-  for (int round = 0; round < rounds; ++round) {
-    RandomStream random(mix(seed, round));
-    for (std::int64_t& sample : order) {
-      sample = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(samples)));
-    }
-    const double difference = statistic(1, order) - statistic(0, order);
-    if (std::isfinite(difference)) {  // a resample may lack what the statistic needs
-      differences.push_back(difference);
-    }
-  }
-  if (differences.empty() || !std::isfinite(result.mean)) {
-    const double nothing = std::numeric_limits<double>::quiet_NaN();
-    result.interval95 = {nothing, nothing};
-    return result;
-  }
-  std::ranges::sort(differences);
-  result.interval95 = {percentile(differences, 0.025), percentile(differences, 0.975)};
-  const auto other_side = std::ranges::count_if(differences, [&](double difference) {
-    return result.mean > 0 ? difference <= 0 : difference >= 0;
-  });
-  if (result.mean != 0) {
-    // The set itself counts as one of the resamples: no number of rounds shows that chance never
-    // does it.
-    result.p_value = std::min(
-        1.0, 2 * static_cast<double>(other_side + 1) / static_cast<double>(differences.size() + 1));
+  if (result.p_value >= kLevel) {
+    result.interval95 = {std::min(0.0, result.interval95.low),
+                         std::max(0.0, result.interval95.high)};
   }
   return result;
 }
 
-double paired_permutation_p(
+Difference permutation_test(
     std::int64_t samples,
-    const std::function<double(std::span<const std::uint8_t> swapped)>& difference,
+    const std::function<Estimate(std::span<const std::uint8_t> swapped)>& estimate,
     int rounds,
     std::uint64_t seed) {
   TRIREME_CHECK(samples > 0 && rounds > 0,
                 "a permutation test needs samples and rounds, found {} and {}",
                 {samples, rounds});
+  const double least_p = 1.0 / (rounds + 1);
   std::vector<std::uint8_t> swapped(static_cast<std::size_t>(samples), 0);
-  const double found = std::fabs(difference(swapped));
-  if (!std::isfinite(found)) {
-    return 1;
+  const Estimate found = estimate(swapped);
+  if (!std::isfinite(found.difference) || !std::isfinite(found.error)) {
+    const double nothing = std::numeric_limits<double>::quiet_NaN();
+    return {found.difference, {nothing, nothing}, nothing, "permutation test", least_p};
   }
-  // All pairs swapped give the same difference, up to the rounding of sums in another order.
-  const double as_large = found * (1 - 1e-9);
-  int reached = 1;  // by the pairs as they are, which are one of the markings
+  if (found.error == 0) {
+    return {found.difference, kAnything, 1, "permutation test", least_p};
+  }
+  // In standard errors. Without an error there is no saying how many: more than any number.
+  const auto distance = [](const Estimate& each) {
+    return each.difference == 0 ? 0.0 : std::fabs(each.difference) / each.error;
+  };
+  std::vector<double> distances;  // of random markings
+  distances.reserve(static_cast<std::size_t>(rounds));
   for (int round = 0; round < rounds; ++round) {
     RandomStream random(mix(seed, round));
-    for (std::uint8_t& mark : swapped) {
-      mark = static_cast<std::uint8_t>(random.below(2));
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < swapped.size(); ++i) {
+      bits = i % 64 == 0 ? random.next() : bits >> 1;
+      swapped[i] = static_cast<std::uint8_t>(bits & 1U);
     }
-    reached += std::fabs(difference(swapped)) < as_large ? 0 : 1;  // NaN is no smaller one
+    const double each = distance(estimate(swapped));
+    distances.push_back(std::isnan(each) ? std::numeric_limits<double>::infinity() : each);
   }
-  return static_cast<double>(reached) / static_cast<double>(rounds + 1);
+  // All pairs swapped are as far away, up to the rounding of sums in another order.
+  constexpr double kSame = 1 - 1e-9;
+  const double as_far = distance(found) * kSame;
+  // The pairs as they are make one marking, too: no number of rounds shows that chance never does
+  // it.
+  const auto reached = 1 + std::ranges::count_if(distances, [&](double d) { return d >= as_far; });
+  Difference result{found.difference,
+                    kAnything,
+                    static_cast<double>(reached) / static_cast<double>(rounds + 1),
+                    "permutation test",
+                    least_p};
+  // So many markings may reach as far while the p-value is below the level; the next one is as far
+  // away as chance goes.
+  const auto allowed = static_cast<std::int64_t>(std::ceil(kLevel * (rounds + 1))) - 2;
+  if (allowed >= 0) {
+    const auto at = distances.begin() + allowed;
+    std::ranges::nth_element(distances, at, std::greater<>());
+    const double reach = *at / kSame * found.error;
+    result.interval95 = {found.difference - reach, found.difference + reach};
+  }
+  return result;
 }
 
 std::vector<double> holm_adjusted(std::span<const double> p_values) {

@@ -9,6 +9,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include "models/makers.h"
+#include "models/word_scores.h"
 #include "trireme/core/random.h"
 #include "trireme/models/recompute.h"
 
@@ -122,7 +123,7 @@ class BertImpl : public nn::Module {
       x = recompute_ ? recompute(layer.ptr(), x, run) : run(x);
     }
     x = x.gather(1, places.unsqueeze(2).expand({-1, -1, x.size(2)}));
-    return at::linear(norm_->forward(x), words_->weight);
+    return word_scores(norm_->forward(x), words_->weight);
   }
 
  private:

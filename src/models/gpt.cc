@@ -6,6 +6,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include "models/makers.h"
+#include "models/word_scores.h"
 #include "trireme/core/error.h"
 #include "trireme/models/recompute.h"
 #include "trireme/settings/model_kinds.h"
@@ -72,6 +73,20 @@ GptImpl::GptImpl(const GptOptions& given) : options(given) {
 }
 
 Tensor GptImpl::forward(const Tensor& tokens) {
+  return word_scores(states(tokens), head());
+}
+
+Tensor GptImpl::loss(const Tensor& text) {
+  const std::int64_t length = text.size(1) - 1;
+  const Tensor scores = padded_word_scores(states(text.slice(1, 0, length)), head());
+  return nn::functional::cross_entropy(scores.flatten(0, 1), text.slice(1, 1).flatten());
+}
+
+const Tensor& GptImpl::head() const {
+  return options.tied ? tokens_->weight : head_->weight;
+}
+
+Tensor GptImpl::states(const Tensor& tokens) {
   TRIREME_CHECK(tokens.size(1) <= options.sequence,
                 "this gpt sees {} tokens at a time, found {}",
                 {options.sequence, tokens.size(1)});
@@ -85,14 +100,7 @@ Tensor GptImpl::forward(const Tensor& tokens) {
       x = block->forward(x);
     }
   }
-  x = norm_->forward(x);
-  return options.tied ? at::linear(x, tokens_->weight) : head_->forward(x);
-}
-
-Tensor GptImpl::loss(const Tensor& text) {
-  const std::int64_t length = text.size(1) - 1;
-  return nn::functional::cross_entropy(forward(text.slice(1, 0, length)).flatten(0, 1),
-                                       text.slice(1, 1).flatten());
+  return norm_->forward(x);
 }
 
 GptOptions text_options(const TrainSettings& settings, const SampleShape& shape) {

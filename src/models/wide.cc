@@ -2,7 +2,6 @@
 
 #include "models/makers.h"
 #include "trireme/core/error.h"
-#include "trireme/settings/settings_table.h"
 
 namespace trireme::models {
 
@@ -23,16 +22,12 @@ WideImpl::WideImpl(const WideOptions& given) : options(given) {
 }
 
 Tensor WideImpl::forward(const Tensor& indices, const Tensor& values, const Tensor& offsets) {
-  return head_->forward(table_->forward(indices, offsets, values));
+  // An embedding bag wants its weights in the type of the table, which an engine may change.
+  return head_->forward(table_->forward(indices, offsets, values.to(table_->weight.scalar_type())));
 }
 
 Trainable make_wide(const TrainSettings& settings, const SampleShape& shape) {
   TRIREME_CHECK(!settings.recompute, "recompute: the model wide has no activations to recompute");
-  TRIREME_CHECK(settings.precision == TrainPrecision::kFloat32 ||
-                    settings.precision == TrainPrecision::kAutocast,
-                "precision: the model wide has sparse gradients, which are summed in float32 only, "
-                "found ",
-                value_text("precision", settings));
   const Wide model(WideOptions{.features = shape.features,
                                .width = settings.width > 0 ? settings.width : 16,
                                .outputs = outputs_for(shape),

@@ -71,6 +71,18 @@ bool OptimizerOf<Options>::works_on(Device device) const {
 }
 
 template <class Options>
+bool OptimizerOf<Options>::updates_rows() const {
+  const auto& definition = detail::definition_of<Options>();
+  return definition.passes == nullptr && !definition.takes_whole_parameters;
+}
+
+template <class Options>
+bool OptimizerOf<Options>::leaves_untouched() const {
+  const auto leaves = detail::definition_of<Options>().leaves_untouched;
+  return leaves != nullptr && leaves(options_);
+}
+
+template <class Options>
 std::vector<OptimizerPass> OptimizerOf<Options>::passes() const {
   const auto passes = detail::definition_of<Options>().passes;
   return passes != nullptr ? passes(options_) : std::vector<OptimizerPass>();

@@ -39,6 +39,7 @@ struct Definition {
   std::vector<OptimizerPass> (*passes)(const Options& options) = nullptr;
   void (*finish)(const Options& options, WholeParameter& whole) = nullptr;
   bool takes_whole_parameters = false;
+  bool (*leaves_untouched)(const Options& options) = nullptr;
 };
 
 // Specialised by the rule's file.

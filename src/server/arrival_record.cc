@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "trireme/core/error.h"
@@ -22,15 +23,35 @@ std::string all_line(std::int64_t clock) {
   return concat("all ", clock);
 }
 
-// Reads over the lines that say what a record is of: false where it is not of this run.
-bool leads_to_acts(std::istream& in, const std::vector<std::string>& run) {
+// The next line; false where there is none, or it has no end: who wrote it was killed.
+bool next_line(std::istream& in, std::string& line) {
+  return std::getline(in, line) && !in.eof();
+}
+
+// How many bytes a record has up to this line, and with it. Nothing where it is of another run, or
+// does not come so far.
+std::optional<std::uintmax_t> bytes_up_to(const std::string& line,
+                                          const std::string& path,
+                                          const std::vector<std::string>& run) {
   std::vector<std::string> expected = run;
   expected.insert(expected.begin(), kFirstLine);
   expected.emplace_back(kEndOfRun);
-  return std::ranges::all_of(expected, [&](const std::string& line) {
-    std::string found;
-    return std::getline(in, found) && found == line;
-  });
+  std::ifstream in(path);
+  std::uintmax_t bytes = 0;
+  std::string found;
+  for (const std::string& each : expected) {
+    if (!next_line(in, found) || found != each) {
+      return std::nullopt;
+    }
+    bytes += found.size() + 1;
+  }
+  while (next_line(in, found)) {
+    bytes += found.size() + 1;
+    if (found == line) {
+      return bytes;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -38,14 +59,15 @@ bool leads_to_acts(std::istream& in, const std::vector<std::string>& run) {
 ArrivalRecord::ArrivalRecord(const std::string& folder,
                              int rank,
                              const std::vector<std::string>& run)
-    : path_(record_path(folder, rank)), run_(run) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  // Not written over yet: a run that goes on keeps the beginning.
-  TRIREME_CHECK(!error, "Stale::record: {} cannot be made: {}", {folder, error.message()});
-}
+    : path_(record_path(folder, rank)), run_(run) {}
 
 void ArrivalRecord::begin() {
+  const std::string folder = fs::path(path_).parent_path().string();
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw Error(concat("Stale::record: {} cannot be made: {}", {folder, error.message()}));
+  }
   out_.open(path_, std::ios::trunc);
   out_ << kFirstLine << '\n';
   for (const std::string& line : run_) {
@@ -77,17 +99,18 @@ void ArrivalRecord::go_on_from(std::int64_t clock) {
     flush();
     out_.close();
   }
-  std::string kept;
-  bool found = false;
-  if (std::ifstream in(path_); leads_to_acts(in, run_)) {
-    std::string line;
-    while (!found && std::getline(in, line)) {
-      kept += line + '\n';
-      found = line == all_line(clock);
-    }
+  const auto kept = bytes_up_to(all_line(clock), path_, run_);
+  if (!kept) {
+    begin();
+    out_ << all_line(clock) << '\n';
+    return;
   }
-  begin();
-  out_ << (found ? kept : all_line(clock) + '\n');
+  std::error_code error;
+  fs::resize_file(path_, *kept, error);
+  if (error) {
+    throw Error(concat("{} cannot be cut off after step {}: {}", {path_, clock, error.message()}));
+  }
+  out_.open(path_, std::ios::app);
 }
 
 void ArrivalRecord::flush() {
@@ -100,49 +123,76 @@ void ArrivalRecord::flush() {
   }
 }
 
-std::vector<ClockTable::Act> ArrivalRecord::read(const std::string& folder,
-                                                 int rank,
-                                                 const std::vector<std::string>& run,
-                                                 std::int64_t from) {
+Arrivals Arrivals::read(const std::string& folder,
+                        int rank,
+                        const std::vector<std::string>& run,
+                        std::int64_t from,
+                        int workers) {
   const std::string path = record_path(folder, rank);
   std::ifstream in(path);
   std::string line;
-  TRIREME_CHECK(in.is_open() && std::getline(in, line) && line == kFirstLine,
+  TRIREME_CHECK(in.is_open() && next_line(in, line) && line == kFirstLine,
                 "replay: {} is not a record of arrivals: expected what a run with Order::kArrival "
                 "has written, with as many ranks",
                 {path});
   for (const std::string& expected : run) {
-    TRIREME_CHECK(std::getline(in, line) && line == expected,
+    TRIREME_CHECK(next_line(in, line) && line == expected,
                   "replay: {} is of another run: it has \"{}\", expected \"{}\"",
                   {path, line, expected});
   }
-  TRIREME_CHECK(std::getline(in, line) && line == kEndOfRun,
+  TRIREME_CHECK(next_line(in, line) && line == kEndOfRun,
                 "replay: {} is of another run: it has \"{}\" where this one has nothing",
                 {path, line});
-  std::vector<ClockTable::Act> acts;
-  bool found = false;
-  while (std::getline(in, line)) {
+  Arrivals arrivals;
+  std::vector<std::int64_t> answered(static_cast<std::size_t>(workers), 0);
+  while (next_line(in, line)) {
     std::istringstream words(line);
     std::string what;
-    ClockTable::Act act;
-    words >> what >> act.worker >> act.clock;
+    words >> what;
     if (what == "all") {
-      found |= line == all_line(from);
+      std::int64_t clock = 0;
+      TRIREME_CHECK(words >> clock && line == all_line(clock),
+                    "replay: {} has the line \"{}\": expected all and a step",
+                    {path, line});
+      if (!arrivals.first) {
+        arrivals.first = clock;
+        answered.assign(answered.size(), clock);
+      }
+      arrivals.begins |= clock == from;
+      if (arrivals.begins) {
+        arrivals.beginnings.push_back(clock);
+      }
       continue;
     }
-    TRIREME_CHECK(words && (what == "apply" || what == "answer") && act.worker >= 0,
-                  "replay: {} has the line \"{}\": expected apply or answer, a rank and a step",
-                  {path, line});
+    ClockTable::Act act;
+    words >> act.worker >> act.clock;
+    TRIREME_CHECK(
+        words && (what == "apply" || what == "answer") && act.worker >= 0 && act.worker < workers,
+        "replay: {} has the line \"{}\": expected apply or answer, one of {} ranks that compute, "
+        "and a step",
+        {path, line, workers});
     act.kind = what == "apply" ? ClockTable::Act::Kind::kApply : ClockTable::Act::Kind::kAnswer;
-    if (found) {
-      acts.push_back(act);
+    if (act.kind == ClockTable::Act::Kind::kAnswer) {
+      answered[static_cast<std::size_t>(act.worker)] = act.clock + 1;
+    }
+    if (arrivals.begins) {
+      arrivals.acts.push_back(act);
     }
   }
-  TRIREME_CHECK(found,
-                "replay: {} says nothing of a beginning after step {}: replay from where it began, "
-                "or from where it saved",
-                {path, from});
-  return acts;
+  arrivals.steps = *std::ranges::min_element(answered);
+  return arrivals;
+}
+
+bool Arrivals::end_with(std::int64_t last) {
+  const auto stays = [&](const ClockTable::Act& act) { return act.clock < last; };
+  const auto cut = std::ranges::find_if_not(acts, stays);
+  // An answer to the last step is asked for nothing any more.
+  const bool whole = std::none_of(cut, acts.end(), [&](const ClockTable::Act& act) {
+    return act.kind == ClockTable::Act::Kind::kApply ? stays(act) : act.clock + 1 < last;
+  });
+  std::erase_if(acts, [&](const ClockTable::Act& act) { return !stays(act); });
+  std::erase_if(beginnings, [&](std::int64_t step) { return step > last; });
+  return whole;
 }
 
 }  // namespace trireme::detail

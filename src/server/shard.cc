@@ -140,8 +140,9 @@ void Shard::flush() {
 
 // Everything that can be done now, because of this worker.
 void Shard::act(int trigger) {
+  const bool records = record_ && order_ == Order::kArrival;
   while (const auto next = clocks_.next()) {
-    if (record_ && order_ == Order::kArrival) {
+    if (records) {
       record_->add(*next);
     }
     if (next->kind == ClockTable::Act::Kind::kApply) {
@@ -149,6 +150,9 @@ void Shard::act(int trigger) {
     } else {
       answer(*next, trigger);
     }
+  }
+  if (records) {
+    record_->flush();  // whoever is killed has said what it did
   }
 }
 

@@ -104,15 +104,42 @@ void StaleEngineBase::Impl::take_over(const Optimizer& optimizer) {
     if (!stale_.record.empty() && owns()) {
       shard_->record(stale_.record, run_);
     }
-    follow_from_here();
   });
+  follow_from_here();
   service_->start(*shard_);
 }
 
+// All owners end with the same step: each may have recorded more of some ranks.
 void StaleEngineBase::Impl::follow_from_here() {
-  if (!stale_.replay.empty() && owns()) {
-    shard_->follow(detail::ArrivalRecord::read(stale_.replay, ranks_->rank(), run_, parts().steps));
+  if (stale_.replay.empty()) {
+    return;
   }
+  const std::int64_t from = parts().steps;
+  detail::Arrivals mine;
+  on_all_ranks(*ranks_, [&] {
+    if (owns()) {
+      mine = detail::Arrivals::read(stale_.replay, ranks_->rank(), run_, from, workers_);
+    }
+  });
+  std::vector<std::int64_t> steps = {mine.steps};
+  ranks_->all_reduce(steps, ReduceOp::kMin).wait();
+  on_all_ranks(*ranks_, [&] {
+    if (owns()) {
+      detail::check_follows(mine, stale_.replay, from, steps[0]);
+    }
+  });
+  std::vector<std::int64_t> cut = {mine.end_with(steps[0]) ? 0 : 1};
+  ranks_->all_reduce(cut, ReduceOp::kMax).wait();
+  std::vector<std::int64_t> count = {static_cast<std::int64_t>(mine.beginnings.size())};
+  ranks_->broadcast(count, an_owner_).wait();
+  mine.beginnings.resize(static_cast<std::size_t>(count[0]));
+  ranks_->broadcast(mine.beginnings, an_owner_).wait();
+  replayed_ = Replayed{steps[0], cut[0] != 0, std::move(mine.beginnings)};
+  on_all_ranks(*ranks_, [&] {
+    if (owns()) {
+      shard_->follow(std::move(mine.acts));
+    }
+  });
 }
 
 void StaleEngineBase::Impl::check_computes(const char* what) const {
@@ -272,6 +299,9 @@ void StaleEngineBase::with_newest(const std::function<void()>& body) {
 EngineState StaleEngineBase::state() {
   return impl_->state();
 }
+void StaleEngineBase::go_on_from_newest() {
+  impl_->go_on_from_newest();
+}
 std::string StaleEngineBase::progress() const {
   return impl_->worker().progress();
 }
@@ -281,6 +311,9 @@ void StaleEngineBase::restore(const std::function<void(const StateView& into)>& 
 }
 StaleUse StaleEngineBase::use() const {
   return impl_->use();
+}
+const std::optional<Replayed>& StaleEngineBase::replayed() const {
+  return impl_->replayed();
 }
 MemoryReport StaleEngineBase::memory_report() const {
   return impl_->memory_report();

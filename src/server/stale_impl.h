@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ class StaleEngineBase::Impl {
   void finish();
   void with_newest(const std::function<void()>& body);
   EngineState state();
+  void go_on_from_newest();
   void restore(const std::function<void(const StateView& into)>& fill, const std::string& progress);
   StaleUse use();
   MemoryReport memory_report();
@@ -44,6 +46,7 @@ class StaleEngineBase::Impl {
   bool computes() const { return ranks_->rank() < workers_; }
   void check_computes(const char* what) const;
   int workers() const { return workers_; }
+  const std::optional<Replayed>& replayed() const { return replayed_; }
   std::int64_t sent_bytes() const { return service_->sent_bytes(); }
   detail::LoneWorker& worker() { return *worker_; }
   Communicator& ranks() const { return *ranks_; }
@@ -58,6 +61,7 @@ class StaleEngineBase::Impl {
   void write_parameters(const std::function<void()>& body);
   void read_newest();
   void begin_here();
+  void share_loss_scale();
   void follow_from_here();
   bool owns() const { return !shard_->weights().parts.empty(); }
   void agree_on_steps();
@@ -72,6 +76,7 @@ class StaleEngineBase::Impl {
   std::vector<std::string> run_;  // what a record is of
   std::unique_ptr<detail::Shard> shard_;
   std::unique_ptr<detail::Service> service_;
+  std::optional<Replayed> replayed_;
   int an_owner_ = 0;
   bool finished_ = false;
 };

@@ -47,10 +47,31 @@ void check_stale(const Stale& stale, const Optimizer& optimizer, const Communica
   check_elastic("StaleEngine");
 }
 
+void check_follows(const Arrivals& arrivals,
+                   const std::string& folder,
+                   std::int64_t from,
+                   std::int64_t steps) {
+  TRIREME_CHECK(
+      arrivals.first.has_value() && steps > 0,
+      "replay: {} has not one whole step of all ranks: the run ended before, and there is "
+      "nothing to replay",
+      {folder});
+  TRIREME_CHECK(arrivals.begins || *arrivals.first <= from,
+                "replay: {} begins after step {}, where the run went on with other settings than "
+                "before: what came before is not recorded any more",
+                {folder, *arrivals.first});
+  // One that has come to the end of the record goes on from there with nothing to follow.
+  TRIREME_CHECK(arrivals.begins || from == steps,
+                "replay: {} says nothing of a beginning after step {}: replay from where it began, "
+                "or from where it saved",
+                {folder, from});
+}
+
 std::vector<std::string> stale_lines(const Stale& stale, const Communicator& ranks) {
   return {concat("bound ", stale.bound),
           concat("order ", stale.order == Order::kClock ? "clock" : "arrival"),
-          concat(stale.servers, " servers of ", ranks.size(), " ranks")};
+          concat(stale.servers, " servers of ", ranks.size(), " ranks"),
+          concat("subject ", stale.subject.empty() ? "none" : stale.subject)};
 }
 
 EngineOptions worker_options(const Stale& stale, int workers) {

@@ -45,6 +45,20 @@ void StaleEngineBase::Impl::agree_on_steps() {
   e.steps = steps[0];
 }
 
+// A checkpoint has one: rank 0's.
+void StaleEngineBase::Impl::share_loss_scale() {
+  EngineParts& e = parts();
+  if (!e.scaler) {
+    return;
+  }
+  const LossScaler::State own = e.scaler->state();
+  std::vector<double> scale = {own.scale};
+  std::vector<std::int64_t> steps = {own.good_steps, own.skipped};
+  ranks_->broadcast(scale, 0).wait();
+  ranks_->broadcast(steps, 0).wait();
+  e.scaler->restore({scale[0], steps[0], steps[1]});
+}
+
 // Everyone goes on from the newest weights, and what the owners count is everyone's.
 void StaleEngineBase::Impl::begin_here() {
   EngineParts& e = parts();
@@ -59,6 +73,7 @@ void StaleEngineBase::Impl::begin_here() {
   for (const at::Tensor& buffer : e.model->buffers()) {
     detail::broadcast_tensor(buffer, *ranks_, 0);
   }
+  share_loss_scale();
   service_->set_version(version);
   // Nobody goes on before all have begun: gradients that come sooner would be forgotten.
   on_all_ranks(*ranks_, [&] { shard_->begin_at(e.steps, version); });
@@ -128,6 +143,13 @@ StateView StaleEngineBase::Impl::of_all_ranks(const StateView& own, bool saved) 
   return view;
 }
 
+void StaleEngineBase::Impl::go_on_from_newest() {
+  parts().check_between_steps("go_on_from_newest()");
+  if (!finished_) {
+    begin_here();
+  }
+}
+
 EngineState StaleEngineBase::Impl::state() {
   parts().check_between_steps("state()");
   if (!finished_) {
@@ -145,10 +167,8 @@ void StaleEngineBase::Impl::restore(const std::function<void(const StateView& in
                      progress);
   });
   begin_here();
-  on_all_ranks(*ranks_, [&] {
-    shard_->goes_on_from(parts().steps);
-    follow_from_here();
-  });
+  on_all_ranks(*ranks_, [&] { shard_->goes_on_from(parts().steps); });
+  follow_from_here();
 }
 
 StaleUse StaleEngineBase::Impl::use() {

@@ -1,11 +1,16 @@
 #include "trireme/settings/differences.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/core/random.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
 
@@ -128,6 +133,50 @@ std::vector<SettingDifference> check_same_result(const std::string& saved,
                 "--allow-changes to resume with the new ones",
                 {step, to_string(differences)});
   return differences;
+}
+
+std::string recorded_subject(const TrainSettings& settings) {
+  std::set<std::string> free = free_settings(false, false, /*stale=*/true);
+  free.insert("save_every");  // what a save does is recorded
+  if (settings.schedule != ScheduleKind::kPlateau) {
+    free.insert({"eval_every", "early_stop"});
+  }
+  if (settings.schedule == ScheduleKind::kConstant) {
+    free.insert({"steps", "epochs"});
+  }
+  std::uint64_t state = 0;
+  for (const Setting& setting : settings_table()) {
+    const std::string value = setting.to_json(settings);
+    if (free.count(setting.name) > 0 || value == setting.default_text) {
+      continue;
+    }
+    for (const char letter : setting.name + "=" + value + ";") {
+      state = mix(state, static_cast<unsigned char>(letter));
+    }
+  }
+  return detail::concat("settings ", state);
+}
+
+void check_same_replay(const TrainSettings& given) {
+  std::error_code error;
+  TRIREME_CHECK(is_run_folder(given.replay), "replay: ", expected_run_folder(given.replay));
+  TRIREME_CHECK(!std::filesystem::equivalent(given.replay, given.run, error),
+                "replay: \"{}\" is the run itself, whose record goes on with it: leave it out, or "
+                "choose another folder for this run (--run)",
+                {given.replay});
+  TRIREME_CHECK(
+      std::filesystem::is_directory(given.replay + kArrivalsFolder, error),
+      "replay: \"{}\" has recorded no arrivals: expected a run with --sync async, or with "
+      "--sync stale --order arrival",
+      {given.replay});
+  std::ifstream file(given.replay + "/config.json");
+  const std::string saved{std::istreambuf_iterator<char>(file), {}};
+  const std::vector<SettingDifference> differences = differences_of_result(saved, given);
+  TRIREME_CHECK(
+      differences.empty(),
+      "replay: the run in \"{}\" has other settings, which change the result:\n{}\nUse the "
+      "same values",
+      {given.replay, to_string(differences, "the run")});
 }
 
 void check_same_folds(const std::string& saved,

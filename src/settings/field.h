@@ -203,7 +203,7 @@ T from_text(const std::string& name, const std::string& text, const Bounds& boun
     if (text == "false" || text == "off" || text == "no" || text == "0") {
       return false;
     }
-    refuse(name, "true or false", '"' + text + '"');
+    refuse(name, "on or off", '"' + text + '"');
   } else if constexpr (std::is_arithmetic_v<T>) {
     if (bounds.automatic_by_word && text == kAutomatic) {
       return static_cast<T>(*bounds.automatic);

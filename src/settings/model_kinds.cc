@@ -83,7 +83,7 @@ std::vector<ModelKind> kinds_by_what_is_their_own() {
        "predict",
        Kind::kSparse,
        32,
-       {"width"},
+       {"width", "sparse_update"},
        {.width = 16, .initialisation = Initialisation::kXavier},
        /*needs_images=*/false,
        names_data},

@@ -116,6 +116,22 @@ void check_compress(const TrainSettings& s) {
       {s.compress, s.compress});
 }
 
+// Throws where they make no sense: "beta1: adamw: beta1 must be from 0 to below 1, found 1".
+void check_rule(const TrainSettings& s) {
+  try {
+    make_optimizer(s.optimizer, optimizer_settings(s));
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    const std::size_t begin = s.optimizer.size() + 2;
+    const std::string name = text.starts_with(s.optimizer + ": ")
+                                 ? text.substr(begin, text.find(' ', begin) - begin)
+                                 : "";
+    const auto& table = settings_table();
+    const bool known = std::ranges::find(table, name, &Setting::name) != table.end();
+    throw ConfigError(known ? detail::concat(name, ": ", text) : text);
+  }
+}
+
 void choose_optimizer(TrainSettings& s, const ModelKind& kind) {
   const RuleInfo& rule = optimizer_rule(s.optimizer);
   if (s.lr == 0) {
@@ -130,7 +146,12 @@ void choose_optimizer(TrainSettings& s, const ModelKind& kind) {
     s.weight_decay = rule.usual("weight_decay").value_or(0);
   }
   s.decay_all = s.decay_all || kind.samples != SampleKind::kTokens;
-  make_optimizer(s.optimizer, optimizer_settings(s));  // throws where they make no sense
+  check_rule(s);
+  TRIREME_CHECK(s.sparse_update == SparseUpdate::kExact ||
+                    make_optimizer(s.optimizer, optimizer_settings(s))->updates_rows(),
+                "sparse_update: expected exact with the optimizer {}, whose steps depend on more "
+                "than the row, found lazy: choose sgd, adam, adamw, adagrad, rmsprop or lion",
+                {s.optimizer});
   const bool warms_up = kind.samples == SampleKind::kTokens && s.schedule == ScheduleKind::kCosine;
   if (is_automatic("warm_up", s.warm_up) && !warms_up) {
     s.warm_up = 0;  // else it follows from their number, once that is known

@@ -6,6 +6,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/core/printable.h"
+#include "trireme/settings/values.h"
 
 namespace trireme {
 namespace {
@@ -112,6 +113,7 @@ void forget_recorded(const std::string& run) {
   for (const fs::path& each : files) {
     fs::remove(each, error);
   }
+  fs::remove_all(run + kArrivalsFolder, error);
 }
 
 }  // namespace trireme

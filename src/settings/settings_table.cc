@@ -210,8 +210,8 @@ std::vector<Setting> training_settings() {
           "Samples that a rank computes at a time: a number; fixed: the largest divisor of the "
           "batch up to the model's default, and up to half of a batch of 4 or more, for any number "
           "of ranks; share: the batch divided by the number of ranks; auto: the largest divisor of "
-          "the batch that fits into memory, found by trying. With a number or fixed, the result "
-          "does not depend on the number of ranks.",
+          "the batch that fits into memory and leaves work for every rank, found by trying. With a "
+          "number or fixed, the result does not depend on the number of ranks.",
           {.kind = "integer, fixed, share or auto"},
           {"train_micro_batch_size_per_gpu"}),
       field(
@@ -424,6 +424,12 @@ std::vector<Setting> optimizer_settings() {
           &S::ema_decay,
           "Decay of a moving average of the weights, saved as average.safetensors; 0: no average.",
           {.least = 0, .most = 0.999999}),
+      field("sparse_update",
+            &S::sparse_update,
+            "What a step does to the rows of the wide model's table that none of its samples has. "
+            "exact: as with dense gradients, moments decay and move them; lazy: nothing, so that "
+            "its time follows from the rows that are used, not from the table. Changes the result.",
+            {.choices = {"exact", "lazy"}, .absent = "\"exact\""}),
   };
 }
 

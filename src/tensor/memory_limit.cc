@@ -51,6 +51,32 @@ std::string note(std::size_t bytes, std::int64_t used, std::int64_t limit, bool 
   return text;
 }
 
+// To what is used; returns what is then.
+std::int64_t add(std::size_t bytes) {
+  const std::int64_t limit = g_limit.load(std::memory_order_relaxed);
+  const std::int64_t most = g_most.load(std::memory_order_relaxed);
+  if (bytes > std::numeric_limits<std::int64_t>::max() / 2) {
+    throw MemoryError(note(bytes, g_used, limit, true));
+  }
+  const auto size = static_cast<std::int64_t>(bytes);
+  const std::int64_t now = g_used.fetch_add(size, std::memory_order_relaxed) + size;
+  const bool refused = most > 0 && now > most;
+  if (refused || (limit > 0 && now > limit)) {
+    const std::string text = note(bytes, now - size, limit, refused);
+    if (refused) {
+      g_used.fetch_sub(size, std::memory_order_relaxed);
+      throw MemoryError(text);
+    }
+  }
+  return now;
+}
+
+void raise_peak(std::int64_t now) {
+  std::int64_t peak = g_peak.load(std::memory_order_relaxed);
+  while (now > peak && !g_peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
 // A block begins with its size, so that counting asks no allocator: LibTorch's is malloc in some
 // builds and mimalloc in others. The size takes as much room as tensors are aligned to.
 constexpr std::size_t kHead = c10::gAlignment;
@@ -78,31 +104,16 @@ class CountingAllocator final : public c10::Allocator {
 
  private:
   static void* counted(std::size_t bytes) {
-    const std::int64_t limit = g_limit.load(std::memory_order_relaxed);
-    const std::int64_t most = g_most.load(std::memory_order_relaxed);
-    if (bytes > std::numeric_limits<std::int64_t>::max() / 2) {
-      throw MemoryError(note(bytes, g_used, limit, true));
-    }
-    const auto size = static_cast<std::int64_t>(bytes);
-    const std::int64_t now = g_used.fetch_add(size, std::memory_order_relaxed) + size;
-    const bool refused = most > 0 && now > most;
-    if (refused || (limit > 0 && now > limit)) {
-      const std::string text = note(bytes, now - size, limit, refused);
-      if (refused) {
-        g_used.fetch_sub(size, std::memory_order_relaxed);
-        throw MemoryError(text);
-      }
-    }
+    const std::int64_t now = add(bytes);
     try {
       auto* const block = static_cast<std::byte*>(c10::alloc_cpu(bytes + kHead));
-      *reinterpret_cast<std::int64_t*>(block) = size;
-      std::int64_t peak = g_peak.load(std::memory_order_relaxed);
-      while (now > peak && !g_peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
-      }
+      *reinterpret_cast<std::int64_t*>(block) = static_cast<std::int64_t>(bytes);
+      raise_peak(now);
       return block + kHead;
     } catch (...) {
+      const auto size = static_cast<std::int64_t>(bytes);
       g_used.fetch_sub(size, std::memory_order_relaxed);
-      note(bytes, now - size, limit, true);
+      note(bytes, now - size, g_limit.load(std::memory_order_relaxed), true);
       throw;
     }
   }
@@ -113,10 +124,18 @@ class CountingAllocator final : public c10::Allocator {
 void MemoryLimit::set(std::uint64_t bytes, std::uint64_t most) {
   static auto* const allocator = new CountingAllocator;  // lives as long as any tensor may
   static std::once_flag once;
-  std::call_once(once, [] { c10::SetCPUAllocator(allocator, /*priority=*/1); });
+  std::call_once(once, [] { c10::SetCPUAllocator(allocator, kPriority); });
   g_limit.store(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
   g_most.store(static_cast<std::int64_t>(most), std::memory_order_relaxed);
   forget();
+}
+
+void MemoryLimit::count(std::size_t bytes) {
+  raise_peak(add(bytes));
+}
+
+void MemoryLimit::discount(std::size_t bytes) noexcept {
+  g_used.fetch_sub(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
 }
 
 std::uint64_t MemoryLimit::limit_bytes() {

@@ -1,13 +1,18 @@
 #include "train/continued_run.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/train/preprocessing_file.h"
 #include "trireme/train/run_recorder.h"
 
 namespace trireme::detail {
@@ -76,6 +81,35 @@ KeptLines kept_samples(const std::string& path, std::int64_t step) {
 
 std::uint64_t kept_log(const std::string& path) {
   return take_lines(path, [](const std::string&) { return true; });
+}
+
+void remove_partial_files(const std::string& folder) {
+  constexpr const char* kOwn[] = {"best.safetensors",
+                                  "model.safetensors",
+                                  "average.safetensors",
+                                  "initial.safetensors",
+                                  "config.json",
+                                  "classes.json",
+                                  kPreprocessingFile,
+                                  "evaluation.csv",
+                                  "summary.json"};
+  constexpr std::string_view kPartial = ".partial";  // and the process's number
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const std::size_t end = std::min(name.rfind(kPartial), name.size());
+    const bool own =
+        std::find(std::begin(kOwn), std::end(kOwn), name.substr(0, end)) != std::end(kOwn);
+    if (own && name.find_first_not_of("-0123456789", end + kPartial.size()) == std::string::npos &&
+        end < name.size()) {
+      found.push_back(it->path());
+    }
+  }
+  for (const std::filesystem::path& each : found) {
+    std::filesystem::remove(each, error);
+  }
 }
 
 BestWeights::BestWeights(std::string run)

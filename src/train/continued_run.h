@@ -25,6 +25,9 @@ KeptLines kept_samples(const std::string& path, std::int64_t step);
 // Of train.log: whole lines.
 std::uint64_t kept_log(const std::string& path);
 
+// What a run that was killed had not finished, which may be as large as the model.
+void remove_partial_files(const std::string& folder);
+
 // Note [best weights]
 // best.safetensors is of the best evaluation so far. A run that goes on from a checkpoint needs the
 // one of that moment, which a later evaluation may have replaced. So each checkpoint keeps it under

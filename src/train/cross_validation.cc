@@ -1,3 +1,4 @@
+#include "train/rank_changes.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
@@ -56,12 +57,14 @@ void check_earlier(int fold,
                    const Communicator& ranks) {
   TRIREME_CHECK(
       on_the_same_data(earlier, data_fingerprint, held_out),
-      "data: fold {}, which had ended, was trained or evaluated on other samples than those of "
+      "data: fold {}, which is already finished, was trained or evaluated on other samples than "
+      "those of "
       "\"{}\", which has changed: use the same data, or another folder for the run (--run)",
       {fold + 1, data});
   TRIREME_CHECK(
       earlier.sum_group == 0 || earlier.sum_group == ranks.sum_group(),
-      "sum_group: fold {}, which had ended, was computed with sums of groups of {}, found {}, "
+      "sum_group: fold {}, which is already finished, was computed with sums of groups of {}, "
+      "found {}, "
       "which changes the last bits of the result: use --sum-group {}",
       {fold + 1, detail::counted(earlier.sum_group, "rank"), ranks.sum_group(), earlier.sum_group});
 }
@@ -88,6 +91,7 @@ std::vector<TrainResult> cross_validate(
       results.push_back(*ended);
       continue;
     }
+    detail::begin_fold(fold);
     const Parts parts = prepared(settings, divided, *world);
     const Trainable model = make_model(settings, parts.train->shape(), *world);
     const std::shared_ptr<TrainObserver> observer = observer_of(fold, model);

@@ -1,12 +1,14 @@
 // What cross-validation has found: each fold's metrics, their means and how certain those are.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "train/report_lines.h"
+#include "train/steps_by_ranks.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/metrics/significance.h"
@@ -60,6 +62,13 @@ std::string folds_table(const std::vector<TrainResult>& all) {
                concat(metric_text(name, mean.mean), " (one fold: its uncertainty is unknown)"));
       continue;
     }
+    if (std::isinf(mean.interval95.high)) {
+      add_line(table,
+               name,
+               concat("{} (the same in all {}: its uncertainty is unknown)",
+                      {metric_text(name, mean.mean), counted(values.size(), "fold")}));
+      continue;
+    }
     const Interval interval = within(mean.interval95, range_of(name));
     const auto [least, most] = std::minmax_element(values.begin(), values.end());
     add_line(table,
@@ -88,6 +97,10 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
     const auto found =
         was_interrupted(fold) ? std::map<std::string, double>() : fold.evaluation.metrics;
     each.push_back(found);
+    for (const StepsOnRanks& part : fold.steps_by_ranks) {  // counted through all folds
+      detail::append_steps(total.steps_by_ranks,
+                           {total.steps + part.from, total.steps + part.to, part.ranks});
+    }
     total.steps += fold.steps;
     total.seconds += fold.seconds;
     const auto timed = static_cast<double>(

@@ -72,6 +72,7 @@ EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {
   options.clip_norm = s.clip_norm;
   options.clip_value = s.clip_value;
   options.ema_decay = s.ema_decay;
+  options.sparse_update = s.sparse_update;
   options.schedule = schedule_of(s, steps);
   options.precision = s.precision == TrainPrecision::kBFloat16  ? Precision::kBFloat16
                       : s.precision == TrainPrecision::kFloat16 ? Precision::kFloat16

@@ -5,6 +5,7 @@
 
 #include "trireme/core/error.h"
 #include "trireme/data/preprocessing.h"
+#include "trireme/settings/model_kinds.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -82,6 +83,12 @@ Parts prepared(const TrainSettings& settings, const Parts& data, Communicator& r
     const std::vector<double> means = statistics_of(*parts.train, sums).mean;
     parts = {imputed(parts.train, means),
              parts.held_out ? imputed(parts.held_out, means) : nullptr};
+  }
+  // A model of sparse features reads a table without its zeros.
+  const SampleShape& shape = parts.train->shape();
+  if (!settings.model.empty() && model_kind(settings.model).samples == SampleKind::kSparse &&
+      shape.kind == SampleKind::kDense && shape.dense.size() == 1) {
+    return {sparse_rows(parts.train), parts.held_out ? sparse_rows(parts.held_out) : nullptr};
   }
   if (settings.normalise == Normalise::kNone) {
     return parts;

@@ -111,6 +111,7 @@ std::string RankBalance::news() {
 }
 
 std::string idle_ranks(std::int64_t ranks,
+                       std::int64_t servers,
                        std::int64_t batch,
                        std::int64_t micro_batch,
                        std::int64_t common,
@@ -123,13 +124,14 @@ std::string idle_ranks(std::int64_t ranks,
   for (const std::int64_t size : divisors_of(common)) {
     smaller = batch / size >= ranks ? size : smaller;
   }
-  return concat("{} of {}{} nothing to compute: a step of {} is {}; start no more than {} (-n){}",
+  return concat("{} of {}{}{} nothing to compute: a step of {} is {}; start no more than {} (-n){}",
                 {ranks - work,
                  ranks,
-                 ranks - work == 1 ? " ranks has" : " ranks have",
+                 servers > 0 ? " ranks that are no servers" : " ranks",
+                 ranks - work == 1 ? " has" : " have",
                  counted(batch, "sample"),
                  work == 1 ? "one micro-batch" : concat(work, " micro-batches of ", micro_batch),
-                 counted(work, "rank"),
+                 counted(work + servers, "rank"),
                  smaller > 0 ? concat(", or make micro-batches smaller (--micro-batch ",
                                       smaller,
                                       resumed ? " --allow-changes" : "",

@@ -43,8 +43,10 @@ class RankBalance {
 };
 
 // What to say where a step has fewer micro-batches than there are ranks, since some then compute
-// nothing; else empty. `common`: what the size of a micro-batch has to divide.
+// nothing; else empty. `servers`: ranks beside these, which are to compute nothing. `common`: what
+// the size of a micro-batch has to divide.
 std::string idle_ranks(std::int64_t ranks,
+                       std::int64_t servers,
                        std::int64_t batch,
                        std::int64_t micro_batch,
                        std::int64_t common,

@@ -1,79 +1,106 @@
 #include "train/rank_changes.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
+#include <optional>
 
 #include "trireme/comm/kept_memory.h"
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
+#include "trireme/core/random.h"
+#include "trireme/core/world_history.h"
 
 namespace trireme::detail {
 namespace {
 
-constexpr std::int64_t kMostRanksTold = 1 << 20;
+// Steps of a job count through all its folds.
+constexpr int kStepBits = 40;
 
-// The world that this process was in last. One for the process: only what a launcher has started
-// looks at it, and that has one training at a time.
-struct LastWorld {
-  std::int64_t epoch = -1;  // none
-  int ranks = 0;
-  std::int64_t step = 0;  // begun
-  bool ended_in_order = false;
-  RankChanges changes{};
-};
-LastWorld g_last_world;
+// One for the process: only what a launcher has started looks at it, and that has one training at
+// a time.
+std::int64_t g_fold = 0;
+std::optional<RankChanges> g_ended;  // up to the end of the training before this one
+
+RankChanges plus(RankChanges a, const RankChanges& b, int sign) {
+  a.times += sign * b.times;
+  a.lost += sign * b.lost;
+  a.left += sign * b.left;
+  a.joined += sign * b.joined;
+  a.steps_again += sign * b.steps_again;
+  return a;
+}
+
+RankChanges changes_of(const RankCounts& counts) {
+  return {counts.times, counts.lost, counts.left, counts.joined, 0};
+}
+
+RankChanges told_so_far() {
+  if (!launcher_keeps_memory()) {
+    return {};
+  }
+  const WorldHistory& history = history_in(pulse());
+  RankChanges told = changes_of(history.told);
+  told.steps_again = history.again.load();
+  return told;
+}
+
+// What is not of this training, but of folds before it.
+RankChanges told_before() {
+  if (g_ended || g_fold == 0 || !launcher_keeps_memory()) {
+    return g_ended.value_or(RankChanges{});
+  }
+  return changes_of(history_in(pulse()).before);  // this process is of the fold's second world
+}
+
+// Never 0, which no job has.
+std::int64_t number_of_job() {
+  const auto name = env_string(kEnvJob);
+  if (!name || !launcher_keeps_memory()) {
+    return 0;
+  }
+  std::uint64_t number = 1;
+  for (const char letter : *name) {
+    number = mix(number, static_cast<std::uint64_t>(static_cast<unsigned char>(letter)));
+  }
+  return 1 + static_cast<std::int64_t>(number >> 8);
+}
 
 }  // namespace
 
-void remember_step(std::int64_t step) {
+void begin_fold(int fold) {
+  g_fold = fold;
+}
+
+void begin_step_of_run(std::int64_t step) {
   if (launcher_keeps_memory()) {
-    g_last_world.step = step;
+    begin_step((g_fold << kStepBits) + step);
   }
 }
 
-void remember_end(const CommError& error) {
-  g_last_world.ended_in_order = error.reason() == CommError::Reason::kPeerLeft && error.peer() < 0;
+void ChangesOfRun::begin() {
+  before_ = plus({}, told_before(), -1);
+  of_this_job_ = true;
 }
 
-RankChanges changes_up_to(World& world, const KeptWorld& kept) {
-  if (!launcher_keeps_memory()) {
-    return kept.changes;
-  }
-  const LastWorld before = std::exchange(g_last_world, {world.epoch(), world.size(), 0, false, {}});
-  RankChanges total = kept.changes;
-  if (world.epoch() > 0 && before.epoch != world.epoch()) {  // the same on all ranks
-    // Worlds that ended before anybody asked in them, as in the beginning, nobody remembers: what
-    // came since the last one that somebody does has joined, and was told how many there were.
-    std::vector<std::int64_t> last = {std::max<std::int64_t>(0, before.epoch)};
-    world.all_reduce(last, ReduceOp::kMax).wait();
-    const bool outlives = env_integer(kEnvEpoch, 0, kMostEpoch).value_or(0) <= last[0];
-    const std::int64_t told = env_integer(kEnvSize, 1, kMostRanksTold).value_or(0);
-    std::vector<std::int64_t> outlived = {outlives ? 1 : 0};
-    world.all_reduce(outlived).wait();
-    // What was kept may be older than the last change that somebody has seen.
-    std::vector<std::int64_t> seen = {before.epoch < 0 && outlives ? told : before.ranks,
-                                      before.step,
-                                      before.changes.times,
-                                      before.changes.lost,
-                                      before.changes.joined,
-                                      before.changes.steps_again,
-                                      before.changes.left,
-                                      before.ended_in_order ? 1 : 0};
-    world.all_reduce(seen, ReduceOp::kMax).wait();
-    const std::int64_t ranks = seen[0] > 0 ? seen[0] : kept.ranks > 0 ? kept.ranks : world.size();
-    total.times = std::max(total.times, seen[2]) + 1;
-    total.lost = std::max(total.lost, seen[3]);
-    total.left = std::max(total.left, seen[6]);
-    (seen[7] != 0 ? total.left : total.lost) += std::max<std::int64_t>(0, ranks - outlived[0]);
-    total.joined = std::max(total.joined, seen[4]) + world.size() - outlived[0];
-    // Where nobody is left to tell, the step at hand; none, where nothing shows that there was one.
-    const std::int64_t untold = kept.ranks > 0 ? 1 : 0;
-    total.steps_again = std::max(total.steps_again, seen[5]) +
-                        (outlived[0] > 0 ? std::max<std::int64_t>(0, seen[1] - kept.step) : untold);
-  }
-  g_last_world.changes = total;
-  return total;
+void ChangesOfRun::go_on(const TrainProgress& kept) {
+  const RankChanges told = told_so_far();
+  of_this_job_ = kept.job != 0 && kept.job == number_of_job() && kept.told.times <= told.times;
+  before_ = plus(kept.rank_changes, of_this_job_ ? kept.told : told_before(), -1);
+}
+
+void ChangesOfRun::meet_anew(int ranks_then, int ranks_now) {
+  before_.times += 1;
+  before_.left += std::max(0, ranks_then - ranks_now);
+  before_.joined += std::max(0, ranks_now - ranks_then);
+}
+
+void ChangesOfRun::write_to(TrainProgress& progress) const {
+  progress.job = number_of_job();
+  progress.told = told_so_far();
+  progress.rank_changes = plus(before_, progress.told, 1);
+}
+
+void ChangesOfRun::end() {
+  g_ended = told_so_far();
 }
 
 }  // namespace trireme::detail

@@ -2,32 +2,36 @@
 
 #include <cstdint>
 
-#include "trireme/comm/world.h"
-#include "trireme/core/error.h"
-#include "trireme/train/trainer.h"
+#include "train/train_progress.h"
 
-// How often the ranks of an elastic job change while it trains, and what that costs. A rank that is
-// lost tells nobody; those that outlive it remember the world in which they were together.
+// How often the ranks of a run change while it trains, and what that costs: what the launcher of an
+// elastic job tells each world, and what the run had before this job.
 
 namespace trireme::detail {
 
-// The step that this process has begun; 0: none.
-void remember_step(std::int64_t step);
+// The steps from now on are those of this fold of a cross-validation.
+void begin_fold(int fold);
+// This process begins this step, counted from 1.
+void begin_step_of_run(std::int64_t step);
 
-// Why this process's world ends: after the step at hand, so that ranks can leave or join, or since
-// one was lost.
-void remember_end(const CommError& error);
+class ChangesOfRun {
+ public:
+  // Nothing was kept of the run.
+  void begin();
+  // It goes on with what was kept, by this job or by an earlier one.
+  void go_on(const TrainProgress& kept);
+  // That was an earlier one, with another number of ranks.
+  bool is_of_this_job() const { return of_this_job_; }
+  void meet_anew(int ranks_then, int ranks_now);
 
-// What is known of the world after which this one came: what is kept in memory, or in the
-// checkpoint that the run goes on from.
-struct KeptWorld {
-  RankChanges changes{};  // up to then
-  int ranks = 0;          // that kept it; 0: nothing was kept
-  std::int64_t step = 0;  // after which the run goes on
+  // Up to now, into what is kept and reported.
+  void write_to(TrainProgress& progress) const;
+  // This training of the job has ended: what comes is of the next.
+  static void end();
+
+ private:
+  RankChanges before_{};  // and what this job had told by then, less: below 0 perhaps
+  bool of_this_job_ = false;
 };
-
-// With the change that this world came from, where it is the first time that this is asked in it.
-// Outside of an elastic job, what was kept. Collective.
-RankChanges changes_up_to(World& world, const KeptWorld& kept);
 
 }  // namespace trireme::detail

@@ -136,8 +136,8 @@ RunCheckpoints::Loaded RunCheckpoints::load(Resumable& engine) {
   try {
     on_all_ranks(*world_, [&] {
       const Manifest manifest = Manifest::read(loaded.path);
-      const auto changes =
-          check_same_result(note_of(manifest, kSettingsNote, file), settings_, *step_);
+      loaded.settings = note_of(manifest, kSettingsNote, file);
+      const auto changes = check_same_result(loaded.settings, settings_, *step_);
       loaded.progress = TrainProgress::parse(note_of(manifest, kProgressNote, file), file);
       for (const SettingDifference& change : changes) {
         if (change.name == "micro_batch") {
@@ -182,7 +182,7 @@ double RunCheckpoints::save(Resumable& engine, const TrainProgress& progress) {
   }
   Notes notes = module_notes_;
   notes[kProgressNote] = progress.to_json();
-  notes[kSettingsNote] = to_json(settings_);
+  notes[kSettingsNote] = to_json(trained_with_.value_or(settings_));
   const SaveReport report = folder_->save(engine, notes, progress.step);
   say_waiting();
   return report.copy_seconds + report.disk_seconds;

@@ -35,8 +35,11 @@ class RunCheckpoints {
     TrainProgress progress;
     std::string path;
     int ranks = 0;  // that had saved it
+    std::string settings;
   };
   Loaded load(Resumable& engine);
+  // What is saved from now on was trained with these.
+  void keep_settings(const TrainSettings& settings) { trained_with_ = settings; }
   // Once nothing speaks against it any more: from now on this is the newest one. Collective.
   void take_up();
 
@@ -65,7 +68,8 @@ class RunCheckpoints {
   std::optional<std::int64_t> step_;
   std::int64_t saved_step_ = -1;
   std::int64_t saved_evaluated_step_ = -1;
-  Notes module_notes_;  // for those who take the weights elsewhere
+  std::optional<TrainSettings> trained_with_;  // where it was not with those of this start
+  Notes module_notes_;                         // for those who take the weights elsewhere
 };
 
 }  // namespace trireme::detail

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 
 #include <nlohmann/json.hpp>
@@ -19,6 +21,12 @@ namespace trireme {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Empty where there is none.
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 double norm_of(std::span<const float> values) {
   double sum = 0;
@@ -68,36 +76,6 @@ class JsonLine {
   std::string text_;
 };
 
-// What a run that was killed had not finished, which may be as large as the model.
-void remove_partial_files(const std::string& folder) {
-  constexpr const char* kOwn[] = {"best.safetensors",
-                                  "model.safetensors",
-                                  "average.safetensors",
-                                  "initial.safetensors",
-                                  "config.json",
-                                  "classes.json",
-                                  kPreprocessingFile,
-                                  "evaluation.csv",
-                                  "summary.json"};
-  constexpr std::string_view kPartial = ".partial";  // and the process's number
-  std::vector<std::filesystem::path> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), last; !error && it != last;
-       it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    const std::size_t end = std::min(name.rfind(kPartial), name.size());
-    const bool own =
-        std::find(std::begin(kOwn), std::end(kOwn), name.substr(0, end)) != std::end(kOwn);
-    if (own && name.find_first_not_of("-0123456789", end + kPartial.size()) == std::string::npos &&
-        end < name.size()) {
-      found.push_back(it->path());
-    }
-  }
-  for (const std::filesystem::path& each : found) {
-    std::filesystem::remove(each, error);
-  }
-}
-
 }  // namespace
 
 RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& settings, std::FILE* out)
@@ -109,7 +87,11 @@ RunRecorder::RunRecorder(const std::string& folder, const TrainSettings& setting
 RunRecorder::~RunRecorder() = default;
 
 void RunRecorder::begins(const TrainBeginning& beginning) {
-  remove_partial_files(folder_);
+  detail::remove_partial_files(folder_);
+  if (beginning.trained_with) {
+    settings_ = *beginning.trained_with;
+    earlier_ = result_in_summary(text_of(file("summary.json")));
+  }
   if (beginning.checkpoint.empty()) {
     begin_files();
   } else {
@@ -357,7 +339,19 @@ void RunRecorder::flush() {
   }
 }
 
-void RunRecorder::finish(const TrainResult& result) {
+TrainResult RunRecorder::reported(TrainResult result) const {
+  if (earlier_ && earlier_->steps == result.steps) {
+    result.memory = earlier_->memory;
+    result.tensor_bytes = earlier_->tensor_bytes;
+    result.built_in_parts = earlier_->built_in_parts;
+    result.processor_share = earlier_->processor_share;
+    result.machines = earlier_->machines;
+  }
+  return result;
+}
+
+void RunRecorder::finish(const TrainResult& as_told) {
+  const TrainResult result = reported(as_told);
   write_waiting();
   progress_.finish();
   if (!result.evaluation.samples.empty()) {

@@ -13,12 +13,29 @@
 #include "trireme/checkpoint/tensor_source.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/settings/run_folder.h"
 #include "trireme/tensor/span.h"
 
 namespace trireme::detail {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::string what_is_missing(const std::string& path) {
+  if (!fs::exists(path)) {
+    return ", which does not exist";
+  }
+  if (fs::is_directory(path + "/fold-1")) {
+    return concat(", a cross-validated run: name one of its folds, as {}/fold-1", {path});
+  }
+  return is_run_folder(path)
+             ? concat(
+                   ", a run that has saved no weights (it did not finish, or was told not to "
+                   "save them): train it again (trireme train --config {}/config.json --run "
+                   "NEW) and take those",
+                   {path})
+             : "";
+}
 
 std::unique_ptr<TensorSource> open_source(const std::string& path) {
   if (fs::is_regular_file(path)) {
@@ -40,7 +57,7 @@ std::unique_ptr<TensorSource> open_source(const std::string& path) {
   throw ConfigError(
       concat("weights_from: expected a run with checkpoints or model.safetensors, a checkpoint, or "
              "a safetensors file, found \"{}\"{}",
-             {path, fs::exists(path) ? "" : ", which does not exist"}));
+             {path, what_is_missing(path)}));
 }
 
 std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& module) {

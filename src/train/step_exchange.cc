@@ -55,7 +55,12 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   mine.loss = losses.empty() ? 0
                              : std::accumulate(losses.begin(), losses.end(), 0.0) /
                                    static_cast<double>(losses.size());
+  // Note [ending together]
+  // Who wants to end has time to wait for the others: where all of them want to, as after Ctrl-C,
+  // this step is the last, and not the one in which the news is old enough for everybody.
+  const bool all_want_to = late > 0 && notice.wants_stop && all_want_to_stop(*told_.back());
   if (told_.size() <= late) {
+    mine.stop = all_want_to;
     return mine;
   }
   const std::unique_ptr<Told> oldest = std::move(told_.front());
@@ -64,8 +69,19 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   if (late == 0) {
     return heard;
   }
-  mine.stop = heard.stop;
+  mine.stop = heard.stop || all_want_to;
   return mine;
+}
+
+bool StepRunner::all_want_to_stop(Told& told) const {
+  told.work.wait();
+  const std::size_t stride = Told::kFirst + told.rounds;
+  for (std::size_t at = Told::kStop; at < told.records->size(); at += stride) {
+    if ((*told.records)[at] == 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 StepRunner::Outcome StepRunner::hear(Told& told, Outcome mine) {

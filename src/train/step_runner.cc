@@ -140,8 +140,13 @@ void StepRunner::take_up_weights() {
 }
 
 void StepRunner::say_who_is_idle(bool resumed) const {
-  say_all(
-      {idle_ranks(world_->size(), batch_at(next_step_), micro_batch_, common_batch(), resumed)});
+  const std::int64_t servers = trains_stale(settings_) ? settings_.servers : 0;
+  say_all({idle_ranks(world_->size() - servers,
+                      servers,
+                      batch_at(next_step_),
+                      micro_batch_,
+                      common_batch(),
+                      resumed)});
 }
 
 at::Tensor StepRunner::scores(const TensorBatch& batch) const {

@@ -91,6 +91,12 @@ class StepRunner {
     return stale_ ? std::optional(stale_->use()) : std::nullopt;
   }
   AveragingUse averaging() const { return averaging_ ? averaging_->use() : AveragingUse{}; }
+  // Of the run that is replayed.
+  const std::optional<Replayed>& replayed() const {
+    static const std::optional<Replayed> kNone;
+    return stale_ ? stale_->replayed() : kNone;
+  }
+  void go_on_from_newest() { stale_->go_on_from_newest(); }  // only where one is
   std::int64_t stale_sent_bytes() const { return stale_ ? stale_->sent_bytes() : 0; }
   std::int64_t steps() const { return steps_; }          // of the whole run
   std::int64_t next_step() const { return next_step_; }  // from 0
@@ -166,6 +172,7 @@ class StepRunner {
     ~Told() { work.forget(); }
   };
   Outcome hear(Told& told, Outcome mine);
+  bool all_want_to_stop(Told& told) const;  // with the step that this is told of
 
   // What the caller has set is in force again at the end.
   struct LimitBefore {

@@ -65,6 +65,7 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     result.untimed_steps = throughput.value("untimed_steps", std::int64_t{0});
     result.memory = memory_in(json.at("memory"));
     result.tensor_bytes = json.at("memory").at("tensor_bytes").get<std::int64_t>();
+    result.built_in_parts = json.at("memory").value("built_in_parts", false);
     result.micro_batch = json.at("micro_batch").get<std::int64_t>();
     result.communication_share = json.at("communication_share").get<double>();
     result.processor_share = json.value("processor_share", 0.0);
@@ -103,6 +104,15 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     }
     result.machines = json.value(Json::json_pointer("/machine/machines"), 1);
     result.sum_group = json.value("sum_group", std::int64_t{0});
+    if (json.contains("steps_by_ranks")) {
+      for (const Json& part : json.at("steps_by_ranks")) {
+        result.steps_by_ranks.push_back({part.at("from").get<std::int64_t>(),
+                                         part.at("to").get<std::int64_t>(),
+                                         part.at("ranks").get<std::int64_t>()});
+      }
+    } else if (result.steps > 0 && json.contains("ranks")) {
+      result.steps_by_ranks = {{1, result.steps, json.at("ranks").get<std::int64_t>()}};
+    }
     if (json.contains("rank_changes")) {
       const Json& changes = json.at("rank_changes");
       result.rank_changes = {changes.at("times").get<std::int64_t>(),

@@ -136,7 +136,14 @@ std::string summary_json(const TrainSettings& settings,
   json["data_share"] = result.data_share;
   json["record_share"] = result.record_share;
   json["save_share"] = result.save_share;
-  json["ranks"] = settings.ranks;
+  const std::vector<StepsOnRanks>& parts = result.steps_by_ranks;
+  json["ranks"] = parts.empty() ? settings.ranks : parts.back().ranks;
+  if (parts.size() > 1) {
+    for (const StepsOnRanks& part : parts) {
+      json["steps_by_ranks"].push_back(
+          {{"from", part.from}, {"to", part.to}, {"ranks", part.ranks}});
+    }
+  }
   if (const RankChanges& changes = result.rank_changes; changes.times > 0) {
     json["rank_changes"] = {{"times", changes.times},
                             {"lost", changes.lost},

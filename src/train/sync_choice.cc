@@ -1,5 +1,6 @@
 #include "train/sync_choice.h"
 
+#include "trireme/settings/differences.h"
 #include "trireme/settings/values.h"
 
 namespace trireme::detail {
@@ -38,6 +39,7 @@ Stale stale_of(const TrainSettings& s, const EngineOptions& engine) {
           .servers = static_cast<int>(s.servers),
           .record = arrival && !s.run.empty() && s.folds == 0 ? s.run + kArrivalsFolder : "",
           .replay = s.replay.empty() ? "" : s.replay + kArrivalsFolder,
+          .subject = arrival ? recorded_subject(s) : "",
           .engine = engine};
 }
 

@@ -60,6 +60,13 @@ void each_later_member(Progress& progress, const Visit& visit) {
   visit("ranks_left", progress.rank_changes.left);
   visit("ranks_joined", progress.rank_changes.joined);
   visit("steps_again", progress.rank_changes.steps_again);
+  visit("job", progress.job);
+  visit("told_changes", progress.told.times);
+  visit("told_lost", progress.told.lost);
+  visit("told_left", progress.told.left);
+  visit("told_joined", progress.told.joined);
+  visit("told_again", progress.told.steps_again);
+  visit("steps_by_ranks", progress.steps_by_ranks);
   visit("untimed_steps", progress.untimed_steps);
   visit("compressed_bytes", progress.compression.sent_bytes);
   visit("compressed_from_bytes", progress.compression.exact_bytes);
@@ -71,6 +78,8 @@ void each_later_member(Progress& progress, const Visit& visit) {
   visit("weights_from_bytes", progress.compression.weights.exact_bytes);
   visit("averaging_bytes", progress.averaging.sent_bytes);
   visit("averaging_seconds", progress.averaging.seconds);
+  visit("staleness", progress.stale.staleness);
+  visit("held_up_seconds", progress.stale.held_up);
 }
 
 // JSON has no words for what is not finite.
@@ -93,6 +102,18 @@ Json json_of(const Metrics& values) {
   Json json = Json::object();
   for (const auto& [name, value] : values) {
     json[name] = json_of(value);
+  }
+  return json;
+}
+
+Json json_of(const StepsOnRanks& steps) {
+  return Json::array({steps.from, steps.to, steps.ranks});
+}
+template <class T>
+Json json_of(const std::vector<T>& values) {
+  Json json = Json::array();
+  for (const T& value : values) {
+    json.push_back(json_of(value));
   }
   return json;
 }
@@ -144,6 +165,18 @@ bool read(const Json& json, Metrics& values) {
   return true;
 }
 
+bool read(const Json& json, StepsOnRanks& steps) {
+  return json.is_array() && json.size() == 3 && read(json[0], steps.from) &&
+         read(json[1], steps.to) && read(json[2], steps.ranks) && steps.from <= steps.to;
+}
+template <class T>
+bool read(const Json& json, std::vector<T>& values) {
+  values.clear();
+  return json.is_array() && std::ranges::all_of(json, [&](const Json& each) {
+           return read(each, values.emplace_back());
+         });
+}
+
 bool is_better(const std::string& metric, double a, double b) {
   if (std::isnan(b)) {
     return !std::isnan(a);  // any number is better than none
@@ -186,6 +219,7 @@ void TrainProgress::summarise(TrainResult& result) const {
   result.tensor_bytes = tensor_bytes;
   result.untimed_steps = untimed_steps;
   result.rank_changes = rank_changes;
+  result.steps_by_ranks = steps_by_ranks;
   if (timed_seconds > 0) {
     result.per_second = static_cast<double>(timed_samples) / timed_seconds;
   } else if (seconds > 0) {

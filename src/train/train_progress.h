@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "trireme/optim/schedule.h"
 #include "trireme/settings/values.h"
@@ -49,8 +50,12 @@ struct TrainProgress {
   std::int64_t sum_group = 0;         // InitOptions::sum_group
   std::int64_t data_fingerprint = 0;  // of some samples, see fingerprint_of
   RankChanges rank_changes{};
+  RankChanges told{};    // of these, what the launcher has told in the job with this number
+  std::int64_t job = 0;  // 0: it was no elastic one
+  std::vector<StepsOnRanks> steps_by_ranks{};
   CompressionUse compression{};  // of the rank that reports
   AveragingUse averaging{};      // what it sent, and for how long
+  StaleUse stale{};
 
   // Takes an evaluation after `after` steps into account, and decides by one of its metrics. True
   // where it is the best so far.

@@ -29,6 +29,14 @@ double processor_seconds() {
   return seconds(use.ru_utime) + seconds(use.ru_stime);
 }
 
+// As many as there are of both.
+template <class T>
+void add_to(std::vector<T>& sums, const std::vector<T>& more) {
+  for (std::size_t i = 0; i < std::min(sums.size(), more.size()); ++i) {
+    sums[i] += more[i];
+  }
+}
+
 // As it is given; without a task of its own it learns what samples of this shape are for.
 Trainable with_task(Trainable model,
                     const SampleShape& shape,
@@ -113,7 +121,7 @@ TrainResult Training::run() {
   }
   begin();
   while (runner_.next_step() < runner_.steps()) {
-    if (has_stalled()) {
+    if (has_stalled() || has_replayed()) {
       result_.status = TrainResult::Status::kStoppedEarly;
       break;
     }
@@ -125,13 +133,11 @@ TrainResult Training::run() {
       result_.status = TrainResult::Status::kInterrupted;
       break;
     }
-    if (checkpoints_.is_due(runner_.next_step()) && runner_.next_step() < runner_.steps()) {
-      save();
-    }
+    save_if_due();
     keep_in_memory();
   }
   finish();
-  remember_step(0);
+  ChangesOfRun::end();
   return result_;
 }
 
@@ -179,16 +185,28 @@ AveragingUse Training::averaging_use() const {
   return use;
 }
 
-TrainProgress Training::progress_now() const {
+// Of all parts of the run, too. Collective, where ranks are stale.
+std::optional<StaleUse> Training::stale_use() {
+  std::optional<StaleUse> use = runner_.stale_use();
+  if (use) {
+    add_to(use->staleness, progress_.stale.staleness);
+    add_to(use->held_up, progress_.stale.held_up);
+  }
+  return use;
+}
+
+TrainProgress Training::progress_now() {
   TrainProgress now = progress_;
   now.compression = compression_use();
   now.averaging = averaging_use();
+  now.stale = stale_use().value_or(StaleUse{});
   now.step = runner_.next_step();
   now.position = runner_.position();
   now.micro_batch = runner_.micro_batch();
   now.plateau = plateau_.state();
   now.run_seconds = run_seconds();
   now.processor_seconds = run_processor_seconds();
+  changes_.write_to(now);
   return now;
 }
 
@@ -205,15 +223,10 @@ void Training::keep_in_memory() {
     observer_->keeps();
   }
   const EngineState state = runner_.state_to_keep();
-  try {
-    vault_->save(
-        runner_.next_step(),
-        state.view,
-        {{kEngineNote, runner_.resumable().progress()}, {kProgressNote, progress_now().to_json()}});
-  } catch (const CommError& error) {
-    remember_end(error);
-    throw;
-  }
+  vault_->save(
+      runner_.next_step(),
+      state.view,
+      {{kEngineNote, runner_.resumable().progress()}, {kProgressNote, progress_now().to_json()}});
   progress_.save_seconds += seconds_since(begin);
 }
 
@@ -249,7 +262,14 @@ std::exception_ptr Training::save_last() {
     return nullptr;
   }
   try {
-    save();
+    if (may_save()) {
+      save();
+    } else {
+      say(
+          concat("no checkpoint after step {}, from which the run in {} did not go on: a replay is "
+                 "resumed from one before it",
+                 {runner_.next_step(), settings_.replay}));
+    }
     const auto waits = Time::now();
     checkpoints_.finish();
     progress_.save_seconds += seconds_since(waits);
@@ -266,6 +286,7 @@ void Training::summarise() {
   std::vector<std::int64_t> most = {runner_.peak_tensor_bytes()};
   world_->all_reduce(most, ReduceOp::kMax).wait();
   progress_.tensor_bytes = std::max(progress_.tensor_bytes, most[0]);
+  changes_.write_to(progress_);
   progress_.summarise(result_);
   result_.processor_share = shares[0];
   result_.steps = runner_.next_step();
@@ -278,7 +299,7 @@ void Training::summarise() {
   result_.compression = compression_use();
   result_.averaging = averaging_use();
   result_.replicas = runner_.replicas();
-  result_.stale = runner_.stale_use();
+  result_.stale = stale_use();
   result_.built_in_parts = judged_.in_parts;
   result_.stragglers = runner_.stragglers();
   result_.machines = world_->machines();

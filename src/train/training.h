@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "train/rank_changes.h"
 #include "train/run_checkpoints.h"
 #include "train/step_runner.h"
 #include "train/train_progress.h"
@@ -50,11 +51,19 @@ class Training {
   void say_what_is_left();
   std::string how_to_train_longer(const std::string& flags) const;
   bool begin_with_memory();
-  void begin_after(const std::string& what, int ranks);
+  // After what the ranks had saved, with these settings (JSON; empty: they are not known).
+  void begin_after(const std::string& what, int ranks, const std::string& settings);
   void go_on(const TrainProgress& saved);
-  TrainProgress progress_now() const;
+  TrainProgress progress_now();
   CompressionUse compression_use() const;
   AveragingUse averaging_use() const;
+  std::optional<StaleUse> stale_use();
+  // Whether one can be gone on from here: a replay, only where its run was.
+  bool may_save() const;
+  void save_if_due();
+  // The record that is replayed has no more; has_replayed() says so.
+  bool is_replayed() const;
+  bool has_replayed();
   void save();
   void keep_in_memory();
 
@@ -72,7 +81,11 @@ class Training {
   // --- evaluation
   bool is_due() const;
 
-  // Whether it is time to stop early.
+  // Nothing is left to train.
+  bool is_over() const;
+
+  // Whether it is time to stop early; has_stalled() says so.
+  bool is_stalled() const;
   bool has_stalled();
 
   // False where somebody wanted to stop before all was evaluated: nothing has happened then, and
@@ -105,7 +118,8 @@ class Training {
   double last_record_seconds_ = 0;
   std::int64_t sent_bytes_ = 0;    // before the step that is reported
   std::int64_t checked_step_ = 0;  // of the last comparison of CompressionUse, the same
-  TrainProgress progress_;         // what is in `runner_` and `plateau_`, only when it is saved
+  ChangesOfRun changes_;
+  TrainProgress progress_;  // what is in `runner_` and `plateau_`, only when it is saved
   TrainResult result_;
 };
 

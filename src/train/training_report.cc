@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "train/report_lines.h"
+#include "train/steps_by_ranks.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/observe/progress_line.h"
@@ -72,7 +73,9 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   add_line(table, "model", concat(settings.model, " on ", settings.data));
   add_line(table,
            "ranks",
-           concat(settings.ranks,
+           concat(result.steps_by_ranks.empty()       ? concat(settings.ranks)
+                  : result.steps_by_ranks.size() == 1 ? concat(result.steps_by_ranks[0].ranks)
+                                                      : detail::steps_text(result.steps_by_ranks),
                   settings.zero > 0    ? concat(", ZeRO-", settings.zero)
                   : settings.ranks > 1 ? ", DDP"
                                        : "",

@@ -3,10 +3,13 @@
 #include "train/note_names.h"
 #include "train/rank_changes.h"
 #include "train/starting_weights.h"
+#include "train/steps_by_ranks.h"
+#include "train/trained_settings.h"
 #include "train/training.h"
 #include "trireme/comm/kept_memory.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
 
 namespace trireme::detail {
 
@@ -22,7 +25,7 @@ void Training::begin() {
           });
     }
     runner_.begin();
-    progress_.rank_changes = changes_up_to(*world_, {});
+    changes_.begin();
     if (leads()) {
       TrainBeginning beginning;
       beginning.data = &data_;
@@ -36,7 +39,7 @@ void Training::begin() {
   const RunCheckpoints::Loaded loaded = checkpoints_.load(runner_.resumable());
   go_on(loaded.progress);
   checkpoints_.take_up();
-  begin_after(loaded.path, loaded.ranks);
+  begin_after(loaded.path, loaded.ranks, loaded.settings);
 }
 
 // With what ranks that were lost, or have lost others, had kept: no step is computed again but the
@@ -51,24 +54,28 @@ bool Training::begin_with_memory() {
                               kept.notes.at(kEngineNote));
   go_on(TrainProgress::parse(kept.notes.at(kProgressNote), "the memory that the launcher keeps"));
   const EngineState state = runner_.state_to_keep();
-  try {
-    vault_->keep_loaded(state.view);
-  } catch (const CommError& error) {
-    remember_end(error);
-    throw;
-  }
-  begin_after("the state in memory", kept.ranks);
+  vault_->keep_loaded(state.view);
+  begin_after("the state in memory", kept.ranks, "");
   return true;
 }
 
-void Training::begin_after(const std::string& what, int ranks) {
-  progress_.rank_changes = changes_up_to(
-      *world_, {.changes = progress_.rank_changes, .ranks = ranks, .step = progress_.step});
+void Training::begin_after(const std::string& what, int ranks, const std::string& settings) {
+  if (progress_.step > 0 && progress_.steps_by_ranks.empty() && progress_.rank_changes.times == 0) {
+    append_steps(progress_.steps_by_ranks, {1, progress_.step, ranks});  // of an older version
+  }
+  const bool trains = !is_over();
+  changes_.go_on(progress_);
   const bool same_job = launcher_keeps_memory() && world_->epoch() > 0;
-  if (!same_job && ranks != world_->size() && runner_.next_step() < runner_.steps()) {
-    progress_.rank_changes.times += 1;
-    progress_.rank_changes.left += std::max(0, ranks - world_->size());
-    progress_.rank_changes.joined += std::max(0, world_->size() - ranks);
+  if (!changes_.is_of_this_job() && ranks != world_->size() && trains) {
+    changes_.meet_anew(ranks, world_->size());
+  }
+  std::optional<TrainSettings> trained_with;
+  if (!trains && !settings.empty()) {
+    trained_with = settings_as_trained(settings, settings_);
+    if (!progress_.steps_by_ranks.empty()) {
+      trained_with->ranks = progress_.steps_by_ranks.back().ranks;
+    }
+    checkpoints_.keep_settings(*trained_with);
   }
   if (leads()) {
     observer_->begins({.step = progress_.step,
@@ -77,7 +84,8 @@ void Training::begin_after(const std::string& what, int ranks) {
                        .checkpoint = what,
                        .ranks = ranks,
                        .same_job = same_job,
-                       .data = &data_});
+                       .data = &data_,
+                       .trained_with = trained_with});
   }
   say(concat("resuming after step {} with {}, saved by {}",
              {progress_.step, what, counted(ranks, "rank")}));

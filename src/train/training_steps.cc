@@ -5,6 +5,7 @@
 
 #include "train/averaged_weights.h"
 #include "train/rank_changes.h"
+#include "train/steps_by_ranks.h"
 #include "train/training.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
@@ -27,7 +28,7 @@ bool Training::take_step() {
   }
   const bool histograms =
       settings_.histogram_every > 0 && (runner_.next_step() + 1) % settings_.histogram_every == 0;
-  remember_step(runner_.next_step() + 1);
+  begin_step_of_run(runner_.next_step() + 1);
   const StepRunner::Outcome outcome =
       runner_.run({.wants_stop = stop_ && stop_(), .failure = checkpoints_.failure()},
                   histograms ? [this] { show_gradients(); } : std::function<void()>());
@@ -40,6 +41,8 @@ bool Training::take_step() {
 }
 
 void Training::count(const StepRunner::Outcome& outcome) {
+  append_steps(progress_.steps_by_ranks,
+               {runner_.next_step(), runner_.next_step(), world_->size()});
   progress_.seconds += outcome.seconds;
   progress_.loss = outcome.loss;
   progress_.comm_seconds += outcome.comm_seconds;
@@ -129,8 +132,16 @@ bool Training::is_due() const {
              : std::floor(runner_.epoch()) > std::floor(runner_.epoch_before());
 }
 
+bool Training::is_over() const {
+  return runner_.next_step() >= runner_.steps() || is_stalled() || is_replayed();
+}
+
+bool Training::is_stalled() const {
+  return settings_.early_stop > 0 && progress_.without_improvement >= settings_.early_stop;
+}
+
 bool Training::has_stalled() {
-  if (settings_.early_stop == 0 || progress_.without_improvement < settings_.early_stop) {
+  if (!is_stalled()) {
     return false;
   }
   say(concat("stopping: {} has not improved in {}; it was best in step {}{}",

@@ -41,14 +41,15 @@ class DrillMachines : public testing::TrainRuns {
   std::unique_ptr<Program> start(int machine,
                                  const std::string& run,
                                  const std::string& flags,
-                                 const std::string& plan) {
+                                 const std::string& plan,
+                                 const std::string& shell = "exec \"$@\" 2>&1") {
     Words all =
         command(run,
                 flags + " --timeout 60 -n 2 --nnodes 3 --node-rank " + std::to_string(machine) +
                     " --rendezvous " + machines_->address(0) + ":29700 --interfaces eth0");
-    all.insert(all.begin(), {"sh", "-c", "exec \"$@\" 2>&1", "sh"});  // all in one stream
+    all.insert(all.begin(), {"sh", "-c", shell, "sh"});  // all in one stream
     if (!plan.empty()) {
-      all.insert(all.end(), {"--drill", plan, "--drill-seed", "3"});
+      all.insert(all.end(), {"--drill", plan, "--drill-seed", seed_});
     }
     return machines_->run(machine, all, {"TRIREME_TOKEN=of this test", mark_});
   }
@@ -56,10 +57,11 @@ class DrillMachines : public testing::TrainRuns {
   void drill(const std::string& run,
              const std::string& flags,
              const std::string& plan,
-             bool all_know = true) {
+             bool all_know = true,
+             const std::string& shell = "exec \"$@\" 2>&1") {
     std::vector<std::unique_ptr<Program>> programs;
     for (int machine = 0; machine < 3; ++machine) {
-      programs.push_back(start(machine, run, flags, machine == 0 || all_know ? plan : ""));
+      programs.push_back(start(machine, run, flags, machine == 0 || all_know ? plan : "", shell));
     }
     for (const auto& program : programs) {
       const Finished finished = program->wait(kPatience);
@@ -73,6 +75,8 @@ class DrillMachines : public testing::TrainRuns {
     return read_json(path(run) + "/drill.json").at("faults");
   }
 
+  // Those below have faults in their first half: the job does not end before all are back.
+  std::string seed_ = "3";
   std::unique_ptr<Machines> machines_;
   const std::string mark_ = testing::unique_mark();
 };
@@ -148,6 +152,81 @@ TEST_F(DrillMachines, RanksOfAllMachinesAreLostAndLeaveAndCome) {
   EXPECT_GT(recovered["leave"], 0);
   EXPECT_GT(recovered["join"], 0);
   EXPECT_GT(machines.size(), 1U);
+}
+
+// As systemd starts them again.
+const char* const kStartAgain =
+    "while :; do \"$@\" 2>&1; code=$?; [ $code = 137 ] || exit $code; done";
+
+TEST_F(DrillMachines, LaunchersAreKilledAndStoppedAndNoBitChanges) {
+  seed_ = "16570";
+  train_well("calm", settings(300) + "-n 1");
+  std::map<std::string, int> recovered;
+  std::map<std::string, Words> same;
+  for (const std::string run : {"first", "second"}) {
+    drill(run,
+          settings(300) + "--zero 2 --elastic 1:6 --heartbeat 10 --save-every 5",
+          "kill-launcher:p=0.02;stop-launcher:300ms,p=0.02",
+          /*all_know=*/true,
+          kStartAgain);
+    for (const Json& fault : faults(run)) {
+      const std::string kind = fault.at("kind");
+      EXPECT_TRUE(fault.at("rank").is_null()) << fault;
+      EXPECT_GT(fault.at("machine"), 0) << fault;  // which decides
+      same[run].push_back(
+          Json{kind, fault.at("step"), fault.at("when"), fault.at("machine")}.dump());
+      const std::string outcome = fault.at("outcome");
+      if (outcome != "recovered") {
+        EXPECT_TRUE(outcome.starts_with("not possible: machine ")) << fault;
+        continue;
+      }
+      ++recovered[kind];
+      if (kind == "kill-launcher") {
+        const Json& first = fault.at("noticed").at(0);
+        EXPECT_TRUE(first.at("who") == "launcher of machine 0" ||
+                    first.at("who").get<std::string>().starts_with("rank "))
+            << fault;
+        EXPECT_GE(fault.at("steps_again"), 1) << fault;
+        EXPECT_LE(fault.at("steps_again"), 2) << fault;  // with a copy on another machine
+      } else {
+        EXPECT_TRUE(fault.at("noticed").empty()) << fault;
+        EXPECT_GE(fault.at("next_step_seconds"), 0.3) << fault;
+        EXPECT_EQ(fault.at("steps_again"), 0) << fault;
+      }
+    }
+  }
+  EXPECT_EQ(same["first"], same["second"]);
+  EXPECT_GT(recovered["kill-launcher"], 1);
+  EXPECT_GT(recovered["stop-launcher"], 1);
+  const Finished shown = testing::run_program({testing::trireme_binary(), "drill", path("first")});
+  expect_parts(shown.out, {"kill-launcher, ", "stop-launcher, ", "machine 1", "|#"});
+}
+
+// Its ranks are lost, and it comes back by itself; nothing starts a launcher again.
+TEST_F(DrillMachines, ALauncherThatIsStoppedForLongIsLost) {
+  seed_ = "49959";
+  train_well("calm", settings(600) + "-n 1");
+  drill(
+      "run", settings(600) + "--zero 2 --elastic 3:6 --heartbeat 1", "stop-launcher:2500ms,p=0.02");
+  int lost = 0;
+  for (const Json& fault : faults("run")) {
+    if (fault.at("outcome") == "recovered" && !fault.at("noticed").empty()) {
+      ++lost;
+      EXPECT_GE(fault.at("next_step_seconds"), 1) << fault;
+    }
+  }
+  EXPECT_GT(lost, 0);
+}
+
+// With too few ranks left the job might end: that is recorded, and nobody is hit.
+TEST_F(DrillMachines, LaunchersThatCannotBeSparedAreNotHit) {
+  train_well("calm", settings(60) + "-n 1");
+  drill("run", settings(60) + "--zero 1 --elastic 5:6", "kill-launcher:p=0.2");
+  ASSERT_FALSE(faults("run").empty());
+  for (const Json& fault : faults("run")) {
+    EXPECT_EQ(fault.at("outcome"), "not possible: 4 ranks would be left, where --elastic wants 5");
+    EXPECT_TRUE(fault.at("next_step_seconds").is_null());
+  }
 }
 
 TEST_F(DrillMachines, ADrillThatIsNotMachineZerosIsRefused) {

@@ -54,7 +54,8 @@ class ElasticMachines : public TrainRuns {
   virtual std::string meeting() const { return "--rendezvous " + machines_->address(0) + ":29700"; }
   void start(int machine, const std::string& elastic, int ranks = 2) {
     Words all = command("run", settings() + "--timeout 60 --zero 2 -n " + std::to_string(ranks));
-    all.insert(all.begin(), {"sh", "-c", "exec \"$@\" 2>&1", "sh"});  // all in one stream
+    all.insert(all.begin(), {"sh", "-c", shell_, "sh"});
+    all.insert(all.end(), drill_.begin(), drill_.end());
     const std::string place = "--nnodes 3 --node-rank " + std::to_string(machine) + " " +
                               meeting() + " --interfaces eth0 --save-every 300 " + elastic;
     for (const std::string& word : words(place)) {
@@ -196,6 +197,13 @@ class ElasticMachines : public TrainRuns {
                        << program(0).output() << program(1).output() << program(2).output();
   }
 
+  // A launcher that is killed is started again by whatever looks after its machine, as systemd
+  // does.
+  static constexpr char kStartAgain[] =
+      "while :; do \"$@\" 2>&1; code=$?; [ $code = 137 ] || exit $code; done";
+
+  std::string shell_ = "exec \"$@\" 2>&1";  // all in one stream
+  Words drill_;                             // flags
   std::int64_t steps_ = 700;
   int log_every_ = 50;
   std::unique_ptr<Machines> machines_;

@@ -51,6 +51,31 @@ TEST_F(ElasticMachines, OneThatIsCutOffEndsItsRanksAndComesBack) {
   expect_the_weights_of_peace("cut and mended");
 }
 
+// Its launcher is stopped, and goes on when another has taken its place: its ranks end, and it
+// does.
+TEST_F(ElasticMachines, OneThatWakesWhenAnotherHasItsPlaceEnds) {
+  calm();
+  start_all("--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, "step 50/"));
+  const std::vector<pid_t> its_ranks = ranks(1);
+  kill(program(1).pid(), SIGSTOP);
+  ASSERT_TRUE(says(0, "4 ranks, ZeRO-2"));
+  start(1, "--elastic 1:6 --heartbeat 2");
+  ASSERT_TRUE(says(0, name(1) + " has come"));
+  ASSERT_TRUE(says(0, "6 ranks, ZeRO-2", 2));
+  kill(former_.back()->pid(), SIGCONT);
+  const Finished late = former_.back()->wait(kPatience);
+  EXPECT_EQ(late.code, 2) << late.out;
+  EXPECT_NE(late.out.find("--node-rank 1 is already taken"), std::string::npos) << late.out;
+  for (const pid_t rank : its_ranks) {
+    EXPECT_NE(kill(rank, 0), 0) << rank;
+  }
+  for (const int machine : {0, 1, 2}) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("stopped, replaced, and woken");
+}
+
 TEST_F(ElasticMachines, OneThatIsAskedToEndLeavesAndAnotherTakesItsPlace) {
   calm();
   start_all("--elastic 1:6 --heartbeat 2");

@@ -135,6 +135,42 @@ TEST_F(StoreMachines, GoOnWithAnotherWhenTheOneThatLeadsIsAskedToEnd) {
     ASSERT_EQ(testing::count_of(log, "\nstep " + std::to_string(step) + "/"), 1) << step << "\n"
                                                                                  << log;
   }
+  // The others' ranks were only started again.
+  EXPECT_EQ(
+      summary("run").at("rank_changes"),
+      testing::Json({{"times", 1}, {"lost", 0}, {"left", 2}, {"joined", 0}, {"steps_again", 0}}));
+}
+
+// The step at hand does not end: a rank of the leader's machine is stopped, or one of another.
+TEST_F(StoreMachines, GoOnWhereTheRanksOfTheOneThatLeavesDoNotComeToRest) {
+  calm();
+  for (const bool of_leader : {true, false}) {
+    const std::string run = of_leader ? "of the leader" : "of another";
+    std::filesystem::remove_all(path("run"));
+    const std::size_t before = said("step 50/");
+    start_all("--elastic 1:6 --heartbeat 8 --grace 1");
+    expect_said("step 50/", before);
+    const int first = leader();
+    ASSERT_GE(first, 0);
+    const int where = of_leader ? first : others(first).front();
+    ASSERT_FALSE(ranks(where).empty());
+    const pid_t stopped = ranks(where).front();
+    kill(stopped, SIGSTOP);
+    kill(program(first).pid(), SIGTERM);
+    ASSERT_TRUE(says(first, "the ranks here have not left in time (--grace): ending them"));
+    ASSERT_TRUE(says(first, "this machine has left the job, which another is to lead"));
+    expect_end(first);
+    for (const int machine : others(first)) {
+      EXPECT_TRUE(says(machine, name(first) + " leaves the job, and another is to lead it"));
+      expect_end(machine);
+    }
+    EXPECT_NE(kill(stopped, 0), 0);  // nobody has it go on
+    expect_the_weights_of_peace("a leader whose ranks do not come to rest: " + run);
+    const testing::Json changes = summary("run").at("rank_changes");
+    EXPECT_EQ(changes.at("times"), 1) << run << changes;
+    EXPECT_EQ(changes.at("lost"), 2) << run << changes;  // those of its machine were killed
+    EXPECT_EQ(changes.at("steps_again"), 1) << run << changes;
+  }
 }
 
 TEST_F(StoreMachines, EndTogetherWhenTheJobIsAskedTo) {
@@ -239,6 +275,35 @@ TEST_F(StoreMachines, OutliveWhateverHappens) {
   });
 }
 
+// Whoever leads is hit like the others; the next one goes on with the record.
+TEST_F(StoreMachines, DrillsOutliveTheLauncherThatKeepsTheirRecord) {
+  steps_ = 900;
+  calm();
+  shell_ = kStartAgain;
+  // Five faults in the first 500 steps, of every machine.
+  drill_ = {"--drill", "kill-launcher:p=0.006;stop-launcher:3s,p=0.004", "--drill-seed", "13888"};
+  start_all("--elastic 1:6 --heartbeat 1");
+  for (int machine = 0; machine < 3; ++machine) {
+    expect_end(machine);
+  }
+  expect_the_weights_of_peace("launchers that were killed and stopped");
+  EXPECT_GT(said("going on with the record"), 0);
+  const testing::Json all = testing::read_json(path("run") + "/drill.json");
+  EXPECT_EQ(all.at("exit_code"), 0);
+  std::set<int> machines;
+  double last = 0;
+  for (const testing::Json& fault : all.at("faults")) {
+    EXPECT_GE(fault.at("at_seconds"), last) << fault;
+    last = fault.at("at_seconds");
+    if (fault.at("outcome") == "recovered") {
+      machines.insert(fault.at("machine").get<int>());
+      EXPECT_FALSE(fault.at("noticed").empty()) << fault;
+      EXPECT_LE(fault.at("steps_again"), 2) << fault;
+    }
+  }
+  EXPECT_EQ(machines, (std::set<int>{0, 1, 2}));
+}
+
 TEST_F(StoreMachines, RefuseWhatIsOfAnotherJob) {
   start(0, "--elastic 1:6 --heartbeat 1");
   ASSERT_TRUE(says(0, "waiting at"));
@@ -253,6 +318,14 @@ TEST_F(StoreMachines, RefuseWhatIsOfAnotherJob) {
   EXPECT_NE(settings.out.find("the program, its arguments or settings (a digest)"),
             std::string::npos)
       << settings.out;
+  drill_ = {"--drill", "kill"};
+  start(1, "--elastic 1:6 --heartbeat 1");
+  const Finished drill = program(1).wait(kPatience);
+  EXPECT_EQ(drill.code, 2);
+  EXPECT_NE(drill.out.find("it has --drill and --drill-seed none, and this launcher \"kill\" with "
+                           "seed 1: give the same on every machine"),
+            std::string::npos)
+      << drill.out;
   kill(program(0).pid(), SIGTERM);
   program(0).wait(kPatience);
 }

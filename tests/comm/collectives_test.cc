@@ -317,6 +317,35 @@ TEST_P(CollectivesTest, GiveTheReferenceBits) {
 
 INSTANTIATE_TEST_SUITE_P(World, CollectivesTest, ::testing::Values(1, 2, 3, 4, 8));
 
+// Asked for by name; those that keep the order of summation (the ring: named_algorithms_test.cc).
+class NamedCollectivesTest : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(NamedCollectivesTest, GiveTheReferenceBits) {
+  const auto [name, size] = GetParam();
+  std::vector<Terms> terms;
+  for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
+    // With an announcement, and too long for that in the narrowest type.
+    for (const std::int64_t numel : {0, 1, size - 1, size + 1, 1021, 70'001}) {
+      terms.push_back(terms_of(static_cast<Dtype>(dtype), numel, size));
+    }
+  }
+  testing::fork_world(
+      size,
+      [&](World& world) {
+        for (const Terms& each : terms) {
+          Checker(world, Memory::kMixed, each).check_all();
+        }
+      },
+      [name = name](InitOptions& options) { options.algorithm = name; });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    World,
+    NamedCollectivesTest,
+    ::testing::Combine(::testing::Values("direct", "tree", "doubling", "aggregator"),
+                       ::testing::Values(1, 2, 3, 4, 5)),
+    [](const auto& test) { return concat(std::get<0>(test.param), "_", std::get<1>(test.param)); });
+
 TEST(Collectives, SumsOfBoolAreRefused) {
   testing::fork_world(2, [](World& world) {
     std::array<bool, 4> flags = {true, false, true, false};

@@ -25,6 +25,17 @@ TEST(Control, IsSmallForManyRanks) {
   EXPECT_LE(Control::bytes(8, kStage), 8 * 3 * kMebibyte);
 }
 
+// Only where an algorithm has a name are there lanes.
+TEST(Control, HasLanesOfABoundedLength) {
+  for (const int ranks : {1, 2, 8, 64, 256}) {
+    const std::size_t lane = detail::lane_bytes_for(ranks);
+    EXPECT_LE(lane, 128 * kKibibyte);
+    EXPECT_GE(lane, 8 * kKibibyte);
+    EXPECT_LE(Control::bytes(ranks, kStage, lane) - Control::bytes(ranks, kStage),
+              index(ranks) * 7 * kMebibyte);
+  }
+}
+
 // a + b n + c n n: what grows with the square of the ranks is c.
 TEST(Control, HardlyGrowsWithTheSquareOfTheRanks) {
   constexpr std::size_t kRanks = 256;
@@ -43,11 +54,12 @@ TEST(Control, PartsDoNotOverlap) {
     std::size_t alignment;
   };
   std::vector<Part> parts;
-  const std::size_t bytes = Control::bytes(kRanks, kSmallStage);
+  constexpr std::size_t kLane = 4 * kKibibyte;
+  const std::size_t bytes = Control::bytes(kRanks, kSmallStage, kLane);
   // Only addresses are asked for; what is there is never touched.
   std::vector<std::byte> memory(bytes + 4096);
   std::byte* base = memory.data() + (4096 - reinterpret_cast<std::uintptr_t>(memory.data()) % 4096);
-  const Control control(base, kRanks, kSmallStage);
+  const Control control(base, kRanks, kSmallStage, kLane);
   const auto add = [&](const void* at, std::size_t length, std::size_t alignment) {
     parts.push_back(
         {index(static_cast<int>(static_cast<const std::byte*>(at) - base)), length, alignment});
@@ -63,6 +75,11 @@ TEST(Control, PartsDoNotOverlap) {
     }
     for (int peer = 0; peer < kRanks; ++peer) {
       add(&control.mailbox(rank, peer), sizeof(detail::Mailbox), 64);
+      for (std::uint32_t number = 0; number < detail::kLanes; ++number) {
+        detail::Lane& lane = control.lane(rank, peer, number);
+        add(&lane, sizeof(lane), 64);
+        add(control.ring(lane), kLane, 64);
+      }
     }
     for (std::uint32_t slot = 0; slot < detail::kOutboxSlots + kRanks; ++slot) {
       add(&control.outbox_flag(rank, slot), sizeof(detail::OutboxFlag), 64);

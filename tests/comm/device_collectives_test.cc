@@ -271,6 +271,36 @@ TEST_P(DeviceCollectives, FindARankThatIsKilled) {
   EXPECT_EQ(testing::wait_for(second), SIGKILL);
 }
 
+// The lanes of an algorithm with a name are on the host; nobody has taken part in anything then.
+TEST(DeviceCollectivesByName, AreRefused) {
+  if (!testing::in_shared_memory()) {
+    GTEST_SKIP() << testing::kOtherSize << "shared memory";
+  }
+  for (const char* name : {"ring", "tree", "doubling", "aggregator"}) {
+    testing::fork_world(
+        2,
+        [name](World& world) {
+          const testing::WithLateDevice late;
+          const std::string message =
+              testing::message_of<ConfigError>([&] { world.allocate(4000, kDevice); });
+          for (const std::string part : {name, "memory of the host", "only one is \"direct\""}) {
+            EXPECT_NE(message.find(part), std::string::npos) << message;
+          }
+          std::vector<float> here(100'000, 1);
+          world.all_reduce(here).wait();
+        },
+        [name](InitOptions& options) { options.algorithm = name; });
+  }
+  testing::fork_world(
+      2,
+      [](World& world) {
+        const testing::WithLateDevice late;
+        const SharedBuffer buffer = world.allocate(4000, kDevice);
+        world.all_reduce(buffer.span(Dtype::kFloat32, 1000)).wait();
+      },
+      [](InitOptions& options) { options.algorithm = "direct"; });
+}
+
 // A collective begins when what was issued before it is done, and not earlier.
 TEST(DeviceCollectivesOrder, AwaitWhatWasIssuedBefore) {
   if (!testing::in_shared_memory()) {

@@ -168,24 +168,44 @@ TEST(Sign, IsOffByWhatTheFormulaSays) {
 TEST(TopK, KeepsTheLargestAndOfEqualOnesTheFirst) {
   const auto top = make_compressor("topk:0.01");
   EXPECT_EQ(top->format().bytes, 60U);  // 10 of 1024
-  for (const std::size_t count : {1, 40, 700, 1024}) {
-    std::vector<float> values = normal(count, 1, 13);
-    for (float& value : values) {
-      value = std::round(value * 4) / 4;  // many are equal
+  struct Case {
+    const char* name;
+    double fraction;
+    int steps;  // of a value of 1: the fewer, the more are equal
+  };
+  for (const auto& [name, fraction, steps] : {Case{"topk:0.001", 0.001, 4},
+                                              Case{"topk:0.01", 0.01, 4},
+                                              Case{"topk:0.01", 0.01, 1000},
+                                              Case{"topk:0.01", 0.01, 0},
+                                              Case{"topk:0.0625", 0.0625, 1000},
+                                              Case{"topk:0.064", 0.064, 4},
+                                              Case{"topk:0.3", 0.3, 1000}}) {
+    for (const std::size_t count : {1, 31, 33, 40, 64, 65, 700, 1024}) {
+      std::vector<float> values = normal(count, 1, 13);
+      for (float& value : values) {
+        value = steps == 0
+                    ? 0
+                    : std::round(value * static_cast<float>(steps)) / static_cast<float>(steps);
+      }
+      if (count > 500) {
+        values[count - 1] = -HUGE_VALF;  // the last one, and a group of large ones
+        std::fill_n(values.begin() + 320, 20, 50.0F);
+      }
+      std::vector<std::size_t> order(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        order[i] = i;
+      }
+      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return std::abs(values[a]) > std::abs(values[b]);
+      });
+      const auto kept = std::max<std::size_t>(
+          1, static_cast<std::size_t>(std::round(fraction * static_cast<double>(count))));
+      std::vector<float> expected(count, 0);
+      for (std::size_t i = 0; i < kept; ++i) {
+        expected[order[i]] = values[order[i]];
+      }
+      EXPECT_EQ(through(*make_compressor(name), values), expected) << name << " of " << count;
     }
-    std::vector<std::size_t> order(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      order[i] = i;
-    }
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return std::abs(values[a]) > std::abs(values[b]);
-    });
-    const auto kept = std::max<std::size_t>(1, (count * 10 + 512) / 1024);
-    std::vector<float> expected(count, 0);
-    for (std::size_t i = 0; i < kept; ++i) {
-      expected[order[i]] = values[order[i]];
-    }
-    EXPECT_EQ(through(*top, values), expected) << count;
   }
   EXPECT_EQ(through(*make_compressor("topk:1"), normal(1024, 1, 2)), normal(1024, 1, 2));
   // Whatever the bytes are, nothing is written elsewhere.

@@ -28,6 +28,7 @@ endfunction()
 build("${WORK}/examples/01_all_reduce" "${WORK}/first")
 run("${WORK}/prefix/bin/trireme" run -n 2 -- "${WORK}/first/01_all_reduce")
 build("${SOURCE}" "${WORK}/build")
+run("${WORK}/prefix/bin/trireme" run -n 2 -- "${WORK}/build/readme")  # the program of README.md
 
 # The promise of the other two: the same bits with any number of ranks, DDP or ZeRO-3 ...
 run("${WORK}/prefix/bin/trireme" run -n 1 -- "${WORK}/build/02_data_parallel")

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -45,7 +46,8 @@ TEST(DrillPlan, IsRead) {
 TEST(DrillPlan, MistakesAreNamed) {
   const std::map<std::string, std::vector<std::string>> cases = {
       {"",
-       {"expected kill, stop, disk-full, leave, join, delay, drop or corrupt",
+       {"expected kill, stop, disk-full, leave, join, delay, drop, corrupt, kill-launcher or "
+        "stop-launcher",
         "found \"\"",
         "in part 1"}},
       {"kill;kil", {"found \"kil\"", "in part 2 of \"kill;kil\"", "did you mean kill?"}},
@@ -64,6 +66,9 @@ TEST(DrillPlan, MistakesAreNamed) {
       {"drop:50ms", {"the one thing that drop takes", "found \"50ms\""}},
       {"kill;corrupt:2", {"found \"2\"", "in part 2"}},
       {"corrupt:often", {"found \"often\""}},
+      {"kill-launcher:2s", {"the one thing that kill-launcher takes", "found \"2s\""}},
+      {"stop-launchers", {"did you mean stop-launcher?"}},
+      {"stop-launcher:2", {"a time such as 2s or 500ms", "found \"2\""}},
   };
   for (const auto& [text, parts] : cases) {
     for (const std::string& part : parts) {
@@ -96,6 +101,33 @@ TEST(DrillPlan, HitsAsOftenAsItSays) {
   EXPECT_NEAR(times[1], 9800, 6 * 94);
   EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
   EXPECT_EQ(phases.size(), 5U);
+}
+
+// Each machine that may be hit has its turn, however many ranks there are, and rank 0 notes it.
+TEST(DrillPlan, HitsLaunchersOfTheMachinesThatMayBeHit) {
+  DrillPlan plan = DrillPlan::parse("kill-launcher:p=0.02;stop-launcher:700ms", 3);
+  EXPECT_DOUBLE_EQ(plan.faults[1].seconds, 0.7);
+  plan.machines = 4;
+  constexpr int kSteps = 100'000;
+  for (const int first : {0, 1}) {
+    plan.first_machine = first;
+    std::map<int, int> times;
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      const auto hit = plan.in_step(step, 8);
+      if (hit && hit->fault == 0) {
+        EXPECT_EQ(hit->rank, 0);
+        ++times[hit->machine];
+        EXPECT_EQ(plan.in_step(step, 2)->machine, hit->machine);
+      }
+    }
+    const double each = 2000.0 / (4 - first);
+    EXPECT_EQ(times.begin()->first, first);
+    EXPECT_EQ(times.size(), static_cast<std::size_t>(4 - first));
+    for (const auto& [machine, count] : times) {
+      EXPECT_NEAR(count, each, 6 * std::sqrt(each)) << machine;
+    }
+  }
+  EXPECT_EQ(DrillPlan::parse("kill:p=1", 3).in_step(1, 4)->machine, -1);
 }
 
 // At each point by itself, for every rank in its turn.

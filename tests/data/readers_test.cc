@@ -320,9 +320,17 @@ TEST(Tokens, ThatDoNotFitAreRefused) {
                     {"4 bytes", "after 2"});
   const std::vector<std::uint16_t> tokens{1, 2, 3, 900, 4, 5};
   const std::string path = folder.write("tokens", token_bytes(tokens));
-  const auto data =
-      open_tokens({text, path}, {.type = TokenType::kUint16, .sequence = 2, .vocabulary = 900});
-  // "abcdef" is three tokens, all above 900.
+  const TokenOptions below_900{.type = TokenType::kUint16, .sequence = 2, .vocabulary = 900};
+  // What comes first is looked at when it is opened, the rest when it is read.
+  expect_data_error(
+      [&] { open_tokens({path}, below_900); }, path, 6, {"below 900", "found 900", "tokenizer"});
+  expect_data_error([&] { open_tokens({text}, {.sequence = 3, .vocabulary = 10}); },
+                    text,
+                    0,
+                    {"below 10", "found 97", "a vocabulary of 256"});
+  const std::string longer =
+      folder.write("longer", token_bytes(std::vector<std::uint16_t>(70000, 899)));
+  const auto data = open_tokens({longer, path}, below_900);
   Batch batch;
   const std::int64_t last = data->size() - 1;
   expect_data_error([&] { data->read({&last, 1}, batch); }, path, 6, {"below 900", "found 900"});
@@ -611,7 +619,7 @@ TEST(Libsvm, ThatIsNotWhatItShouldBeSaysWhere) {
   expect_data_error([&] { open_libsvm(many); },
                     many,
                     12,
-                    {"3 places", ":2:7: expected an index above 3", ":3:3: ", "\"a\"", ":5:1: "});
+                    {"3 errors", ":2:7: expected an index above 3", ":3:3: ", "\"a\"", ":5:1: "});
   // When it is opened, whichever part of the check finds them.
   const std::string late = folder.write("late.svm", "1 1:1\n0 2:1\n1 1:1\n0 2:x\n1 3:y\n");
   std::string told;

@@ -207,9 +207,12 @@ TEST(Source, EvaluatesTokensOnTheEndOfTheFile) {
   // Another file, with a token that the vocabulary of the first does not have.
   const std::string other =
       folder.write("b.u16", token_bytes(std::vector<std::uint16_t>(20, 1000)));
-  const OpenedData two = open_data({.path = path, .evaluation = other, .sequence = 10});
-  EXPECT_EQ(two.parts.train->size(), 99);
-  expect_data_error([&] { read_all(*two.parts.held_out); }, other, 0, {"below 1000"});
+  const auto open_both = [&] {
+    return open_data({.path = path, .evaluation = other, .sequence = 10});
+  };
+  expect_data_error(open_both, other, 0, {"below 1000"});
+  folder.write("b.u16", token_bytes(std::vector<std::uint16_t>(20, 999)));
+  EXPECT_EQ(open_both().parts.train->size(), 99);
 }
 
 TEST(Source, GivesClassesOfAnEvaluationFileTheNumbersOfTraining) {
@@ -360,9 +363,28 @@ TEST(Source, RefusesATargetOfOneClass) {
   const std::string sparse = folder.write("a.svm", "1 1:1\n1 2:1\n");
   expect_data_error(
       [&] { open_data({.path = sparse}); }, sparse, -1, {"found one, \"1\"", "label"});
-  EXPECT_EQ(
-      open_data({.path = sparse, .evaluation_fraction = 0, .regression = true}).parts.train->size(),
-      2);
+}
+
+// Nor is there anything to learn where every number is the same one.
+TEST(Source, RefusesATargetOfOneNumber) {
+  const DataFolder folder;
+  std::string rows = "x,y\n";
+  for (int i = 0; i < 10'000; ++i) {
+    rows += std::to_string(i) + ",5\n";
+  }
+  const std::string same = folder.write("same.csv", rows);
+  expect_data_error(
+      [&] { open_data({.path = same, .regression = true}); },
+      same,
+      -1,
+      {"at least two different numbers", "found one, 5", "all 10000 rows", "--target"});
+  const std::string last = folder.write("last.csv", rows + "0,6\n");
+  EXPECT_EQ(open_data({.path = last, .regression = true}).parts.train->shape().classes, 0);
+  const std::string sparse = folder.write("a.svm", "1 1:1\n1 2:1\n");
+  expect_data_error([&] { open_data({.path = sparse, .regression = true}); },
+                    sparse,
+                    -1,
+                    {"found one, 1", "all 2 rows", "label"});
 }
 
 // A regression without --regression: each number is a class that no other row has.

@@ -1,6 +1,7 @@
 // CSV files as tables: checked whole when they are opened, with categories and missing values, and
 // other files read as the training file was.
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -71,7 +72,7 @@ TEST(Table, ListsEveryBadPlaceWhenItIsOpened) {
   const std::string path = folder.write("a.csv", rows.text);
   ASSERT_EQ(rows.bad.size(), 50U);
   const std::string message = message_of([&] { open_csv(path); });
-  EXPECT_NE(message.find(path + ": 50 places"), std::string::npos) << message;
+  EXPECT_NE(message.find(path + ": 50 errors"), std::string::npos) << message;
   std::size_t shown = 0;
   for (const std::int64_t line : rows.bad) {
     const std::string wanted = path + ":" + std::to_string(line) + ":" +
@@ -101,7 +102,7 @@ TEST(Table, FindsEveryKindOfFaultInOnePass) {
                            ":5:5: expected a finite number in column \"y\", found \"worse\"",
                            ":6:1: expected a finite number in column \"x\", found an empty cell",
                            ":7:5: expected a class in column \"kind\", found none",
-                           "6 places",
+                           "6 errors",
                            "--missing mean"}) {
     EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
   }
@@ -123,7 +124,7 @@ TEST(Table, IsTheSameForAnyNumberOfThreads) {
     EXPECT_EQ(whole.labels[static_cast<std::size_t>(i)], i % 3 == 0 ? 0 : 1);
   }
   const std::string message = message_of([&] { open_csv(bad, with(1)); });
-  EXPECT_NE(message.find("15 places"), std::string::npos) << message;
+  EXPECT_NE(message.find("15 errors"), std::string::npos) << message;
   for (const int threads : {2, 3, 8}) {
     const Batch other = read_all(*open_csv(good, with(threads)));
     EXPECT_EQ(other.dense, whole.dense) << threads;
@@ -278,6 +279,76 @@ TEST(Table, WithCategoriesKnowsItsHeader) {
   EXPECT_EQ(open_csv(words, {.header = CsvOptions::Header::kNo, .categorical = {"0"}})->size(), 4);
 }
 
+// Rows of so many cells, each what `cell(row, column)` makes of it.
+std::string rows_of(int rows, int columns, const std::function<std::string(int, int)>& cell) {
+  std::string text;
+  for (int row = 0; row < rows; ++row) {
+    for (int column = 0; column < columns; ++column) {
+      text += cell(row, column) + (column + 1 < columns ? "," : "\n");
+    }
+  }
+  return text;
+}
+
+// Names that are numbers are not taken for a sample in silence.
+TEST(Table, AsksWhetherWholeNumbersAreNames) {
+  const DataFolder folder;
+  const auto fractions = [](int row, int column) {
+    return std::to_string(0.125 * ((row * 7 + column * 5) % 31) - 2);
+  };
+  const auto small = [](int row, int column) { return std::to_string((row * 7 + column) % 10); };
+  const auto years = [&](int row, int column) {
+    return column < 3 ? fractions(row, column) : std::to_string(2019 + row % 4);
+  };
+  const std::vector<std::pair<std::string, CsvOptions>> unclear = {
+      {"2017,2018,2019,2020\n" + rows_of(40, 4, fractions), {.regression = true}},
+      {"0,1,2,3\n" + rows_of(40, 4, fractions), {.regression = true}},
+      {",0,1,2\n" + rows_of(40, 4, fractions),
+       {.regression = true, .missing = CsvOptions::Missing::kZero}},
+      {"2017,2018,2019,2020\n" + rows_of(40, 4, small), {.regression = true}},
+      {"7,8,9,2021\n" + rows_of(40, 4, years), {}},
+      {"7,8,9,2021\n" + rows_of(40, 4, years), {.target = "3"}},
+  };
+  for (const auto& [text, options] : unclear) {
+    const std::string path = folder.write("a.csv", text);
+    expect_data_error([&, how = options] { open_csv(path, how); },
+                      path,
+                      0,
+                      {"may be either", "whole numbers", "--header yes", "--header no"});
+    CsvOptions told = options;
+    told.header = CsvOptions::Header::kYes;
+    EXPECT_EQ(open_csv(path, told)->size(), 40) << text;
+    told.header = CsvOptions::Header::kNo;
+    EXPECT_EQ(open_csv(path, told)->size(), 41) << text;
+  }
+  // What is more likely a sample is one.
+  const auto mixed = [&](int row, int column) {
+    return row % 8 == 3 ? small(row, column) : fractions(row, column);
+  };
+  const std::vector<std::pair<std::string, CsvOptions>> samples = {
+      {"3,1,2,7\n" + rows_of(40, 4, small), {.regression = true}},      // as all others
+      {"13,14,15,12\n" + rows_of(40, 4, small), {.regression = true}},  // not far away
+      {"2017,2018,5,2020\n" + rows_of(40, 4, small), {.regression = true}},
+      {"3,1,2,7\n" + rows_of(40, 4, mixed), {.regression = true}},       // others are whole, too
+      {"3,1,1,7\n" + rows_of(40, 4, fractions), {.regression = true}},   // names differ
+      {"3,1,-2,7\n" + rows_of(40, 4, fractions), {.regression = true}},  // and have no signs
+      {"3,1.5,2,7\n" + rows_of(40, 4, fractions), {.regression = true}},
+      {"3,1,2,7\n" + rows_of(9, 4, fractions), {.regression = true}},  // nine say little
+      {"7,8,9,b\n7,8,9,a\n" + rows_of(40,
+                                      4,
+                                      [&](int row, int column) {
+                                        return column < 3     ? fractions(row, column)
+                                               : row % 2 == 0 ? std::string("a")
+                                                              : std::string("b");
+                                      }),
+       {}},
+  };
+  for (const auto& [text, options] : samples) {
+    const auto lines = std::count(text.begin(), text.end(), '\n');
+    EXPECT_EQ(open_csv(folder.write("b.csv", text), options)->size(), lines) << text;
+  }
+}
+
 // --- missing values
 
 TEST(Table, TreatsMissingValuesAsItIsTold) {
@@ -291,7 +362,7 @@ TEST(Table, TreatsMissingValuesAsItIsTold) {
                                         "5,blue,b\n");
   CsvOptions options{.categorical = {"colour"}};
   const std::string refused = message_of([&] { open_csv(path, options); });
-  for (const char* part : {"3 places", ":3:1:", ":4:3: expected a category", ":5:1:"}) {
+  for (const char* part : {"3 errors", ":3:1:", ":4:3: expected a category", ":5:1:"}) {
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
   }
   options.missing = Missing::kZero;  // x, blue, red
@@ -319,7 +390,7 @@ TEST(Table, NeedsATargetInEveryRow) {
   for (const Missing missing : {Missing::kRefuse, Missing::kZero, Missing::kNan}) {
     const std::string message =
         message_of([&] { open_csv(path, {.regression = true, .missing = missing}); });
-    for (const char* part : {"2 places", ":3:3:", ":4:3:", "--missing drop"}) {
+    for (const char* part : {"2 errors", ":3:3:", ":4:3:", "--missing drop"}) {
       EXPECT_NE(message.find(part), std::string::npos) << message;
     }
   }
@@ -363,6 +434,52 @@ TEST(Table, FillsWithTheMeansOfWhatIsThere) {
   }
   EXPECT_EQ(filled->preprocessing().fill, means);
   EXPECT_EQ(filled->fingerprint(0), data->fingerprint(0));
+}
+
+// A table as pairs: what is not zero, of numbers, of categories and of what was filled in.
+TEST(Table, WithoutItsZerosIsSparse) {
+  const DataFolder folder;
+  std::string text = "x,colour,y,kind\n";
+  Batch expected;
+  expected.offsets = {0};
+  for (int i = 0; i < 60; ++i) {
+    const int x = i % 4 - 1;
+    const bool missing = i % 5 == 0;
+    text += std::to_string(x) + (i % 3 == 0 ? ",blue," : ",red,") +
+            (missing      ? ""
+             : i % 2 == 0 ? "0"
+                          : "-0.0") +
+            (i % 2 == 0 ? ",a\n" : ",b\n");
+    const std::pair<std::int64_t, float> features[] = {
+        {0, static_cast<float>(x)}, {i % 3 == 0 ? 1 : 2, 1.0F}, {3, missing ? 2.5F : 0.0F}};
+    for (const auto& [index, value] : features) {
+      if (value != 0) {
+        expected.indices.push_back(index);
+        expected.values.push_back(value);
+      }
+    }
+    expected.offsets.push_back(static_cast<std::int64_t>(expected.indices.size()));
+    expected.labels.push_back(i % 2);
+  }
+  CsvOptions options;
+  options.missing = Missing::kNan;
+  options.categorical = {"colour"};
+  const std::string file = folder.write("a.csv", text);
+  const auto data = sparse_rows(imputed(open_csv(file, options), {9, 9, 9, 2.5}));
+  const Preprocessing training = data->preprocessing();
+  for (const auto& rows :
+       {std::shared_ptr<const Dataset>(data), open_new_data(training, file).data}) {
+    EXPECT_EQ(rows->shape().kind, SampleKind::kSparse);
+    EXPECT_EQ(rows->shape().features, 4);
+    EXPECT_EQ(rows->shape().classes, 2);
+    const Batch batch = read_all(*rows);
+    EXPECT_EQ(batch.offsets, expected.offsets);
+    EXPECT_EQ(batch.indices, expected.indices);
+    EXPECT_EQ(batch.values, expected.values);
+    EXPECT_EQ(batch.labels, expected.labels);
+    EXPECT_TRUE(batch.dense.empty());
+  }
+  EXPECT_THROW(sparse_rows(data), ConfigError);
 }
 
 // --- other files

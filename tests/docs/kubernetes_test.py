@@ -65,7 +65,7 @@ def check_job(job, documents):
     mounts = check_mounts(pod, documents)
     words = command_of(container, index=0)
     settings = settings_of(words)
-    expect(settings["save_every"] > 0, "without --save-every a run cannot go on")
+    expect(settings["save_every"] > 0, "without --save-every a run cannot be resumed")
     run = pathlib.PurePosixPath(container["workingDir"]) / settings["run"]
     expect(any(run.is_relative_to(mount) for mount in mounts), run, "is lost with the pod")
     if machines == 1:

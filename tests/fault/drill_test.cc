@@ -225,6 +225,13 @@ TEST_F(Drills, WhatMakesNoSenseIsRefused) {
   }
   expect_parts(refused("-n 2 --restart 2 --nnodes 2 --rendezvous 127.0.0.1:1", "corrupt:1e-6"),
                {"nothing would find a bit", "--checksums or --encrypt, found neither"});
+  for (const std::string launchers : {"kill-launcher", "stop-launcher:1s"}) {
+    expect_parts(refused("-n 2 --restart 2", launchers), {"fault of launchers", "--nnodes of 2"});
+  }
+  const std::string three = "-n 2 --restart 2 --nnodes 3 --rendezvous 127.0.0.1:1";
+  expect_parts(refused(three, "kill-launcher"),
+               {"takes the ranks", "MIN < MAX", "--restart alone"});
+  expect_parts(refused(three, "stop-launcher:5s"), {"5 s are not less than --heartbeat 5"});
   expect_parts(refused("-n 2 --restart 2 --drill-seed x", "kill"), {"--drill-seed", "\"x\""});
   const Finished alone = train("refused", mlp() + steps(5) + "--drill-seed 3");
   EXPECT_EQ(alone.code, 2);

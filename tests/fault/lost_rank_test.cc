@@ -63,9 +63,8 @@ TEST(LostRank, AKilledRankIsNamedByTheOthersAtOnce) {
                  {"\"op\": \"all_reduce\"", "\"state\": \"finished\""});
   }
   EXPECT_GT(spoke, 0);
-  expect_parts(
-      testing::read_file(folder.path() + "/flight-summary.txt"),
-      {detail::concat("rank 1 (pid ", ranks[1], ", has ended)"), "issued #", "completed #"});
+  expect_parts(testing::read_file(folder.path() + "/flight-summary.txt"),
+               {detail::concat("rank 1 (pid ", ranks[1], ", ended)"), "issued #", "completed #"});
 }
 
 // While the job runs, somebody puts a link where its records will go. They are not written through

@@ -122,7 +122,8 @@ struct HelloByHand {
     using testing::number;
     using testing::text;
     return text(library) + number(machine) + number(2) + number(1) + number(getpid()) + text(host) +
-           number(0) + number(0) + number(0);  // not elastic, no listener, not encrypted
+           number(0) + number(0) + number(0) +  // not elastic, no listener, not encrypted
+           text("");                            // in no world before
   }
 };
 

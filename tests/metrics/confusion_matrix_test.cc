@@ -150,9 +150,9 @@ TEST(ConfusionMatrix, TableHasALineForEachClassAndTheAverage) {
   matrix.add(1, 1, 60);
   EXPECT_EQ(matrix.to_string(),
             " target   0   1  precision     recall         F1    samples\n"
-            "      0  30  10     1.0000     0.7500     0.8571         40\n"
-            "      1   0  60     0.8571     1.0000     0.9231         60\n"
-            "average             0.9286     0.8750     0.8901        100\n");
+            "      0  30  10   100.00 %    75.00 %    85.71 %         40\n"
+            "      1   0  60    85.71 %   100.00 %    92.31 %         60\n"
+            "average            92.86 %    87.50 %    89.01 %        100\n");
   // Of many classes, the scores alone: a line stays readable.
   const std::string many = ConfusionMatrix(1000).to_string();
   EXPECT_LT(many.find('\n'), 100u);
@@ -165,9 +165,9 @@ TEST(ConfusionMatrix, TableShowsTheNamesOfClasses) {
   matrix.add(1, 1, 60);
   EXPECT_EQ(matrix.to_string({"no", "peut-\xc3\xaatre"}),
             "   target         no  peut-\xc3\xaatre  precision     recall         F1    samples\n"
-            "       no         30         10     1.0000     0.7500     0.8571         40\n"
-            "peut-\xc3\xaatre          0         60     0.8571     1.0000     0.9231         60\n"
-            "  average                           0.9286     0.8750     0.8901        100\n");
+            "       no         30         10   100.00 %    75.00 %    85.71 %         40\n"
+            "peut-\xc3\xaatre          0         60    85.71 %   100.00 %    92.31 %         60\n"
+            "  average                          92.86 %    87.50 %    89.01 %        100\n");
   EXPECT_THROW(matrix.to_string({"one"}), ConfigError);
 }
 
@@ -203,7 +203,7 @@ TEST(ConfusionMatrix, ColumnsThatWouldBeTooWideHaveNumbers) {
   EXPECT_NE(table.find("29 class number 29 "), std::string::npos) << table;
   // Of more classes no counts are shown: their names are enough.
   names.push_back("last");
-  EXPECT_NE(ConfusionMatrix(31).to_string(names).find("\n           last     0.0000"),
+  EXPECT_NE(ConfusionMatrix(31).to_string(names).find("\n           last     0.00 %"),
             std::string::npos);
 }
 

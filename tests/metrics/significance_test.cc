@@ -177,22 +177,38 @@ TEST(Significance, ASmallSpreadBesideALargeMeanIsKept) {
   EXPECT_DOUBLE_EQ(mean_of(values).deviation, 1);
 }
 
-TEST(Significance, EqualAndSingleValuesAreAnswered) {
+// Of two folds with a difference of 0.05 each, equal models show as much in one pair of twenty.
+TEST(Significance, WithoutSpreadNothingCanBeSaid) {
   const std::vector<double> same = {2, 2, 2};
   const std::vector<double> more = {3, 3, 3};
-  EXPECT_EQ(paired_t_test(same, same).p_value, 1);
-  EXPECT_EQ(paired_t_test(same, more).p_value, 0);
-  EXPECT_EQ(welch_t_test(same, same).p_value, 1);
-  EXPECT_EQ(welch_t_test(same, more).p_value, 0);
-  EXPECT_EQ(paired_t_test(same, more).interval95.low, 1);
   const std::vector<double> one = {2};
   const std::vector<double> other = {5};
-  for (const Difference& difference : {paired_t_test(one, other), welch_t_test(one, more)}) {
-    EXPECT_EQ(difference.p_value, 1);
-    EXPECT_EQ(difference.interval95.high, kInfinity);
+  // As doubles the differences of these are not quite alike.
+  const std::vector<double> shares = {0.85, 0.90, 0.15};
+  const std::vector<double> higher = {0.90, 0.95, 0.20};
+  ASSERT_NE(higher[0] - shares[0], higher[1] - shares[1]);
+  const std::vector<double> sums = {0.1 + 0.2, 0.3};
+  const std::vector<double> ends = {0.7, 0.1 + 0.6};
+  for (const Difference& difference : {paired_t_test(same, same),
+                                       paired_t_test(same, more),
+                                       welch_t_test(same, same),
+                                       welch_t_test(same, more),
+                                       paired_t_test(shares, higher),
+                                       welch_t_test(sums, ends),
+                                       paired_t_test(one, other),
+                                       welch_t_test(one, more)}) {
+    EXPECT_EQ(difference.p_value, 1) << difference.test;
+    EXPECT_EQ(difference.interval95.low, -kInfinity) << difference.test;
+    EXPECT_EQ(difference.interval95.high, kInfinity) << difference.test;
   }
-  EXPECT_EQ(mean_of(one).interval95.low, -kInfinity);  // anything: it shows no spread
-  EXPECT_EQ(mean_of(one).interval95.high, kInfinity);
+  EXPECT_EQ(paired_t_test(same, more).mean, 1);
+  // One set with a spread is enough.
+  const std::vector<double> spread = {3, 4, 3};
+  EXPECT_LT(welch_t_test(same, spread).p_value, 0.2);
+  for (const std::vector<double>& values : {one, same, sums}) {
+    EXPECT_EQ(mean_of(values).interval95.low, -kInfinity);
+    EXPECT_EQ(mean_of(values).interval95.high, kInfinity);
+  }
   for (const double bad : {std::nan(""), kInfinity}) {
     const std::vector<double> broken = {2, bad, 2};
     EXPECT_TRUE(std::isnan(paired_t_test(same, broken).p_value));
@@ -218,8 +234,8 @@ Hits hits_with(int both, int only_a, int only_b) {
 }
 
 TEST(McNemar, AgreesWithTheSumOfTheBinomial) {
-  for (int only_a = 0; only_a <= 25; ++only_a) {
-    for (int only_b = 0; only_b <= 25; ++only_b) {
+  for (int only_a = 0; only_a <= 60; ++only_a) {
+    for (int only_b = 0; only_b <= 60; ++only_b) {
       const int n = only_a + only_b;
       double below = 0;
       double choose = 1;  // n over k
@@ -231,7 +247,8 @@ TEST(McNemar, AgreesWithTheSumOfTheBinomial) {
       const Difference found = mcnemar_test(hits.a, hits.b);
       EXPECT_NEAR(found.p_value, std::min(1.0, 2 * below), 1e-12) << only_a << " " << only_b;
       EXPECT_DOUBLE_EQ(found.mean, static_cast<double>(only_b - only_a) / (30 + n));
-      EXPECT_LE(found.interval95.low, found.interval95.high);
+      const bool holds_0 = found.interval95.low <= 0 && 0 <= found.interval95.high;
+      EXPECT_EQ(holds_0, 2 * below >= 0.05) << only_a << " " << only_b;
     }
   }
 }
@@ -319,141 +336,123 @@ TEST(Significance, IntervalsHoldTheTruthNineteenTimesOfTwenty) {
   EXPECT_NEAR(proportions, 0.95 * kTrials, 69 + 40);
 }
 
-double mean_in(const std::vector<double>& values, std::span<const std::int64_t> order) {
+// The mean of differences of pairs, some of them the other way round, with its standard error.
+Estimate mean_swapped(const std::vector<double>& differences,
+                      std::span<const std::uint8_t> swapped) {
+  const auto n = static_cast<double>(differences.size());
   double sum = 0;
-  for (const std::int64_t i : order) {
-    sum += values[static_cast<std::size_t>(i)];
-  }
-  return sum / static_cast<double>(order.size());
-}
-
-TEST(PairedBootstrap, OfAMeanAgreesWithTheTTest) {
-  RandomStream random(5);
-  std::vector<double> a(400);
-  std::vector<double> b(400);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    a[i] = normal(random);
-    b[i] = a[i] + 0.3 * normal(random) + 0.03;
-  }
-  const Difference exact = paired_t_test(a, b);
-  const auto statistic = [&](int which, std::span<const std::int64_t> order) {
-    return mean_in(which == 0 ? a : b, order);
-  };
-  const Difference found = paired_bootstrap(400, statistic, 4000);
-  EXPECT_NEAR(found.mean, exact.mean, 1e-12);
-  // The ends of 4000 rounds have a standard error of sqrt(0.025 * 0.975 / 4000) / density(1.96) =
-  // 0.042 standard errors of the mean; five of them, and as much for the shape of the sample.
-  const double error = (exact.interval95.high - exact.mean) / 1.966;
-  EXPECT_NEAR(found.interval95.low, exact.interval95.low, 0.3 * error);
-  EXPECT_NEAR(found.interval95.high, exact.interval95.high, 0.3 * error);
-  EXPECT_NEAR(found.p_value, exact.p_value, 0.03);
-  // The same seed gives the same answer, another seed another.
-  EXPECT_EQ(found.interval95.low, paired_bootstrap(400, statistic, 4000).interval95.low);
-  EXPECT_NE(found.interval95.low, paired_bootstrap(400, statistic, 4000, 2).interval95.low);
-}
-
-TEST(PairedBootstrap, WithoutADifferenceGivesUniformPValues) {
-  RandomStream random(11);
-  std::vector<double> p_values;
-  constexpr int kFewer = 500;
-  for (int trial = 0; trial < kFewer; ++trial) {
-    std::vector<double> a(100);
-    std::vector<double> b(100);
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      a[i] = normal(random);
-      b[i] = normal(random);
-    }
-    p_values.push_back(paired_bootstrap(
-                           100,
-                           [&](int which, std::span<const std::int64_t> order) {
-                             return mean_in(which == 0 ? a : b, order);
-                           },
-                           200,
-                           static_cast<std::uint64_t>(trial))
-                           .p_value);
-  }
-  // Massart's bound as above, and the grain of 200 rounds.
-  EXPECT_LT(distance_from_uniform(p_values), std::sqrt(std::log(2e6) / (2 * kFewer)) + 2.0 / 201);
-}
-
-TEST(PairedBootstrap, NeverSaysThatChanceCannotDoIt) {
-  const auto statistic = [](int which, std::span<const std::int64_t>) { return which * 1.0; };
-  EXPECT_DOUBLE_EQ(paired_bootstrap(10, statistic, 100).p_value, 2.0 / 101);
-  const auto same = [](int, std::span<const std::int64_t>) { return 1.0; };
-  EXPECT_EQ(paired_bootstrap(10, same, 100).p_value, 1);
-  const auto nothing = [](int, std::span<const std::int64_t>) { return std::nan(""); };
-  EXPECT_EQ(paired_bootstrap(10, nothing, 100).p_value, 1);
-}
-
-// The mean difference of pairs, some of them the other way round.
-double mean_swapped(const std::vector<double>& differences, std::span<const std::uint8_t> swapped) {
-  double sum = 0;
+  double squares = 0;
   for (std::size_t i = 0; i < differences.size(); ++i) {
     sum += swapped[i] != 0 ? -differences[i] : differences[i];
+    squares += differences[i] * differences[i];
   }
-  return sum / static_cast<double>(differences.size());
+  return {sum / n, std::sqrt((squares - sum * sum / n) / (n - 1) / n)};
+}
+
+Difference permuted(const std::vector<double>& differences, int rounds, std::uint64_t seed = 1) {
+  return permutation_test(
+      std::ssize(differences),
+      [&](std::span<const std::uint8_t> swapped) { return mean_swapped(differences, swapped); },
+      rounds,
+      seed);
+}
+
+std::vector<double> normals(std::size_t size, RandomStream& random) {
+  std::vector<double> values(size);
+  std::ranges::generate(values, [&] { return normal(random); });
+  return values;
 }
 
 // Of seven pairs all 128 ways can be counted.
-TEST(PairedPermutation, AgreesWithAllWaysToSwap) {
+TEST(Permutation, AgreesWithAllWaysToSwap) {
   const std::vector<double> differences = {0.3, -0.1, 0.7, 0.2, 0.9, -0.4, 0.5};
-  const std::vector<std::uint8_t> none(7, 0);
-  const double found = std::fabs(mean_swapped(differences, none));
+  const auto distance = [&](std::span<const std::uint8_t> swapped) {
+    const Estimate found = mean_swapped(differences, swapped);
+    return std::fabs(found.difference) / found.error;
+  };
+  const double found = distance(std::vector<std::uint8_t>(7, 0));
   int reached = 0;
   for (unsigned way = 0; way < 128; ++way) {
     std::vector<std::uint8_t> swapped(7);
     for (unsigned i = 0; i < 7; ++i) {
       swapped[i] = static_cast<std::uint8_t>(way >> i & 1U);
     }
-    reached += std::fabs(mean_swapped(differences, swapped)) > found - 1e-12 ? 1 : 0;
+    reached += distance(swapped) > found - 1e-12 ? 1 : 0;
   }
   const double exact = reached / 128.0;
-  const double p_value = paired_permutation_p(
-      7,
-      [&](std::span<const std::uint8_t> swapped) { return mean_swapped(differences, swapped); },
-      20000);
   // Five standard deviations of a share of 20000.
-  EXPECT_NEAR(p_value, exact, 5 * std::sqrt(exact * (1 - exact) / 20000));
+  EXPECT_NEAR(
+      permuted(differences, 20000).p_value, exact, 5 * std::sqrt(exact * (1 - exact) / 20000));
 }
 
-// Where there is no difference, p-values are at most 0.05 in at most 5 % of the cases, however few
-// the samples are. Five standard deviations of a count of 2000 with chance 0.05 are 49.
-TEST(PairedPermutation, IsValidForFewSamples) {
+TEST(Permutation, OfAMeanAgreesWithTheTTest) {
+  RandomStream random(5);
+  std::vector<double> differences = normals(400, random);
+  for (double& each : differences) {
+    each = 0.3 * each + 0.03;
+  }
+  const Difference exact = paired_t_test(std::vector<double>(400, 0.0), differences);
+  const Difference found = permuted(differences, 4000);
+  EXPECT_NEAR(found.mean, exact.mean, 1e-12);
+  // The quantile of 4000 distances has a standard error of sqrt(0.05 * 0.95 / 4000) divided by
+  // their density at 1.96, 0.117: 0.03 errors of the mean; five of them, and twice the 4 / 400 by
+  // which the fourth moment of the sample may move it.
+  const double error = (exact.interval95.high - exact.mean) / 1.966;
+  EXPECT_NEAR(found.interval95.low, exact.interval95.low, 0.17 * error);
+  EXPECT_NEAR(found.interval95.high, exact.interval95.high, 0.17 * error);
+  EXPECT_NEAR(found.p_value, exact.p_value, 0.03);
+  // The same seed gives the same answer, another seed another.
+  EXPECT_EQ(found.interval95.low, permuted(differences, 4000).interval95.low);
+  EXPECT_NE(found.interval95.low, permuted(differences, 4000, 2).interval95.low);
+}
+
+// Where there is no difference, p-values are below 0.05 in at most 5 % of the cases, however few
+// the samples are. Five standard deviations of a count of 2000 with chance 0.05 are 49. The
+// interval leaves out 0 in the same cases.
+TEST(Permutation, IsValidForFewSamplesAndAgreesWithItsInterval) {
   RandomStream random(12);
-  for (const std::size_t samples : {1u, 2u, 6u, 10u}) {
+  for (const std::size_t samples : {2u, 6u, 10u}) {
     int alarms = 0;
     for (int trial = 0; trial < 2000; ++trial) {
-      std::vector<double> differences(samples);
-      for (double& difference : differences) {
-        difference = normal(random);
+      std::vector<double> differences = normals(samples, random);
+      if (trial % 2 == 1) {  // many ties
+        std::ranges::transform(
+            differences, differences.begin(), [](double each) { return std::round(2 * each); });
+        differences[0] += 0.5;
       }
-      const double p_value = paired_permutation_p(
-          static_cast<std::int64_t>(samples),
-          [&](std::span<const std::uint8_t> swapped) { return mean_swapped(differences, swapped); },
-          199,
-          static_cast<std::uint64_t>(trial));
-      alarms += p_value <= 0.05 ? 1 : 0;
+      const Difference found = permuted(differences, 199, static_cast<std::uint64_t>(trial));
+      const bool alarm = found.p_value < 0.05;
+      alarms += alarm ? 1 : 0;
+      EXPECT_EQ(alarm, !(found.interval95.low <= 0 && 0 <= found.interval95.high))
+          << found.p_value << " " << found.interval95.low << " " << found.interval95.high;
     }
     EXPECT_LE(alarms, 100 + 49) << samples;
-    EXPECT_TRUE(samples > 2 || alarms == 0) << samples;  // two ways of two or four are alike
+    EXPECT_TRUE(samples > 2 || alarms == 0) << samples;  // two ways of four are alike
     EXPECT_TRUE(samples < 10 || alarms >= 100 - 49) << "it never says anything: " << alarms;
   }
 }
 
-TEST(PairedPermutation, NeverSaysThatChanceCannotDoIt) {
+TEST(Permutation, NeverSaysThatChanceCannotDoIt) {
   const auto one_way = [](std::span<const std::uint8_t> swapped) {
-    for (const std::uint8_t each : swapped) {
-      if (each != 0) {
-        return 0.0;
-      }
-    }
-    return 1.0;
+    return Estimate{std::ranges::count(swapped, 0) == std::ssize(swapped) ? 1.0 : 0.0, 1};
   };
-  EXPECT_DOUBLE_EQ(paired_permutation_p(100, one_way, 99), 0.01);
-  const auto same = [](std::span<const std::uint8_t>) { return 0.0; };
-  EXPECT_EQ(paired_permutation_p(10, same, 100), 1);
-  const auto nothing = [](std::span<const std::uint8_t>) { return std::nan(""); };
-  EXPECT_EQ(paired_permutation_p(10, nothing, 100), 1);
+  const Difference rare = permutation_test(100, one_way, 99);
+  EXPECT_DOUBLE_EQ(rare.p_value, 0.01);
+  EXPECT_EQ(rare.p_value, rare.least_p);
+  // So few rounds that their smallest p-value is no rare one.
+  EXPECT_EQ(permutation_test(100, one_way, 9).interval95.high, kInfinity);
+  for (const double difference : {0.0, 1.0}) {
+    const Difference same = permutation_test(
+        10,
+        [&](auto) {
+          return Estimate{difference, 0};
+        },
+        100);
+    EXPECT_EQ(same.p_value, 1);
+    EXPECT_EQ(same.interval95.high, kInfinity);
+  }
+  const auto nothing = [](std::span<const std::uint8_t>) { return Estimate{std::nan(""), 1}; };
+  EXPECT_TRUE(std::isnan(permutation_test(10, nothing, 100).p_value));
 }
 
 // Holm's method is the closed test of Bonferroni's: a hypothesis is rejected where every set that

@@ -285,6 +285,104 @@ TEST(StaleEngine, ArrivalsAreReplayed) {
   }
 }
 
+// With a save after some step, or where the run that is followed had one.
+std::vector<float> trained_and_saved(
+    const World& world, const Stale& stale, int steps, int saved_after, int run = 0) {
+  LooseNet model(static_cast<std::uint64_t>(5 + world->rank()));
+  StaleEngine engine(model, AdamW({.lr = 1e-2}), stale, world);
+  const auto& replayed = engine.replayed();
+  for (int step = 1; step <= steps; ++step) {
+    if (engine.computes()) {
+      dawdle(world->rank(), step, run);
+      engine.backward(testing::loose_loss(
+          [&](const torch::Tensor& x) { return engine.forward(x); }, world->rank(), step, 0));
+      engine.step();
+    }
+    if (replayed && std::ranges::count(replayed->beginnings, step) > 0) {
+      engine.go_on_from_newest();
+    } else if (step == saved_after) {
+      engine.state();
+    }
+  }
+  engine.finish();
+  return flat(model->parameters());
+}
+
+// A run that is saved goes on from there with other weights: also after Ctrl-C, in any step.
+TEST(StaleEngine, AReplayBeginsAnewWhereItsRunDid) {
+  const auto folder = empty_folder("stale-beginnings");
+  for (const int servers : {0, 1}) {
+    const Stale recorded{.bound = Stale::kNoBound,
+                         .order = Order::kArrival,
+                         .servers = servers,
+                         .record = folder / "first"};
+    in_loose_world(3, [&](const World& world) {
+      const auto first = trained_and_saved(world, recorded, 9, 4);
+      Stale replayed = recorded;
+      replayed.record.clear();
+      replayed.replay = recorded.record;
+      EXPECT_TRUE(same_bits(trained_and_saved(world, replayed, 9, -1, 5), first));
+      LooseNet model;
+      StaleEngine engine(model, AdamW({.lr = 1e-2}), replayed, world);
+      ASSERT_TRUE(engine.replayed().has_value());
+      EXPECT_EQ(engine.replayed()->steps, 9);
+      EXPECT_FALSE(engine.replayed()->cut);
+      EXPECT_EQ(engine.replayed()->beginnings, (std::vector<std::int64_t>{0, 4}));
+      engine.finish();
+      replayed.subject = "another";
+      EXPECT_NE(
+          message_of<ConfigError>([&] { trained(world, replayed, 9); }).find("of another run"),
+          std::string::npos);
+    });
+    std::filesystem::remove_all(folder);
+  }
+}
+
+// Of a run that was killed, each owner has recorded as much as came to it.
+TEST(StaleEngine, AReplayEndsWithTheStepThatAllOwnersHave) {
+  const auto folder = empty_folder("stale-killed");
+  const Stale recorded{
+      .bound = Stale::kNoBound, .order = Order::kArrival, .record = folder / "first"};
+  in_loose_world(3, [&](const World& world) { trained(world, recorded, 12); });
+  std::int64_t whole = 12;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto file = folder / "first" / concat("rank-", rank, ".txt");
+    std::ifstream in(file);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(in, line);) {
+      lines.push_back(line);
+    }
+    lines.resize(lines.size() - static_cast<std::size_t>(7 * rank));
+    std::ofstream out(file);
+    std::vector<std::int64_t> answered(3);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const bool torn = rank == 1 && i + 1 == lines.size();
+      out << (torn ? lines[i].substr(0, 3) : lines[i] + "\n");
+      std::istringstream words(torn ? "" : lines[i]);
+      std::string what;
+      std::size_t worker = 0;
+      if (std::int64_t clock = 0; words >> what >> worker >> clock && what == "answer") {
+        answered.at(worker) = clock + 1;
+      }
+    }
+    whole = std::min(whole, *std::ranges::min_element(answered));
+  }
+  ASSERT_GT(whole, 0);
+  ASSERT_LT(whole, 12);
+  in_loose_world(3, [&](const World& world) {
+    Stale replayed = recorded;
+    replayed.record.clear();
+    replayed.replay = recorded.record;
+    const auto once = trained(world, replayed, static_cast<int>(whole), 5);
+    EXPECT_TRUE(same_bits(trained(world, replayed, static_cast<int>(whole), 9), once));
+    LooseNet model;
+    StaleEngine engine(model, Sgd({.lr = 0.125, .momentum = 0.5}), replayed, world);
+    EXPECT_EQ(engine.replayed()->steps, whole);
+    engine.finish();
+  });
+  std::filesystem::remove_all(folder);
+}
+
 // A rank with less data does not hold up the others.
 TEST(StaleEngine, EndsWithUnevenData) {
   for (const Order order : {Order::kClock, Order::kArrival}) {

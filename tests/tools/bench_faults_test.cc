@@ -1,5 +1,8 @@
 // `trireme bench faults`: as many faults as were asked for, as far apart as was asked for.
 
+#include <csignal>
+#include <filesystem>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -48,6 +51,28 @@ TEST(BenchFaults, InflictsAsManyAsAreAskedForInTheStepsThatTheyNeed) {
     all += kind.at("fault") == "all" ? kind.at("seconds").size() : 0;
   }
   EXPECT_EQ(all, 12);
+}
+
+// Told alone, as by kill, it takes its training with it; so it does with Ctrl-C.
+TEST(BenchFaults, LeavesNothingBehindWhenItIsInterrupted) {
+  const testing::TemporaryFolder folder;
+  const std::string mark = "TMPDIR=" + folder.path();
+  testing::Program program(
+      {"env", "--default-signal=INT", testing::trireme_binary(), "bench", "faults", "-n", "2"},
+      {mark});
+  const auto trains = [&] {
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      if (std::filesystem::exists(entry.path() / "faults/metrics.jsonl")) {
+        return true;
+      }
+    }
+    return false;
+  };
+  ASSERT_TRUE(testing::comes_true(trains)) << program.output();
+  kill(program.pid(), SIGINT);
+  EXPECT_EQ(program.wait().code, 128 + SIGINT);
+  EXPECT_TRUE(testing::comes_true([&] { return testing::processes_with(mark).empty(); }));
+  EXPECT_TRUE(testing::comes_true([&] { return std::filesystem::is_empty(folder.path()); }));
 }
 
 TEST(BenchFaults, RefusesStepsThatFollowFromTheFaults) {

@@ -87,6 +87,22 @@ TEST_F(PlotCommand, DrawsMetricsOfEvaluations) {
   }
 }
 
+// As all that people read; metrics.jsonl keeps fractions.
+TEST_F(PlotCommand, DrawsSharesInPercent) {
+  write_file(run("first") + "/metrics.jsonl",
+             "{\"step\":1,\"loss\":2}\n{\"step\":1,\"eval\":{\"f1\":0.2,\"rmse\":0.2}}\n"
+             "{\"step\":2,\"loss\":1}\n{\"step\":2,\"eval\":{\"f1\":0.8,\"rmse\":0.8}}\n");
+  ASSERT_EQ(plot({run("first"), "--metric", "eval.f1"}).code, 0);
+  const std::string svg = read_file(run("first") + "/eval.f1.svg");
+  EXPECT_TRUE(has(svg, ">%</text>")) << svg;
+  EXPECT_TRUE(has(svg, ">60</text>")) << svg;
+  EXPECT_FALSE(has(svg, ">0.6</text>")) << svg;
+  ASSERT_EQ(plot({run("first"), "--metric", "eval.rmse"}).code, 0);
+  const std::string errors = read_file(run("first") + "/eval.rmse.svg");
+  EXPECT_FALSE(has(errors, ">%</text>")) << errors;
+  EXPECT_TRUE(has(errors, ">0.6</text>")) << errors;
+}
+
 TEST_F(PlotCommand, DrawsTheFoldsOfACrossValidatedRun) {
   write_log(run("crossed/fold-1"), 30, 1000);
   write_log(run("crossed/fold-2"), 30, 1000);

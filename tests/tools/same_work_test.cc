@@ -18,53 +18,22 @@ TEST(SameWork, TheseSettingsChangeWhatIsComputed) {
       found.insert(setting.name);
     }
   }
-  const std::set<std::string> wanted = {"model",
-                                        "size",
-                                        "layers",
-                                        "width",
-                                        "heads",
-                                        "hidden",
-                                        "stages",
-                                        "dropout",
-                                        "data",
-                                        "format",
-                                        "sequence",
-                                        "vocabulary",
-                                        "target",
-                                        "header",
-                                        "separator",
-                                        "regression",
-                                        "normalise",
-                                        "loss_weights",
-                                        "shift",
-                                        "flip",
-                                        "noise",
-                                        "batch",
-                                        "batch_schedule",
-                                        "optimizer",
-                                        "momentum",
-                                        "nesterov",
-                                        "l1",
-                                        "clip_norm",
-                                        "clip_value",
-                                        "compress",
-                                        "sync",
-                                        "sync_every",
-                                        "sync_group",
-                                        "sync_schedule",
-                                        "sync_states",
-                                        "sync_graph",
-                                        "staleness",
-                                        "order",
-                                        "servers",
-                                        "ema_decay",
-                                        "precision",
-                                        "round_weights",
-                                        "categorical",
-                                        "unseen",
-                                        "missing",
-                                        "missing_values",
-                                        "optimizer_options"};
+  const std::set<std::string> wanted = {"model",         "size",           "layers",
+                                        "width",         "heads",          "hidden",
+                                        "stages",        "dropout",        "data",
+                                        "format",        "sequence",       "vocabulary",
+                                        "target",        "header",         "separator",
+                                        "regression",    "normalise",      "loss_weights",
+                                        "shift",         "flip",           "noise",
+                                        "batch",         "batch_schedule", "optimizer",
+                                        "momentum",      "nesterov",       "l1",
+                                        "clip_norm",     "clip_value",     "compress",
+                                        "sync",          "sync_every",     "sync_group",
+                                        "sync_schedule", "sync_states",    "sync_graph",
+                                        "staleness",     "order",          "servers",
+                                        "ema_decay",     "precision",      "round_weights",
+                                        "sparse_update", "categorical",    "unseen",
+                                        "missing",       "missing_values", "optimizer_options"};
   EXPECT_EQ(found, wanted);
 }
 
@@ -90,6 +59,14 @@ TEST(SameWork, ABertAsksAnotherQuestionThanAGpt) {
             "different model: gpt and bert");
   EXPECT_FALSE(other_question({{"model", "bert", "gpt"}}).empty());
   EXPECT_TRUE(other_question({{"model", "mlp", "convnet"}}).empty());
+}
+
+TEST(SameWork, LossesOfOtherWeightsAreOfAnotherQuestion) {
+  EXPECT_EQ(reasons_text(other_loss({{"loss_weights", "[]", "[1.0,2.0]"}, {"lr", "1", "2"}})),
+            "different loss_weights: [] and [1.0,2.0]");
+  // As an older run, which has no record of it, was trained.
+  EXPECT_TRUE(other_loss({{"loss_weights", "-", "[]"}}).empty());
+  EXPECT_TRUE(other_loss({{"class_weights", "[]", "[1.0,2.0]"}}).empty());  // those of sampling
 }
 
 }  // namespace

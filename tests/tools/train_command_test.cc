@@ -707,6 +707,10 @@ TEST_F(TrainCommand, SamplesTextFromARun) {
   EXPECT_NE(sample({"--length", "40", "--seed", "2"}), text);
   EXPECT_EQ(sample({"--length", "5"}), text.substr(0, 9) + "\n");
   EXPECT_EQ(sample({"--length", "5", "--weights", "best", "--temperature", "0"}).size(), 10U);
+  const std::string likely = sample({"--length", "20", "--temperature", "0"});
+  for (const std::string nearly : {"1e-30", "1e-38", "1e-40", "1e-45", "1e-100"}) {
+    EXPECT_EQ(sample({"--length", "20", "--temperature", nearly}), likely) << nearly;
+  }
   // A prompt may look like anything.
   for (const std::string prompt : {"--", "-", "--- a", "-n", "train", "", "--prompt=x"}) {
     const Finished finished =
@@ -746,6 +750,9 @@ TEST_F(TrainCommand, SamplesFromACheckpoint) {
   const Finished unsaved = sample({"--weights", "checkpoint"});
   EXPECT_EQ(unsaved.code, 2);
   expect_parts(unsaved.err, {"found none", "has saved no checkpoint", "--save-every"});
+  const Finished gone = sample({});
+  EXPECT_EQ(gone.code, 2);
+  expect_parts(gone.err, {"trireme train --config " + path("run") + "/config.json --run NEW"});
 }
 
 TEST_F(TrainCommand, SamplesNothingFromWhatIsNoGpt) {

@@ -81,7 +81,9 @@ TEST_F(TrainFolds, EndAsIfNobodyHadKilledThem) {
   const Finished last = train("killed", settings);  // the very same command
   ASSERT_EQ(last.code, 0) << last.err;
   expect_parts(last.out,
-               {"fold 1 of 4 had ended", "fold 3 of 4 had ended", "cross-validation, 4 folds"});
+               {"fold 1 of 4 is already finished",
+                "fold 3 of 4 is already finished",
+                "cross-validation, 4 folds"});
   expect_same("calm", "killed", 4);
   // Once more, where it had ended: nothing is left to do.
   const Json before = summary("killed");
@@ -101,6 +103,28 @@ TEST_F(TrainFolds, GoOnFromTheCheckpointOfAFold) {
   ASSERT_EQ(last.code, 0) << last.err;
   expect_parts(last.out, {"fold 1 of 2", "resuming after step "});
   expect_same("calm", "killed", 2);
+}
+
+// On how many ranks they were trained, whoever asks again.
+TEST_F(TrainFolds, AskedAgainSayWhatTheyWereTrainedWith) {
+  const std::string settings = mlp() + "--steps 6 --folds 2 --save-every 2 ";
+  train_well("run", settings + "-n 2 --zero 1");
+  const Json before = summary("run");
+  EXPECT_EQ(before.at("ranks"), 2);
+  for (const Words& more : {Words{"-n", "1", "--zero", "0"}, Words{}}) {
+    const Finished again = resume("run", more);
+    EXPECT_EQ(again.code, 0) << again.err;
+    for (const char* name : {"ranks", "zero", "steps", "memory"}) {
+      EXPECT_EQ(summary("run").at(name), before.at(name)) << name;
+    }
+    EXPECT_EQ(testing::read_json(path("run") + "/config.json").at("ranks"), 2);
+  }
+  // The second fold on other ranks.
+  fs::remove_all(path("run") + "/fold-2");
+  EXPECT_EQ(resume("run", {"-n", "3"}).code, 0);
+  EXPECT_EQ(summary("run").at("ranks"), 3);
+  EXPECT_EQ(summary("run").at("steps_by_ranks"),
+            testing::parse_json(R"([{"from":1,"to":6,"ranks":2},{"from":7,"to":12,"ranks":3}])"));
 }
 
 TEST_F(TrainFolds, RefuseWhatWouldMixTwoCrossValidations) {

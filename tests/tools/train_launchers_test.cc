@@ -115,6 +115,15 @@ TEST_F(TrainLaunchers, RefuseAnotherNumberOfRanks) {
   EXPECT_FALSE(fs::exists(path("run")));
 }
 
+// Nobody takes back its folder, which mpirun knows nothing of.
+TEST_F(TrainLaunchers, ARefusalUnderMpirunLeavesAnEmptyFolder) {
+  const Finished finished =
+      under(mpirun(2), "run", "--model gpt --data licenses --layers 1 --steps 1 --batch 100000000");
+  EXPECT_NE(finished.code, 0);
+  expect_parts(finished.err, {"batch (--batch): expected no more than"});
+  EXPECT_TRUE(fs::is_empty(path("run")));
+}
+
 TEST_F(TrainLaunchers, TrainOnWhenNobodyReadsTheOutput) {
   Words shell = command("run", mlp() + "-n 2 --steps 40 --log-every 1 --eval-every 1000");
   shell.insert(shell.begin(), {"bash", "-c", "set -o pipefail; \"$0\" \"$@\" | head -n 1"});

@@ -68,6 +68,26 @@ TEST_F(TrainParity, OfAWideModelWithSparseGradients) {
   expect_equal(wide() + kSteps, {{1, 2}, {2, 1}, {3, 3}, {4, 2}});
 }
 
+TEST_F(TrainParity, OfAWideModelThatUpdatesTheRowsOfAStep) {
+  for (const char* settings : {"--sparse-update lazy ",
+                               "--sparse-update lazy --optimizer lion --clip-norm 0.1 ",
+                               "--sparse-update lazy --precision bfloat16 --ema-decay 0.9 ",
+                               "--precision float16 ",
+                               "--precision bfloat16 --optimizer adagrad "}) {
+    SCOPED_TRACE(settings);
+    expect_equal(wide() + settings + kSteps, {{2, 0}, {2, 1}, {3, 2}, {3, 3}});
+  }
+}
+
+// A table is what is left of it without its zeros.
+TEST_F(TrainParity, OfAWideModelOnATableAndOnItsPairs) {
+  const std::string settings = "--sparse-update lazy --save-initial" + std::string(kSteps);
+  train_well("pairs", wide() + settings);
+  train_well("table", wide(Rows::kTable) + settings + " -n 3 --zero 2");
+  expect_same_file("pairs", "table", "initial.safetensors");
+  expect_same_file("pairs", "table", "model.safetensors");
+}
+
 TEST_F(TrainParity, OfEveryOptimizer) {
   for (const char* optimizer : {"rmsprop --momentum 0.5 --optimizer-options centered,alpha=0.9",
                                 "adamw --optimizer-options amsgrad",

@@ -153,6 +153,7 @@ TEST_F(TrainResume, GoesOnFromAnyStepOfAnyModel) {
        convnet() + "--dropout 0.3 --shift 1 --flip --noise 0.1 --normalise standard --ema-decay "
                    "0.9 "},
       {"wide", wide() + "--optimizer adagrad "},
+      {"lazy", wide(Rows::kTable) + "--sparse-update lazy --precision bfloat16 "},
       {"bert", bert() + "--dropout 0.2 "},
       {"half", gpt() + "--precision float16 --loss-scale-window 2 --optimizer lamb "},
   };
@@ -213,6 +214,57 @@ TEST_F(TrainResume, SaysThatNothingIsLeftToDo) {
   EXPECT_EQ(summary("early").at("steps"), 50);
 }
 
+// Asked again with other flags, which train nothing.
+TEST_F(TrainResume, AskedAgainSaysWhatItWasTrainedWith) {
+  const std::string settings = mlp() + "--steps 6 --eval-every 2 --save-every 2 ";
+  train_well("run", settings + "-n 2 --zero 1");
+  const Json before = summary("run");
+  EXPECT_EQ(before.at("ranks"), 2);
+  EXPECT_FALSE(before.contains("steps_by_ranks"));
+  for (const std::string flags : {"-n 1 --zero 0", "-n 3 --zero 3", "--zero 2", ""}) {
+    for (const std::string& start : {settings, "--resume " + path("run") + " "}) {
+      const Finished again = train("run", start + flags);
+      EXPECT_EQ(again.code, 0) << again.err;
+      expect_parts(again.out, {"all 6 steps are done", "  2, ZeRO-1, float32\n"});
+      const Json after = summary("run");
+      for (const char* name : {"ranks", "zero", "steps", "memory", "metrics", "machine"}) {
+        EXPECT_EQ(after.at(name), before.at(name)) << name << " " << flags;
+      }
+      EXPECT_FALSE(after.contains("steps_by_ranks"));
+      EXPECT_FALSE(after.contains("rank_changes"));
+      const Json config = read_json(path("run") + "/config.json");
+      EXPECT_EQ(config.at("ranks"), 2);
+      EXPECT_EQ(config.at("zero"), 1);
+    }
+  }
+  // Also where what changes the result is allowed: nothing was trained with it.
+  const Finished rate = train("run", settings + "-n 1 --lr 0.5 --allow-changes");
+  EXPECT_EQ(rate.code, 0) << rate.err;
+  EXPECT_EQ(read_json(path("run") + "/config.json").at("lr"), 0.001);
+}
+
+TEST_F(TrainResume, SaysWhichStepsWereTakenWithHowManyRanks) {
+  const std::string settings = mlp() + "--eval-every 2 --save-every 2 --schedule constant ";
+  train_well("run", settings + "--steps 4 -n 2");
+  train_well("run", settings + "--steps 5 -n 3 --allow-changes");
+  train_well("run", settings + "--steps 8 -n 2 --allow-changes");
+  train_well("run", settings + "--steps 8 -n 1");
+  const Json expected = testing::parse_json(R"([{"from":1,"to":4,"ranks":2},)"
+                                            R"({"from":5,"to":5,"ranks":3},)"
+                                            R"({"from":6,"to":8,"ranks":2}])");
+  EXPECT_EQ(summary("run").at("steps_by_ranks"), expected);
+  EXPECT_EQ(summary("run").at("ranks"), 2);
+  EXPECT_EQ(summary("run").at("rank_changes").at("times"), 2);
+  expect_parts(read_file(path("run") + "/train.log"),
+               {"2 in steps 1 to 4, 3 in step 5, 2 in steps 6 to 8, DDP"});
+  train_well("alone", settings + "--steps 8 -n 1");
+  const Finished compared = run_program({trireme_binary(), "compare", path("alone"), path("run")});
+  EXPECT_EQ(compared.code, 0) << compared.err;
+  expect_parts(compared.out,
+               {"2 in steps 1 to 4, 3 in step 5, 2 in steps 6 to 8): its speed is the mean"});
+  EXPECT_EQ(compared.out.find("times the speed of 1"), std::string::npos) << compared.out;
+}
+
 // --- settings
 
 TEST_F(TrainResume, RefusesOtherSettingsAndChangesNothing) {
@@ -230,6 +282,11 @@ TEST_F(TrainResume, RefusesOtherSettingsAndChangesNothing) {
       {"--lr-scaling linear", {"lr_scaling"}},
       {"--resume 3", {"step", "2, 4, 6", "3"}},
       {"--resume " + path("other"), {"--resume", path("run"), path("other")}},
+      // What no flag allows: a cross-validation in the folder of a training, and weights that a
+      // run which has its own would not look at.
+      {"--folds 2 --allow-changes", {"--folds: the run in", "is one training"}},
+      {"--weights-from " + path("run") + " --steps 7 --allow-changes",
+       {"--weights-from: the run in", "is resumed with the weights that it has"}},
       {"--resume never", {"already holds a run"}},
       {"--resume never --tensorboard off", {"already holds a run"}},
   };
@@ -375,9 +432,37 @@ TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
   train_well("run", mlp() + "--steps 2");
   fs::create_directories(path("early"));
   data_.write("early/config.json", R"({"save_every": 20})");
+  // A run of which nothing is left but its settings, as one that was killed leaves it.
+  fs::create_directories(path("killed"));
+  fs::copy_file(path("run") + "/config.json", path("killed") + "/config.json");
+  fs::create_directories(path("crossed/fold-1"));
+  fs::copy_file(path("run") + "/config.json", path("crossed/config.json"));
+  const std::string anew = "trireme train --config " + path("killed") + "/config.json --run NEW";
   const std::vector<std::pair<Words, Words>> cases = {
       {{"--resume", path("early")}, {path("early"), "found none", "step 20", "starts it over"}},
       {{"--run", path("run"), "--resume"}, {path("run"), "found none", "--save-every"}},
+      {{"--resume", path("run")},
+       {"trireme train --config " + path("run") + "/config.json --weights-from " + path("run") +
+        " --run NEW"}},
+      {{"--resume", path("killed")}, {"found none", "--save-every", anew}},
+      {{"--run",
+        path("new"),
+        "--data",
+        data_.path(),
+        "--batch",
+        "12",
+        "--weights-from",
+        path("killed")},
+       {"--weights-from", path("killed"), "has saved no weights", anew}},
+      {{"--run",
+        path("new"),
+        "--data",
+        data_.path(),
+        "--batch",
+        "12",
+        "--weights-from",
+        path("crossed")},
+       {path("crossed"), path("crossed/fold-1")}},
       {{"--run", path("run")}, {path("run"), "already holds a run"}},
       {{"--resume", path("nowhere")}, {path("nowhere"), "found nothing"}},
       {{"--resume", path("run") + "/logs"}, {"belongs to the run in \"" + path("run") + "\""}},

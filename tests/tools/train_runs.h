@@ -82,21 +82,33 @@ class TrainRuns : public ::testing::Test {
   }
   std::string mlp() const { return "--model mlp --hidden 16 " + images(60, 37); }
 
-  std::string wide() const {
+  // The same numbers as pairs, or as a table with all its zeros.
+  enum class Rows { kPairs, kTable };
+  std::string wide(Rows rows = Rows::kPairs) const {
     RandomStream random(3);
     std::string text;
+    std::string table;
     for (int row = 0; row < 80; ++row) {
       const std::uint64_t label = random.below(2);
       text += std::to_string(label);
+      std::vector<std::string> cells(40, "0");
       for (std::uint64_t feature = 1 + random.below(5); feature < 40;
            feature += 1 + random.below(9)) {
-        text += " " + std::to_string(feature) + ":" + std::to_string(label) + "." +
-                std::to_string(random.below(90) + 10);
+        const std::string value =
+            std::to_string(label) + "." + std::to_string(random.below(90) + 10);
+        text += " " + std::to_string(feature) + ":" + value;
+        cells[feature] = value;
       }
       text += "\n";
+      for (std::size_t feature = 1; feature < cells.size(); ++feature) {
+        table += cells[feature] + ",";
+      }
+      table += std::to_string(label) + "\n";
     }
     return "--model wide --width 4 --batch 12 --micro-batch 2 -n 1 --data " +
-           data_.write("rows.libsvm", text) + " ";
+           (rows == Rows::kTable ? data_.write("rows.csv", table)
+                                 : data_.write("rows.libsvm", text)) +
+           " ";
   }
 
   static int label_of(int image) { return (image * 7 + image / 5) % 3; }

@@ -51,6 +51,7 @@ TEST_F(TrainSettingsGiven, AreRefusedWhereTheyHaveNoEffect) {
       {mlp() + "--stride 8", {"--stride:"}},
       {wide() + "--dropout 0.5", {"--dropout:", "wide"}},
       {wide() + "--normalise standard", {"--normalise:", "mlp and convnet"}},
+      {mlp() + "--sparse-update lazy", {"--sparse-update:", "mlp", "wide does"}},
       {gpt() + "--hidden 5", {"--hidden:", "gpt"}},
       {gpt() + "--flip", {"--flip: found true", "gpt"}},
       {gpt() + "--target x", {"--target:", "format text", "csv does", "--data"}},
@@ -157,6 +158,8 @@ TEST_F(TrainSettingsGiven, AreShownAsWhatTheyComeTo) {
   EXPECT_EQ(sizes(settings_shown("--config " + file + " --size small --heads 4")),
             Json({6, 384, 4, 256}));
   expect_refusal("--model gpt --heads 3", {"--heads: expected a divisor of the width of 128"});
+  expect_refusal(wide() + "--sparse-update lazy --optimizer lamb",
+                 {"--sparse-update: expected exact", "lamb", "found lazy", "adagrad"});
 }
 
 TEST_F(TrainSettingsGiven, AreRefusedWhereTheLauncherHasNoUseForThem) {

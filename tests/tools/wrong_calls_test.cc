@@ -35,6 +35,18 @@ class WrongCalls : public testing::TrainRuns {
   }
 };
 
+TEST_F(WrongCalls, ALimitOfRanksIsNamed) {
+  expect_refusal({"run", "--elastic", "1:9999999", "--", "true"},
+                 {"--elastic: expected at most 120 ranks, found 9999999"});
+}
+
+TEST_F(WrongCalls, WhatTheRuleOfAnOptimizerRefusesIsSaidOfTheFlag) {
+  expect_refusal({"train", "--data", "licenses", "--beta1", "1", "--print-config"},
+                 {"trireme: --beta1: adamw: ", "from 0 to below 1, found 1"});
+  expect_refusal({"train", "--data", "licenses", "--flip", "maybe", "--print-config"},
+                 {"--flip: expected on or off, found \"maybe\""});
+}
+
 // As CLI11 would have it, that flag is the value.
 TEST_F(WrongCalls, AFlagIsNoValueOfAnother) {
   const std::vector<std::pair<Words, Words>> calls = {
@@ -208,6 +220,8 @@ TEST_F(WrongCalls, NothingIsLeftOfARunThatCouldNotBegin) {
       {"--model gpt -n 2 --data " + empty, 2},
       {"--model mlp -n 2 --data " + table, 2},
       {"--model mlp -n 1 --folds 2 --data " + table, 2},
+      {gpt() + "--vocabulary 10", 2},
+      {gpt() + "--weights-from " + table, 2},
       {gpt() + "--width 131072", 2},  // 200 GB in one tensor
       {gpt() + "--width 131072 -n 2 --zero 3", 2},
       {gpt() + "--width 131072 --folds 2", 2},

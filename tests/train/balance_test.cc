@@ -150,6 +150,15 @@ TEST(RankBalance, ARankIsSlowThatIsSoInTwoWindows) {
   }
 }
 
+// Servers are to compute nothing: they are not idle, and the number to start includes them.
+TEST(IdleRanks, ServersAreNone) {
+  EXPECT_EQ(detail::idle_ranks(2, 1, 64, 32, 64, false), "");
+  EXPECT_EQ(detail::idle_ranks(3, 1, 64, 32, 64, false),
+            "1 of 3 ranks that are no servers has nothing to compute: a step of 64 samples is 2 "
+            "micro-batches of 32; start no more than 3 ranks (-n), or make micro-batches smaller "
+            "(--micro-batch 16, which changes the result)");
+}
+
 // Said where a rank gets no micro-batch, and only there; what is advised gives work to all.
 TEST(IdleRanks, AreCountedAndCanBeHelped) {
   for (const std::int64_t batch : {1, 2, 6, 12, 35, 64}) {
@@ -158,7 +167,7 @@ TEST(IdleRanks, AreCountedAndCanBeHelped) {
         const Counts64 dealt = deal_micro_batches(
             batch / size, std::vector<double>(static_cast<std::size_t>(ranks), 1));
         const auto idle = std::count(dealt.begin(), dealt.end(), 0);
-        const std::string text = detail::idle_ranks(ranks, batch, size, batch, false);
+        const std::string text = detail::idle_ranks(ranks, 0, batch, size, batch, false);
         SCOPED_TRACE(detail::concat(ranks, " ranks, ", batch, " by ", size, ": ", text));
         if (idle == 0) {
           EXPECT_EQ(text, "");
@@ -172,7 +181,7 @@ TEST(IdleRanks, AreCountedAndCanBeHelped) {
           const std::int64_t advised = std::stoll(text.substr(at + flag.size()));
           EXPECT_EQ(batch % advised, 0);
           EXPECT_LT(advised, size);
-          EXPECT_EQ(detail::idle_ranks(ranks, batch, advised, batch, false), "");
+          EXPECT_EQ(detail::idle_ranks(ranks, 0, batch, advised, batch, false), "");
         }
       }
     }

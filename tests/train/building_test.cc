@@ -9,6 +9,8 @@
 #include "support/ranks.h"
 #include "trireme/core/error.h"
 #include "trireme/core/proc_files.h"
+#include "trireme/parallel/sharded_model.h"
+#include "trireme/tensor/memory_limit.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::building_test {
@@ -71,6 +73,21 @@ TEST(Building, RefusesAModelThatIsLargerThanTheFreeMemory) {
   EXPECT_NO_THROW(build("1GB", 4e6)) << "asked for";
   EXPECT_NO_THROW(build("1MB", 1e9)) << "which is for the steps";
   EXPECT_NO_THROW(make_model(settings, text_shape())) << "it ends";
+}
+
+TEST(Building, CountsWhatIsBuiltInParts) {
+  fork_ranks(2, [job = testing::unique_job()](int rank) {
+    const auto world = init(testing::options_for(job, rank, 2));
+    TrainSettings settings = large_gpt();
+    settings.layers = 1;
+    const auto build = [&](std::uint64_t most) {
+      MemoryLimit::set(0, MemoryLimit::used_bytes() + most);
+      build_sharded(*world, [&] { return make_model(settings, text_shape()).module; });
+    };
+    EXPECT_THROW(build(3'000'000), MemoryError) << "the largest tensor has 4 MB";
+    EXPECT_NO_THROW(build(9'000'000)) << "whole, it has 12 MB";
+    world->barrier().wait();
+  });
 }
 
 TEST(Building, GivesTheSameWeightsInPartsAndWhole) {

@@ -87,6 +87,16 @@ TEST(FoldsTable, OneFoldHasNoInterval) {
   EXPECT_EQ(table.find("interval"), std::string::npos) << table;
 }
 
+// Nor have folds that are all alike, however good they are; 0.1 + 0.2 and 0.3 are alike, too.
+TEST(FoldsTable, FoldsWithoutSpreadHaveNoInterval) {
+  const std::string table =
+      folds_table({fold_with({{"accuracy", 1}, {"loss", 0.1 + 0.2}, {"f1", 0.9}}),
+                   fold_with({{"accuracy", 1}, {"loss", 0.3}, {"f1", 0.8}})});
+  expect_part(table, "100.00 % (the same in all 2 folds: its uncertainty is unknown)");
+  expect_part(table, "0.3000 (the same in all 2 folds: ");
+  expect_part(table, "85.00 % (95 % interval ");
+}
+
 // What it was evaluated to on the way is no result.
 TEST(FoldsTable, AFoldThatWasInterruptedDoesNotCount) {
   TrainResult interrupted = fold_with({{"accuracy", 0.9}});
@@ -150,6 +160,7 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   result.sum_group = 3;
   result.data_fingerprint = 0xba9876543210;
   result.rank_changes = {3, 4, 1, 2, 5};
+  result.steps_by_ranks = {{1, 40, 2}, {41, 70, 3}};
   const std::string text = summary_json({}, result);
   const auto read = result_in_summary(text);
   ASSERT_TRUE(read) << text;
@@ -176,6 +187,31 @@ TEST(Summary, HasTheResultThatItWasWrittenOf) {
   EXPECT_EQ(read->rank_changes.left, 1);
   EXPECT_EQ(read->rank_changes.joined, 2);
   EXPECT_EQ(read->rank_changes.steps_again, 5);
+  ASSERT_EQ(read->steps_by_ranks.size(), 2U);
+  EXPECT_EQ(read->steps_by_ranks[1].from, 41);
+  EXPECT_EQ(read->steps_by_ranks[1].to, 70);
+  EXPECT_EQ(read->steps_by_ranks[1].ranks, 3);
+  expect_part(text, "\"ranks\": 3");
+}
+
+// As many parts as an elastic job may have had are no line.
+TEST(SummaryTable, SaysWhichStepsWereTakenWithHowManyRanks) {
+  TrainSettings settings;
+  settings.ranks = 5;
+  settings.zero = 1;
+  TrainResult result;
+  result.steps = 41;
+  result.steps_by_ranks = {{1, 41, 4}};
+  expect_part(summary_table(settings, result), "  4, ZeRO-1, float32\n");
+  expect_part(summary_json(settings, result), "\"ranks\": 4");
+  EXPECT_EQ(summary_json(settings, result).find("steps_by_ranks"), std::string::npos);
+  result.steps_by_ranks = {{1, 40, 4}, {41, 41, 3}};
+  expect_part(summary_table(settings, result), "  4 in steps 1 to 40, 3 in step 41, ZeRO-1");
+  for (std::int64_t step = 42; step < 60; ++step) {
+    result.steps_by_ranks.push_back({step, step, 3 + step % 2});
+  }
+  expect_part(summary_table(settings, result),
+              "  4 in the last of 20 parts (summary.json), ZeRO-1");
 }
 
 // Ctrl-C in an evaluation: what is shown is of the one before, and says so.

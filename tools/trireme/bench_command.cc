@@ -73,8 +73,8 @@ void add_faults(CLI::App& bench, Action& action) {
   auto options = std::make_shared<bench::FaultsBenchOptions>();
   CLI::App* faults = bench.add_subcommand(
       "faults",
-      "How soon an elastic training goes on whose ranks are killed, stopped and added, and whether "
-      "its weights are those of an undisturbed one");
+      "How soon an elastic training resumes when its ranks are killed, stopped and added, and "
+      "whether its weights are those of an undisturbed one");
   add_count(*faults, "-n,--ranks", options->ranks, "Most ranks that the job has (default: 4)");
   add_count(*faults, "--faults", options->faults, "Number of faults (default: 50)");
   add_count(*faults,

@@ -1,13 +1,15 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "checkpoint_place.h"
 #include "ckpt.h"
-#include "output_file.h"
 #include "sibling.h"
 #include "trireme/core/error.h"
+#include "trireme/core/output_file.h"
 #include "trireme/exchange/gpt2_names.h"
 #include "trireme/exchange/weights_exchange.h"
 #include "trireme/launch/launcher.h"
@@ -118,22 +120,59 @@ std::string summary_of(const TensorSource& source) {
                 source.path());
 }
 
+// Throws ConfigError where no file can be made at this path, before much is done in vain.
+void check_output(const std::string& path) {
+  std::string probe = path + ".XXXXXX";
+  const FileDescriptor made(mkstemp(probe.data()));
+  TRIREME_CHECK(made.valid(),
+                "expected a place for the output, where a file can be made, found \"{}\": {}",
+                {path, detail::errno_text(errno)});
+  unlink(probe.c_str());
+}
+
+// The folders that are missing on the way to this one; where it fails to be filled, they go again.
+class MadeFolders {
+ public:
+  explicit MadeFolders(const fs::path& folder) {
+    std::error_code error;
+    for (fs::path part = folder; !part.empty() && !fs::exists(part, error);
+         part = part.parent_path()) {
+      made_.push_back(part);
+    }
+  }
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+  ~MadeFolders() {
+    std::error_code error;
+    for (const fs::path& each : made_) {
+      fs::remove(each / "model.safetensors", error);  // of which the config.json is missing
+      fs::remove(each, error);                        // if nothing else is in it
+    }
+  }
+  void keep() { made_.clear(); }
+
+ private:
+  std::vector<fs::path> made_;
+};
+
 // A file, or a folder as Hugging Face's from_pretrained takes it.
 void export_gpt2(const ExportOptions& options, Source ours, const std::string& path) {
   const GptSizes sizes = gpt_sizes(*ours);
   const auto heads = options.heads ? options.heads : heads_behind(path);
   const Source theirs = as_gpt2(std::move(ours));
   std::string out = options.out;
-  if (fs::path(out).extension() != ".safetensors") {
+  std::string config;
+  const bool is_folder = fs::path(out).extension() != ".safetensors";
+  MadeFolders made(is_folder ? out : "");
+  if (is_folder) {
     TRIREME_CHECK(heads,
                   "a Hugging Face folder has a config.json, which says how many heads the gpt has, "
                   "but \"{}\" is not in the folder of a run that says so: give --heads N",
                   {path});
-    const std::string config = gpt2_config(sizes, *heads);
+    config = gpt2_config(sizes, *heads);
     std::error_code error;
     fs::create_directories(out, error);
     TRIREME_CHECK(!error, "the folder \"", out, "\" could not be created: ", error.message());
-    write_output(out + "/config.json", config);
     out += "/model.safetensors";
   }
   std::map<std::string, std::string> metadata;
@@ -142,6 +181,10 @@ void export_gpt2(const ExportOptions& options, Source ours, const std::string& p
     metadata["n_head"] = std::to_string(*heads);
   }
   export_safetensors(*theirs, out, metadata);
+  if (!config.empty()) {
+    write_output(options.out + "/config.json", config, "ckpt export");
+  }
+  made.keep();
   std::printf("%s: %s\n", out.c_str(), summary_of(*theirs).c_str());
 }
 

@@ -3,7 +3,7 @@
 
 #include "commands.h"
 #include "comparison_report.h"
-#include "output_file.h"
+#include "trireme/core/output_file.h"
 #include "trireme/launch/launcher.h"
 
 namespace trireme::tools {
@@ -21,7 +21,7 @@ int compare(const CompareOptions& options) {
     std::fputs(report_text(comparison).c_str(), stdout);
   }
   if (!options.json_path.empty()) {
-    write_output(options.json_path, report_json(comparison));
+    write_output(options.json_path, report_json(comparison), "--json");
   }
   return kExitOk;
 }

@@ -1,11 +1,11 @@
 #include "comparison.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <set>
 
 #include "cost_comparison.h"
+#include "fold_comparison.h"
+#include "judgement.h"
 #include "sample_tests.h"
 #include "train_resume.h"
 #include "trireme/core/counted.h"
@@ -44,8 +44,15 @@ void note_unfinished(Comparison& comparison) {
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
     if (run->status != "finished") {
       comparison.notes.push_back(detail::concat(
-          "{} is not a finished run: it was {} after {}, before its last evaluation; {}",
-          {name, run->status, detail::counted(run->steps, "step"), how_to_complete(run->folder)}));
+          "{} is not a finished run: it was {} after {}, {}; {}",
+          {name,
+           run->status,
+           detail::counted(run->steps, "step"),
+           run->planned_folds > 0 ? detail::concat("when {} of its {} had finished",
+                                                   {run->finished_folds().size(),
+                                                    detail::counted(run->planned_folds, "fold")})
+                                  : std::string("before its last evaluation"),
+           how_to_complete(run->folder)}));
     }
   }
 }
@@ -56,7 +63,7 @@ std::string why_one_number(const Comparison& comparison, bool a_has_samples, boo
   std::string missing;
   std::string what_to_do;
   const auto look = [&](const char* name, const Run& run, bool has_samples) {
-    if (has_samples || !run.folds.empty()) {
+    if (has_samples) {
       return;
     }
     missing += detail::concat(missing.empty() ? "" : " and ", name);
@@ -76,110 +83,6 @@ std::string why_one_number(const Comparison& comparison, bool a_has_samples, boo
                    what_to_do);
 }
 
-// The names that all of these have.
-std::vector<std::string> common_names(
-    const std::vector<const std::map<std::string, double>*>& all) {
-  std::vector<std::string> names;
-  for (const auto& entry : *all.front()) {
-    const std::string& name = entry.first;
-    if (std::ranges::all_of(all, [&](const auto* one) { return one->contains(name); })) {
-      names.push_back(name);
-    }
-  }
-  return names;
-}
-
-// Whether both runs were told to cut the same data in the same way.
-bool same_cut(const Comparison& comparison) {
-  constexpr std::array<std::string_view, 9> kWhatCuts = {
-      "data", "format", "folds", "seed", "sequence", "stride", "target", "header", "separator"};
-  return std::ranges::none_of(comparison.settings, [&](const ComparedSetting& differing) {
-    return std::ranges::find(kWhatCuts, differing.name) != kWhatCuts.end();
-  });
-}
-
-// Whether fold k is of the same samples in both: runs with other seeds cut the data elsewhere, and
-// their folds are no pairs. Where the evaluations do not tell, the settings have to.
-bool same_folds(const Comparison& comparison) {
-  bool told = true;
-  for (std::size_t fold = 1; fold <= comparison.a.folds.size(); ++fold) {
-    const std::string name = "/fold-" + std::to_string(fold);
-    const auto of_a = read_evaluation(comparison.a.folder + name);
-    const auto of_b = read_evaluation(comparison.b.folder + name);
-    if (of_a && of_b && !(same_samples(*of_a, *of_b) && may_be_the_same(*of_a, *of_b))) {
-      return false;
-    }
-    told = told && of_a && of_b && !of_a->fingerprint.empty() && !of_b->fingerprint.empty();
-  }
-  return told || (same_cut(comparison) && other_question(comparison.settings).empty());
-}
-
-// One number of each run, and not even their difference: what they are numbers of differs.
-void compare_nothing(Comparison& comparison, const Reasons& reasons) {
-  comparison.basis = Basis::kNothing;
-  comparison.basis_text = "not compared";
-  comparison.not_compared.push_back({"results", reasons_text(reasons)});
-  for (const std::string& name : common_names({&comparison.a.metrics, &comparison.b.metrics})) {
-    comparison.metrics.push_back({name,
-                                  comparison.a.metrics.at(name),
-                                  comparison.b.metrics.at(name),
-                                  {},
-                                  1,
-                                  {Better::kNeither, name + " is not compared"}});
-  }
-}
-
-// What was not tested is no test among others that p-values are adjusted for.
-void leave_untested(ComparedMetric& metric, const std::string& why) {
-  metric.untested = true;
-  metric.verdict.text = detail::concat(metric.name, " was not tested: ", why);
-}
-
-void compare_folds(Comparison& comparison) {
-  const Run& a = comparison.a;
-  const Run& b = comparison.b;
-  const bool paired = same_folds(comparison);
-  if (const Reasons reasons = other_question(comparison.settings); !paired && !reasons.empty()) {
-    compare_nothing(comparison, reasons);
-    return;
-  }
-  comparison.basis = Basis::kFolds;
-  comparison.basis_text =
-      detail::concat(detail::counted(a.folds.size(), "fold"),
-                     paired ? ", the same in both" : ", of different samples",
-                     "; folds share training data, so the true uncertainty is larger");
-  if (!paired) {
-    comparison.notes.emplace_back(
-        "the folds hold different samples in A and B, so they are compared as two independent "
-        "sets, which is less conclusive");
-  }
-  std::vector<const std::map<std::string, double>*> all;
-  for (const Run* run : {&a, &b}) {
-    for (const auto& fold : run->folds) {
-      all.push_back(&fold);
-    }
-  }
-  for (const std::string& name : common_names(all)) {
-    std::vector<double> values_a;
-    std::vector<double> values_b;
-    for (std::size_t fold = 0; fold < a.folds.size(); ++fold) {
-      values_a.push_back(a.folds[fold].at(name));
-      values_b.push_back(b.folds[fold].at(name));
-    }
-    ComparedMetric metric{name, mean_of(values_a).mean, mean_of(values_b).mean, {}, 1, {}};
-    if (a.folds.size() < 2) {
-      leave_untested(metric, "a single fold has no spread");
-    } else {
-      metric.difference =
-          paired ? paired_t_test(values_a, values_b) : welch_t_test(values_a, values_b);
-      if (is_share(name)) {
-        metric.difference->interval95 = within(metric.difference->interval95, {-1, 1});
-      }
-    }
-    comparison.metrics.push_back(metric);
-  }
-}
-
 // One number of each run; with `evaluated`, a test on the samples where the metric follows from
 // them.
 void compare_numbers(Comparison& comparison,
@@ -188,21 +91,16 @@ void compare_numbers(Comparison& comparison,
   const Run& b = comparison.b;
   const bool classes = a.metrics.contains("accuracy") && b.metrics.contains("accuracy");
   for (const std::string& name : common_names({&a.metrics, &b.metrics})) {
-    ComparedMetric metric{name, a.metrics.at(name), b.metrics.at(name), {}, 1, {}};
     const auto tested = evaluated
                             ? compare_samples(name, evaluated->first, evaluated->second, classes)
                             : std::nullopt;
     if (tested) {
-      metric.a = tested->a;
-      metric.b = tested->b;
-      metric.difference = tested->difference;
-      if (!tested->difference) {
-        leave_untested(metric, tested->why_untested);
-      }
-    } else {
-      metric.verdict.text =
-          detail::concat("nothing can be said about chance: there is one ", name, " of each run");
+      comparison.metrics.push_back(compared_metric(name, *tested));
+      continue;
     }
+    ComparedMetric metric{name, a.metrics.at(name), b.metrics.at(name), {}, 1, {}};
+    metric.verdict.text =
+        detail::concat("nothing can be said about chance: there is one ", name, " of each run");
     comparison.metrics.push_back(metric);
   }
 }
@@ -216,20 +114,6 @@ const char* what_differs(const Evaluation& a, const Evaluation& b) {
              ? " windows of a text, but the summary.json of one of them does not "
                "say of which (evaluation_fingerprint)"
              : " windows of another text";
-}
-
-// Of runs of which one is cross-validated. The mean over folds is that of several models, over all
-// the data: no number of the other run is of the same.
-std::string what_was_evaluated(const Run& a, const Run& b) {
-  const auto text = [](const Run& run) {
-    return run.folds.empty() ? std::string("one model on the part held out")
-           : run.folds.size() == 1
-               ? std::string("one model on its own fold")
-               : detail::concat(run.folds.size(), " models, each on its own fold");
-  };
-  return detail::concat(
-      "samples: {} in A and {} in B; to compare them, train both with the same --folds",
-      {text(a), text(b)});
 }
 
 // Whether it is only chance by which the runs differ, as of a run that is repeated.
@@ -259,24 +143,8 @@ void note_seeds(Comparison& comparison) {
 void compare_metrics(Comparison& comparison) {
   const Run& a = comparison.a;
   const Run& b = comparison.b;
-  if (!a.folds.empty() && a.folds.size() == b.folds.size()) {
+  if (a.planned_folds > 0 || b.planned_folds > 0) {
     compare_folds(comparison);
-    return;
-  }
-  if (a.folds.empty() != b.folds.empty()) {
-    Reasons reasons = other_question(comparison.settings);
-    reasons.push_back(what_was_evaluated(a, b));
-    compare_nothing(comparison, reasons);
-    return;
-  }
-  if (a.folds.size() != b.folds.size()) {
-    Reasons reasons = other_question(comparison.settings);
-    reasons.push_back(
-        detail::concat("folds: {} in A and {} in B, so that no model of A was trained on as much "
-                       "data as one of B, and no fold of one is a fold of the other; to compare "
-                       "them, train both with the same --folds and --seed",
-                       {a.folds.size(), b.folds.size()}));
-    compare_nothing(comparison, reasons);
     return;
   }
   const auto of_a = read_evaluation(a.folder);
@@ -285,7 +153,7 @@ void compare_metrics(Comparison& comparison) {
   const bool pairs = both && same_samples(*of_a, *of_b) && may_be_the_same(*of_a, *of_b);
   const Reasons reasons = other_question(comparison.settings);
   if (!reasons.empty() && !(pairs && known_to_be_the_same(*of_a, *of_b))) {
-    compare_nothing(comparison, reasons);
+    compare_nothing(comparison, reasons_text(reasons));
     return;
   }
   if (pairs) {
@@ -305,54 +173,39 @@ void compare_metrics(Comparison& comparison) {
   compare_numbers(comparison, std::nullopt);
 }
 
-// The same question asked again, in other units: perplexity is exp(loss), and the micro average of
-// F1 is the accuracy.
-const ComparedMetric* same_question(const std::vector<ComparedMetric>& all,
-                                    const ComparedMetric& metric) {
-  const std::string other = metric.name == "perplexity" ? "loss"
-                            : metric.name == "f1_micro" ? "accuracy"
-                                                        : "";
-  for (const ComparedMetric& each : all) {
-    if (each.name == other && each.difference && metric.difference &&
-        each.difference->p_value == metric.difference->p_value) {
-      return &each;
-    }
+// Losses that weigh the classes differently are numbers of different things; what they are of is
+// the same, so that all else can be compared.
+void leave_out_other_losses(Comparison& comparison) {
+  const Reasons reasons = other_loss(comparison.settings);
+  if (reasons.empty() || comparison.basis == Basis::kNothing) {
+    return;
   }
-  return nullptr;
-}
-
-// All metrics of the comparison at once: the more there are, the more likely chance makes one of
-// them stand out.
-void judge(Comparison& comparison) {
-  std::vector<double> p_values;
-  std::vector<ComparedMetric*> tested;
+  std::string names;
   for (ComparedMetric& metric : comparison.metrics) {
-    if (metric.difference && same_question(comparison.metrics, metric) == nullptr) {
-      tested.push_back(&metric);
-      p_values.push_back(metric.difference->p_value);
+    if (metric.name == "loss" || metric.name == "perplexity") {
+      names += (names.empty() ? "" : ", ") + metric.name;
+      metric = {metric.name,
+                metric.a,
+                metric.b,
+                {},
+                1,
+                {Better::kNeither,
+                 detail::concat(metric.name, " is not compared: ", reasons_text(reasons))}};
+      metric.compared = false;
     }
   }
-  const std::vector<double> adjusted = holm_adjusted(p_values);
-  for (std::size_t i = 0; i < tested.size(); ++i) {
-    tested[i]->adjusted_p = adjusted[i];
-  }
-  for (ComparedMetric& metric : comparison.metrics) {
-    if (!metric.difference) {
-      continue;
-    }
-    if (const ComparedMetric* same = same_question(comparison.metrics, metric)) {
-      metric.adjusted_p = same->adjusted_p;
-      metric.same_as = same->name;
-    }
-    metric.verdict = verdict_on(metric.name, *metric.difference, metric.adjusted_p, tested.size());
+  if (!names.empty()) {
+    comparison.not_compared.push_back({names, reasons_text(reasons)});
   }
 }
 
 std::string no_common_metric(const Comparison& comparison) {
   std::string without;
+  bool all_finished = true;
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
-    if (run->metrics.empty() && run->folds.empty()) {
+    if (run->metrics.empty()) {
       without += detail::concat(without.empty() ? "" : " and ", name);
+      all_finished = all_finished && run->status == "finished";
     }
   }
   return detail::concat(
@@ -361,8 +214,11 @@ std::string no_common_metric(const Comparison& comparison) {
           ? ""
           : detail::concat(": nothing was evaluated in ",
                            without,
-                           ", which takes samples that are not trained on: --eval-data FILE, or "
-                           "--eval-fraction above 0"));
+                           all_finished
+                               ? ", which takes samples that are not trained on: --eval-data FILE, "
+                                 "or --eval-fraction above 0"
+                               : ", which ended before an evaluation: resume it, or evaluate more "
+                                 "often (--eval-every)"));
 }
 
 }  // namespace
@@ -374,9 +230,10 @@ Comparison compare_runs(const std::string& folder_a, const std::string& folder_b
   comparison.settings = differing_settings(comparison.a, comparison.b);
   note_unfinished(comparison);
   compare_metrics(comparison);
+  leave_out_other_losses(comparison);
   note_seeds(comparison);
-  judge(comparison);
-  if (comparison.metrics.empty()) {
+  judge(comparison.metrics);
+  if (comparison.metrics.empty() && comparison.basis != Basis::kNothing) {
     comparison.notes.emplace_back(no_common_metric(comparison));
   }
   compare_costs(comparison);

@@ -6,6 +6,7 @@
 
 #include "run_reader.h"
 #include "same_work.h"
+#include "sample_tests.h"
 #include "speed.h"
 #include "trireme/metrics/significance.h"
 #include "verdict.h"
@@ -31,7 +32,12 @@ struct ComparedMetric {
   Verdict verdict;
   std::string same_as{};  // the metric that asks the same question, if there is one
   bool untested = false;  // although there is more than one number per run
+  Scale scale = Scale::kDifference;
+  bool compared = true;  // false: it answers another question in B than in A
 };
+
+// As far as it was tested; judge() says what comes of it.
+ComparedMetric compared_metric(const std::string& name, const MeasuredDifference& found);
 
 struct NotCompared {
   std::string what;  // "speed"

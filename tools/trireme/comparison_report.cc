@@ -27,6 +27,18 @@ std::string indented(const std::string& text) {
   return result;
 }
 
+// Of a metric that is another one in other words.
+std::string same_as_text(const ComparedMetric& metric) {
+  const bool ratio = metric.scale == Scale::kLogRatio && metric.difference->mean != 0;
+  return detail::concat(
+      "  {} {}, so what is said of {} holds for it, and it is no further test{}\n",
+      {metric.name,
+       metric.same_as == "loss" ? "is the exponential of the loss"
+                                : "is the accuracy where each sample has one label",
+       metric.same_as,
+       ratio ? ": that of B is " + ratio_text(*metric.difference, "A") : ""});
+}
+
 std::string metrics_text(const Comparison& comparison) {
   Table table({"", "A", "B", "B - A", "95 % interval", "p", "adjusted p", "test"});
   std::string verdicts;
@@ -34,12 +46,13 @@ std::string metrics_text(const Comparison& comparison) {
   const bool compared = comparison.basis != Basis::kNothing;
   for (const ComparedMetric& metric : comparison.metrics) {
     const std::string& name = metric.name;
-    std::vector<std::string> row = {name,
-                                    value_text(name, metric.a),
-                                    value_text(name, metric.b),
-                                    compared ? difference_text(name, metric.b - metric.a) : "-"};
+    std::vector<std::string> row = {
+        name,
+        value_text(name, metric.a),
+        value_text(name, metric.b),
+        compared && metric.compared ? difference_text(name, metric.b - metric.a) : "-"};
     if (metric.difference) {
-      row.push_back(interval_text(name, metric.difference->interval95));
+      row.push_back(interval_text(name, metric.difference->interval95, metric.scale));
       const bool bound = is_bound(*metric.difference);
       row.push_back(p_text(metric.difference->p_value, bound));
       row.push_back(p_text(metric.adjusted_p, bound));
@@ -49,16 +62,13 @@ std::string metrics_text(const Comparison& comparison) {
                  {"-",
                   "-",
                   "-",
-                  metric.untested ? "not tested"
-                  : compared      ? "one number each"
-                                  : "not compared"});
+                  metric.untested               ? "not tested"
+                  : compared && metric.compared ? "one number each"
+                                                : "not compared"});
     }
     table.add(row);
     if (!metric.same_as.empty()) {
-      verdicts += detail::concat(
-          "  {} asks the same as {}: the verdict is the same, and it is not counted as another "
-          "metric\n",
-          {name, metric.same_as});
+      verdicts += same_as_text(metric);
     } else if (metric.difference || metric.untested) {
       verdicts += "  " + metric.verdict.text + "\n";
       tests += metric.untested ? 0 : 1;
@@ -91,8 +101,8 @@ std::string bytes_text(std::optional<double> bytes) {
 std::string speed_verdict(const ComparedSpeed& speed) {
   const std::string steps = detail::concat(
       "over ", speed.a.steps, " and ", detail::counted(speed.b.steps, "step"), " of one run each");
-  if (!std::isfinite(speed.log_ratio.interval95.high)) {
-    return "the runs are too short to compare their speed: it was measured " + steps;
+  if (!speed.why_untested.empty()) {
+    return speed.why_untested + ": it was measured " + steps;
   }
   if (!(speed.log_ratio.p_value < kSureEnough)) {
     return "no clear difference in speed, " + steps;
@@ -161,15 +171,25 @@ OrderedJson run_json(const Run& run, const std::optional<RunSpeed>& speed) {
                             {"left", run.rank_changes.left},
                             {"joined", run.rank_changes.joined}};
   }
+  if (!run.steps_by_ranks.empty()) {
+    json["steps_by_ranks"] = run.steps_by_ranks;
+  }
   if (speed) {
     json["throughput"] = {{"unit", speed->unit}, {"per_second", speed->speed.per_second}};
   }
   return json;
 }
 
-void add_difference(OrderedJson& json, const Difference& difference) {
-  json["difference"] = difference.mean;
-  json["interval95"] = {difference.interval95.low, difference.interval95.high};
+void add_difference(OrderedJson& json, const ComparedMetric& metric) {
+  const Difference& difference = *metric.difference;
+  if (metric.scale == Scale::kLogRatio) {
+    json["difference"] = metric.b - metric.a;
+    json["ratio"] = std::exp(difference.mean);
+    json["ratio95"] = {std::exp(difference.interval95.low), std::exp(difference.interval95.high)};
+  } else {
+    json["difference"] = difference.mean;
+    json["interval95"] = {difference.interval95.low, difference.interval95.high};
+  }
   json["p_value"] = difference.p_value;
   if (is_bound(difference)) {
     json["p_is_bound"] = true;
@@ -210,11 +230,12 @@ std::string report_json(const Comparison& comparison) {
   for (const ComparedMetric& metric : comparison.metrics) {
     OrderedJson entry = {{"name", metric.name}, {"a", metric.a}, {"b", metric.b}};
     if (metric.difference) {
-      add_difference(entry, *metric.difference);
+      add_difference(entry, metric);
       entry["p_adjusted"] = metric.adjusted_p;
     } else {
-      entry["difference"] =
-          comparison.basis == Basis::kNothing ? OrderedJson() : OrderedJson(metric.b - metric.a);
+      entry["difference"] = comparison.basis == Basis::kNothing || !metric.compared
+                                ? OrderedJson()
+                                : OrderedJson(metric.b - metric.a);
     }
     entry["better"] = metric.verdict.better == Better::kNeither ? OrderedJson()
                       : metric.verdict.better == Better::kA     ? OrderedJson("a")
@@ -232,6 +253,9 @@ std::string report_json(const Comparison& comparison) {
                      {"ratio95", {ratio.low, ratio.high}},
                      {"p_value", speed.log_ratio.p_value},
                      {"test", speed.log_ratio.test}};
+    if (!speed.why_untested.empty()) {
+      json["speed"]["not_tested"] = speed.why_untested;
+    }
   }
   if (comparison.scaling) {
     json["scaling"] = {{"ranks", {comparison.scaling->few, comparison.scaling->many}},

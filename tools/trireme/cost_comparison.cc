@@ -41,15 +41,23 @@ double ranks_of(const Run& run) {
 // A rank that was lost computed a part of the steps: no number of ranks had this speed.
 void note_changed_ranks(Comparison& comparison) {
   for (const auto& [name, run] : {std::pair("A", &comparison.a), std::pair("B", &comparison.b)}) {
-    if (const Run::RankChanges& changes = run->rank_changes; changes.times > 0) {
+    const Run::RankChanges& changes = run->rank_changes;
+    const std::string& parts = run->steps_by_ranks;
+    if (changes.times > 0) {
       comparison.speed_notes.push_back(detail::concat(
-          "the ranks of {} changed {} while it trained ({} lost, {} left, {} joined): its speed is "
-          "the mean over different numbers of ranks",
+          "the ranks of {} changed {} while it trained ({} lost, {} left, {} joined{}): its speed "
+          "is the mean over different numbers of ranks",
           {name,
            detail::counted(changes.times, "time"),
            changes.lost,
            changes.left,
-           changes.joined}));
+           changes.joined,
+           parts.empty() ? "" : "; ranks: " + parts}));
+    } else if (!parts.empty()) {
+      comparison.speed_notes.push_back(detail::concat(
+          "the ranks of {} changed while it trained ({}): its speed is the mean over "
+          "different numbers of ranks",
+          {name, parts}));
     }
   }
 }

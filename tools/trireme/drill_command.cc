@@ -11,11 +11,11 @@
 #include "commands.h"
 #include "drill_options.h"
 #include "number_text.h"
-#include "output_file.h"
 #include "recoveries.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
+#include "trireme/core/output_file.h"
 #include "trireme/core/table.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/chart.h"
@@ -60,6 +60,8 @@ SeenFault fault_of(const DrillJson& json) {
     if (json.contains("peer") && !json["peer"].is_null()) {
       fault.rank += detail::concat(", to ", json["peer"].get<int>());
     }
+  } else if (fault.kind.ends_with("-launcher")) {
+    fault.rank = detail::concat("machine ", json.at("machine").get<int>());
   }
   if (!json.at("next_step_seconds").is_null()) {
     fault.seconds = json["next_step_seconds"].get<double>();
@@ -83,7 +85,9 @@ std::string bar(const SeenFault& fault, double longest) {
 
 void print_faults(const std::vector<SeenFault>& faults) {
   double longest = 0;
+  std::size_t width = 0;
   for (const SeenFault& fault : faults) {
+    width = std::max(width, fault.kind.size());
     longest = std::max(longest, fault.seconds.value_or(0));
   }
   Table table({"fault", "step", "rank", "s to the next step", "steps again"});
@@ -105,8 +109,9 @@ void print_faults(const std::vector<SeenFault>& faults) {
   }
   std::printf("\nseconds from the fault to the next step that was kept\n");
   for (const SeenFault& fault : faults) {
-    std::printf("%6lld %-9s |%-30s %s\n",
+    std::printf("%6lld %-*s |%-30s %s\n",
                 static_cast<long long>(fault.step),
+                static_cast<int>(width),
                 fault.kind.c_str(),
                 bar(fault, longest).c_str(),
                 fault.seconds ? bench::number_text(*fault.seconds).c_str() : "-");
@@ -151,7 +156,7 @@ int show_drill(const DrillCommand& command) {
       return kExitOk;
     }
     if (is_standard_output(command.svg)) {
-      write_output(command.svg, drill_svg(faults));
+      write_output(command.svg, drill_svg(faults), "-o");
       return kExitOk;
     }
     const auto in_vain = std::count_if(faults.begin(), faults.end(), [](const SeenFault& fault) {
@@ -177,7 +182,7 @@ int show_drill(const DrillCommand& command) {
     std::printf("\n%s", bench::recoveries_text(recoveries).c_str());
   }
   if (!command.svg.empty()) {
-    write_output(command.svg, drill_svg(faults));
+    write_output(command.svg, drill_svg(faults), "-o");
     std::printf("%s\n", command.svg.c_str());
   }
   return kExitOk;

@@ -10,9 +10,9 @@ namespace trireme::tools {
 void add_drill_options(CLI::App& app, DrillFlags& flags) {
   app.add_option("--drill",
                  flags.plan,
-                 "Inject faults into an elastic job: kill, stop, disk-full, leave and join, "
-                 "between machines also delay, drop and corrupt, as in "
-                 "\"kill:p=0.02;stop:2s;leave\"")
+                 "Inject faults into an elastic job: kill, stop, disk-full, leave and join, over "
+                 "several machines also delay, drop, corrupt, kill-launcher and stop-launcher, as "
+                 "in \"kill:p=0.02;stop:2s;leave\" (docs/elastic.md)")
       ->type_name("FAULTS");
   app.add_option_function<std::string>(
          "--drill-seed",

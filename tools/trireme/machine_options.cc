@@ -5,6 +5,7 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/printable.h"
+#include "trireme/launch/elastic_limits.h"
 
 namespace trireme::tools {
 namespace {
@@ -83,8 +84,7 @@ void add_machine_options(CLI::App& app, LaunchOptions& launch) {
       ->type_name("NAME");
   app.add_option("--algorithm",
                  launch.algorithm,
-                 "Algorithm of collectives between machines: auto, direct, ring, tree, doubling or "
-                 "aggregator")
+                 "Algorithm of collectives: auto, direct, ring, tree, doubling or aggregator")
       ->type_name("NAME");
   add_count(app,
             "--sum-group",
@@ -155,10 +155,13 @@ void apply(const ElasticFlags& flags, LaunchOptions& launch) {
     const auto least = parse_integer(flags.range.substr(0, colon));
     const auto most =
         colon == std::string::npos ? std::nullopt : parse_integer(flags.range.substr(colon + 1));
-    TRIREME_CHECK(least && most && *least >= 1 && *least <= *most && *most <= kLargestNumber,
+    TRIREME_CHECK(least && most && *least >= 1 && *least <= *most,
                   "--elastic: expected MIN:MAX, numbers of ranks with 1 <= MIN <= MAX, found \"",
                   detail::printable(flags.range),
                   "\"");
+    TRIREME_CHECK(*most <= kMostElasticRanks,
+                  "--elastic: expected at most {} ranks, found {}",
+                  {kMostElasticRanks, *most});
     elastic.least = static_cast<int>(*least);
     elastic.most = static_cast<int>(*most);
     launch.ranks = launch.ranks > 0 || several ? launch.ranks : elastic.most;

@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
+#include "trireme/core/partial_file.h"
 #include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
 #include "usage_error.h"
@@ -86,6 +87,7 @@ int main(int argc, char** argv) {
   // At once, so that a TRIREME_LOG_LEVEL that is none does not go unnoticed.
   trireme::log(trireme::LogLevel::kDebug, "trireme " TRIREME_VERSION);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
+  trireme::remove_partial_files_at_signals();
   try {
     return checked_output(run_program(argc, argv));
   } catch (const trireme::ConfigError& error) {

@@ -5,11 +5,12 @@
 #include <set>
 
 #include "commands.h"
-#include "output_file.h"
 #include "run_reader.h"
 #include "trireme/core/error.h"
+#include "trireme/core/output_file.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/observe/chart.h"
+#include "verdict.h"
 
 namespace trireme::tools {
 namespace {
@@ -114,6 +115,16 @@ void add_training(Chart& chart,
   }
 }
 
+// As it is printed: what is a share of a whole is in percent.
+void show_as_percent(Chart& chart) {
+  chart.y_label = "%";
+  for (ChartLine& line : chart.lines) {
+    for (double& value : line.y) {
+      value *= 100;
+    }
+  }
+}
+
 Chart chart_of(const std::vector<Source>& sources, const PlotOptions& options) {
   const bool only_evaluation = options.metric.starts_with(kOfEvaluation);
   const std::string metric =
@@ -139,6 +150,9 @@ Chart chart_of(const std::vector<Source>& sources, const PlotOptions& options) {
           {alone ? "evaluation" : source.name, evaluation->steps, evaluation->values, false});
     }
   }
+  if (is_share(metric)) {
+    show_as_percent(chart);
+  }
   return chart;
 }
 
@@ -158,7 +172,7 @@ int plot(const PlotOptions& options) {
   }
   const std::string path =
       options.path.empty() ? options.runs[0] + "/" + options.metric + ".svg" : options.path;
-  write_output(path, to_svg(chart_of(sources_of(options.runs), options)));
+  write_output(path, to_svg(chart_of(sources_of(options.runs), options)), "-o");
   if (!is_standard_output(path)) {
     std::printf("%s\n", path.c_str());
   }

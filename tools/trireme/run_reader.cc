@@ -1,7 +1,9 @@
 #include "run_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -94,6 +96,24 @@ std::string machine_in(const Json& summary) {
                         shown(at("processor").get<std::string>()));
 }
 
+// Of summary.json: [{"from": 1, "to": 40, "ranks": 2}, ...]. Empty where they never changed.
+std::string steps_by_ranks_in(const Json& summary) {
+  const Json parts = summary.value("steps_by_ranks", Json::array());
+  std::string text;
+  for (const Json& part : parts.is_array() ? parts : Json::array()) {
+    const auto at = [&](const char* name) {
+      return optional_number(part, Json::json_pointer(detail::concat("/", name))).value_or(0);
+    };
+    text += detail::concat(
+        "{}{} in {}",
+        {text.empty() ? "" : ", ",
+         at("ranks"),
+         at("from") == at("to") ? detail::concat("step ", at("from"))
+                                : detail::concat("steps ", at("from"), " to ", at("to"))});
+  }
+  return text;
+}
+
 void add_point(Series& series, double step, double value) {
   while (!series.steps.empty() && series.steps.back() >= step) {
     series.steps.pop_back();
@@ -183,7 +203,8 @@ void leave_out_unused(std::map<std::string, std::string>& settings, const std::s
     return;
   }
   std::erase_if(settings, [&](const auto& each) {
-    return each.first == "started_in" || !why_unused(each.first, known).empty();
+    return each.first == "started_in" || each.first == "allow_changes" ||
+           !why_unused(each.first, known).empty();
   });
 }
 
@@ -231,6 +252,10 @@ Run read_run(const std::string& folder) {
                        ": expected the summary of a run (status, steps, metrics), found: ",
                        without_json_name(error.what())));
   }
+  const auto folds = run.settings.find("folds");
+  run.planned_folds = std::max<std::int64_t>(
+      folds == run.settings.end() ? 0 : std::strtoll(folds->second.c_str(), nullptr, 10),
+      std::ssize(run.folds));
   run.machine = machine_in(summary);
   run.rank_bytes = optional_number(summary, Json::json_pointer("/memory/rank_bytes"));
   run.communication_share = optional_number(summary, Json::json_pointer("/communication_share"));
@@ -239,7 +264,21 @@ Run read_run(const std::string& folder) {
     return static_cast<std::int64_t>(optional_number(summary, at).value_or(0));
   };
   run.rank_changes = {changed("times"), changed("lost"), changed("left"), changed("joined")};
+  run.steps_by_ranks = steps_by_ranks_in(summary);
+  if (!run.steps_by_ranks.empty()) {
+    run.settings["ranks"] = run.steps_by_ranks;  // config.json has those of the last steps
+  }
   return run;
+}
+
+std::vector<std::size_t> Run::finished_folds() const {
+  std::vector<std::size_t> finished;
+  for (std::size_t fold = 0; fold < folds.size(); ++fold) {
+    if (!folds[fold].empty()) {
+      finished.push_back(fold);
+    }
+  }
+  return finished;
 }
 
 std::vector<std::string> log_folders(const std::string& folder) {

@@ -49,7 +49,8 @@ struct Run {
   std::string status;
   std::int64_t steps = 0;
   std::map<std::string, double> metrics;
-  std::vector<std::map<std::string, double>> folds;  // of a cross-validated run
+  std::vector<std::map<std::string, double>> folds;  // of a cross-validated run, as far as it came
+  std::int64_t planned_folds = 0;                    // as many as it was to have; 0: none
   std::string machine;  // "2 x Intel(R) Xeon(R)"; empty where it is not known, as of older runs
   std::optional<double> rank_bytes;
   std::optional<double> communication_share;
@@ -61,6 +62,11 @@ struct Run {
     std::int64_t joined = 0;
   };
   RankChanges rank_changes{};
+  // Where it was trained on more than one number of ranks: "2 in steps 1 to 40, 3 in step 41".
+  std::string steps_by_ranks{};
+
+  // Those with results, numbered from 0: one that was interrupted has none.
+  std::vector<std::size_t> finished_folds() const;
 };
 Run read_run(const std::string& folder);
 

@@ -2,11 +2,13 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "run_reader.h"
 #include "trireme/metrics/significance.h"
+#include "verdict.h"
 
-// Tests on what two runs made of each single sample, the same samples in both.
+// Tests on what two runs made of each single sample, the same samples in both, or of each fold.
 
 namespace trireme::tools {
 
@@ -15,7 +17,13 @@ struct MeasuredDifference {
   double b = 0;
   std::optional<Difference> difference;  // nothing where it was not tested:
   std::string why_untested{};
+  Scale scale = Scale::kDifference;
 };
+
+// What was found where there is any spread to tell chance by. Where there is none, two runs that
+// are the `same` in everything have no difference, and about others nothing is known; `what` names
+// all that they were compared on, "3 folds".
+MeasuredDifference with_spread(MeasuredDifference found, bool same, const std::string& what);
 
 // True when both have the same samples with the same targets: only then are they pairs. Of text,
 // whose windows are alike in number and length, only the fingerprints tell.
@@ -31,5 +39,11 @@ std::optional<MeasuredDifference> compare_samples(const std::string& metric,
                                                   const Evaluation& a,
                                                   const Evaluation& b,
                                                   bool classes);
+
+// One metric of the folds of A and of B: as `paired`, fold by fold, or else as two sets.
+MeasuredDifference compare_fold_values(const std::string& metric,
+                                       const std::vector<double>& a,
+                                       const std::vector<double>& b,
+                                       bool paired);
 
 }  // namespace trireme::tools

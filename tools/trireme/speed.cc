@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
 
 #include "trireme/observe/throughput.h"
 
@@ -10,11 +11,14 @@ namespace trireme::tools {
 namespace {
 
 // Steps beside each other are alike (another program was running, a disk was busy), so that taken
-// for independent they seem to tell far more than they do. Means of long blocks are nearly
-// independent: the method of batch means, with as few blocks as Schmeiser (1982) finds to be
-// enough.
-constexpr std::size_t kMostBlocks = 10;
-constexpr std::size_t kLeastSteps = 10;  // of a block
+// for independent they seem to tell far more than they do. How much the mean of a series varies is
+// the strength of its slowest waves: the squares of the first cosine coefficients, of which each is
+// nearly independent of the others (Lazarus, Lewis, Stock and Watson, 2018). The more of them, the
+// better known is their mean, which is too small where they are not slow enough.
+constexpr std::size_t kMostWaves = 8;
+constexpr std::size_t kLeastWaves = 3;
+constexpr std::size_t kStepsOfWave = 10;  // at least
+constexpr double kBias = 0.08;            // of the variance that is accepted
 // A log of text has both.
 constexpr const char* kUnits[] = {"tokens", "samples"};
 
@@ -60,58 +64,120 @@ std::vector<Effort> steps_of(const RunLog& log, const std::string& rate_name) {
 
 struct Measured {
   Speed speed;
-  double variance = 0;  // of the seconds per unit, relative to its square
-  double degrees = 0;   // of that variance; 0: it is not known
+  double variance = 0;         // of the seconds per unit, relative to its square
+  double degrees = 0;          // of that variance
+  std::string why_untested{};  // where it is not known
 };
+
+// The correlation of neighbours, with Kendall's correction: of few values it comes out too small.
+double neighbour_correlation(const std::vector<double>& values) {
+  double products = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    squares += values[i] * values[i];
+    products += i > 0 ? values[i] * values[i - 1] : 0;
+  }
+  const double found = squares > 0 ? products / squares : 0;
+  return std::clamp(found + (1 + 3 * found) / static_cast<double>(values.size()), 0.0, 0.999);
+}
+
+// How many waves of a series (around 0) are slow beside all that its steps have in common with
+// their neighbours. Of n steps with neighbours' correlation r, the mean square of the first B waves
+// is too small by a share of (pi^2 / 6) (B / n)^2 2 r / (1 - r)^2. Means of several steps show
+// correlations that are small but last.
+double slow_waves(const std::vector<double>& values) {
+  constexpr std::size_t kLeastMeans = 40;
+  const double squared = std::numbers::pi * std::numbers::pi / 6;
+  double waves =
+      std::min<double>(kMostWaves, std::floor(static_cast<double>(values.size()) / kStepsOfWave));
+  for (std::size_t together = 1; together == 1 || values.size() / together >= kLeastMeans;
+       together *= 3) {
+    std::vector<double> means(values.size() / together, 0);
+    for (std::size_t i = 0; i < means.size() * together; ++i) {
+      means[i / together] += values[i];
+    }
+    const double r = neighbour_correlation(means);
+    if (r > 0) {
+      waves = std::min(
+          waves,
+          static_cast<double>(means.size()) * (1 - r) * std::sqrt(kBias / (squared * 2 * r)));
+    }
+  }
+  return std::floor(waves);
+}
+
+// The variance of the mean of these, which are around 0, from so many of their slowest waves.
+double variance_of_mean(const std::vector<double>& values, std::size_t waves) {
+  const auto n = static_cast<double>(values.size());
+  double sum = 0;
+  for (std::size_t wave = 1; wave <= waves; ++wave) {
+    double coefficient = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      coefficient += values[i] * std::cos(std::numbers::pi * static_cast<double>(wave) *
+                                          (static_cast<double>(i) + 0.5) / n);
+    }
+    sum += coefficient * coefficient * 2 / n;
+  }
+  return sum / static_cast<double>(waves) / n;
+}
 
 Measured measured_speed(const std::vector<RunLog>& logs, const std::string& rate_name) {
   Effort all;
-  Measured result;
-  std::vector<double> blocks;  // seconds per unit
-  std::vector<Effort> steps;   // of logs that are too short for a block of their own, together
+  std::vector<Effort> steps;
   for (const RunLog& log : logs) {
     for (const Effort& step : steps_of(log, rate_name)) {
       steps.push_back(step);
       all += step;
-      ++result.speed.steps;
-    }
-    const std::size_t count = std::min(steps.size() / kLeastSteps, kMostBlocks);
-    for (std::size_t block = 0; block < count; ++block) {
-      Effort sum;
-      for (std::size_t i = steps.size() * block / count; i < steps.size() * (block + 1) / count;
-           ++i) {
-        sum += steps[i];
-      }
-      blocks.push_back(sum.seconds / sum.units);
-    }
-    if (count > 0) {
-      steps.clear();
     }
   }
-  if (result.speed.steps == 0) {
+  Measured result;
+  result.speed.steps = std::ssize(steps);
+  if (steps.empty()) {
     return result;
   }
   result.speed.per_second = all.units / all.seconds;
-  if (blocks.size() > 1) {
-    const MeanEstimate mean = mean_of(blocks);
-    const double relative = mean.deviation / mean.mean;
-    result.variance = relative * relative / static_cast<double>(blocks.size());
-    result.degrees = static_cast<double>(blocks.size() - 1);
+  if (steps.size() < kLeastWaves * kStepsOfWave) {
+    result.why_untested = "the runs are too short to compare their speed";
+    return result;
   }
+  std::vector<double> late(steps.size());  // how much later than at the mean speed each step ended
+  double largest = 0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    late[i] = steps[i].seconds - steps[i].units * all.seconds / all.units;
+    largest = std::max(largest, std::fabs(late[i]));
+  }
+  const double mean = all.seconds / static_cast<double>(steps.size());
+  if (largest <= 1e-12 * mean) {
+    result.why_untested = "nothing can be said about chance in their speed, which does not vary";
+    return result;
+  }
+  const double waves = slow_waves(late);
+  if (waves < kLeastWaves) {
+    result.why_untested =
+        "the speed of a run varied too slowly to tell a difference from chance: longer runs can";
+    return result;
+  }
+  result.variance = variance_of_mean(late, static_cast<std::size_t>(waves)) / (mean * mean);
+  result.degrees = waves;
   return result;
 }
 
-// Of the logarithm of the speeds' ratio: errors of speeds are relative to them. Welch and
+// By the logarithm of the speeds' ratio: errors of speeds are relative to them. Welch and
 // Satterthwaite's degrees.
-Difference log_ratio_of(const Measured& a, const Measured& b) {
+ComparedSpeed compared_speed(const char* unit, const Measured& a, const Measured& b) {
   const double ratio = std::log(b.speed.per_second / a.speed.per_second);
   const double variance = a.variance + b.variance;
+  const std::string& why = a.why_untested.empty() ? b.why_untested : a.why_untested;
   double degrees = 0;
-  if (a.degrees > 0 && b.degrees > 0) {
+  if (why.empty()) {
     const double part = variance > 0 ? a.variance / variance : 0.5;
     degrees = 1 / (part * part / a.degrees + (1 - part) * (1 - part) / b.degrees);
   }
-  return student_difference(ratio, std::sqrt(variance), degrees, "t-test of blocks of steps");
+  return {unit,
+          a.speed,
+          b.speed,
+          student_difference(ratio, std::sqrt(variance), degrees, "t-test of slow waves"),
+          why};
 }
 
 }  // namespace
@@ -141,7 +207,7 @@ std::optional<ComparedSpeed> compare_speed(const std::vector<RunLog>& a,
     const Measured of_a = measured_speed(a, name);
     const Measured of_b = measured_speed(b, name);
     if (of_a.speed.steps > 0 && of_b.speed.steps > 0) {
-      return ComparedSpeed{unit, of_a.speed, of_b.speed, log_ratio_of(of_a, of_b)};
+      return compared_speed(unit, of_a, of_b);
     }
   }
   return std::nullopt;

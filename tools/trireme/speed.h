@@ -25,7 +25,8 @@ struct ComparedSpeed {
   std::string unit;  // "tokens" or "samples"
   Speed a;
   Speed b;
-  Difference log_ratio;  // of B to A, with what its steps tell about chance
+  Difference log_ratio;        // of B to A, with what its steps tell about chance
+  std::string why_untested{};  // where they tell nothing
 
   double ratio() const;  // how many times as fast as A B is
   Interval ratio95() const;

@@ -1,7 +1,6 @@
 #include "train_checks.h"
 
 #include <filesystem>
-#include <fstream>
 
 #include "trireme/core/drill.h"
 #include "trireme/core/error.h"
@@ -61,9 +60,12 @@ void check_data(const TrainSettings& settings, bool resumes) {
     const std::string format =
         data_format({.path = data_path(settings.data, settings), .format = settings.format});
     const ModelKind& kind = model_kind(settings.model);
-    TRIREME_CHECK(format != "csv" || (kind.samples == SampleKind::kDense && !kind.needs_images),
+    TRIREME_CHECK(format != "csv" || (kind.samples == SampleKind::kDense && !kind.needs_images) ||
+                      kind.samples == SampleKind::kSparse,
                   "--model: expected ",
                   models_on(SampleKind::kDense, /*images=*/false),
+                  " or ",
+                  models_on(SampleKind::kSparse),
                   " for the table \"",
                   settings.data,
                   "\", found ",
@@ -72,6 +74,21 @@ void check_data(const TrainSettings& settings, bool resumes) {
   } catch (const DataError&) {
     return;  // the ranks say what is wrong with the file
   }
+}
+
+void check_goes_on(const std::string& run,
+                   std::int64_t step,
+                   const TrainSettings& before,
+                   const TrainSettings& settings) {
+  TRIREME_CHECK(
+      settings.weights_from == before.weights_from,
+      "--weights-from: the run in \"{}\" is resumed with the weights that it has: leave it "
+      "out, or choose another folder for a run that begins with these (--run)",
+      {run});
+  TRIREME_CHECK(settings.folds == 0 || step == kNextFold,
+                "--folds: the run in \"{}\" is one training, and a cross-validation does not go on "
+                "with it: leave it out, or choose another folder (--run)",
+                {run});
 }
 
 void remember_folder(TrainSettings& settings) {
@@ -133,24 +150,10 @@ void check_elastic(const TrainSettings& settings, const LaunchOptions& options) 
                 {settings.ranks});
 }
 
-void check_replay(const TrainSettings& settings) {
-  if (settings.replay.empty()) {
-    return;
+void check_replay(const TrainSettings& settings, bool knows_ranks) {
+  if (!settings.replay.empty() && knows_ranks) {
+    check_same_replay(settings);
   }
-  TRIREME_CHECK(is_run_folder(settings.replay), "replay: ", expected_run_folder(settings.replay));
-  TRIREME_CHECK(
-      std::filesystem::is_directory(settings.replay + kArrivalsFolder),
-      "replay: \"{}\" has recorded no arrivals: expected a run with --sync async, or with "
-      "--sync stale --order arrival",
-      {settings.replay});
-  std::ifstream file(settings.replay + "/config.json");
-  const std::string saved{std::istreambuf_iterator<char>(file), {}};
-  const std::vector<SettingDifference> differences = differences_of_result(saved, settings);
-  TRIREME_CHECK(
-      differences.empty(),
-      "replay: the run in \"{}\" has other settings, which change the result:\n{}\nUse the "
-      "same values",
-      {settings.replay, to_string(differences, "the run")});
 }
 
 void check_drill(const TrainSettings& settings, const LaunchOptions& options) {

@@ -15,6 +15,13 @@ namespace trireme::tools {
 // there, unless the run `resumes`, which has its own. Throws ConfigError.
 void check_data(const TrainSettings& settings, bool resumes);
 
+// What a run that is resumed from `step` cannot become, whatever is allowed to change. `before`:
+// what it was. Throws ConfigError.
+void check_goes_on(const std::string& run,
+                   std::int64_t step,
+                   const TrainSettings& before,
+                   const TrainSettings& settings);
+
 // Notes where relative paths of data are found from, for a run that is resumed from elsewhere.
 void remember_folder(TrainSettings& settings);
 
@@ -33,8 +40,9 @@ void check_effects(const TrainSettings& given,
 // Throws ConfigError where a run cannot go on with other ranks, or could not keep its result.
 void check_elastic(const TrainSettings& settings, const LaunchOptions& options);
 
-// Throws ConfigError where the run that is to be replayed is not one, or another one.
-void check_replay(const TrainSettings& settings);
+// Throws ConfigError where the run that is to be replayed is not one, or another one. Where nobody
+// knows the number of ranks yet, they look.
+void check_replay(const TrainSettings& settings, bool knows_ranks);
 
 // Faults of what this training does not do are refused.
 void check_drill(const TrainSettings& settings, const LaunchOptions& options);

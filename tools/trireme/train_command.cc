@@ -20,7 +20,6 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/launch/launcher.h"
-#include "trireme/observe/line_file.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
@@ -100,8 +99,9 @@ TrainSettings continued(const std::string& run,
                         std::int64_t step,
                         const TrainSettings& given,
                         const TrainCommand& command) {
-  const bool step_was_named = command.resume.given && parse_integer(command.resume.value);
-  TrainSettings settings = given_over(settings_of_run(run, step, step_was_named), command);
+  const TrainSettings before = settings_of_run(run, step, command.resume.names_step());
+  TrainSettings settings = given_over(before, command);
+  check_goes_on(run, step, before, settings);
   if (settings.zero != 3 && given.placement == Placement::kAutomatic) {
     settings.placement = Placement::kAutomatic;  // it was for another stage
   }
@@ -164,13 +164,8 @@ int train_as_rank(const TrainSettings& settings,
 }
 
 int run_training(const TrainCommand& command) {
-  if (command.help) {
-    std::cout << train_help();
-    return kExitOk;
-  }
-  if (command.page) {
-    std::cout << settings_page();
-    return kExitOk;
+  if (command.help || command.page) {
+    return print_text(command.help ? train_help() : settings_page());
   }
   TrainSettings given = given_over({}, command);
   if (given.ranks == 0) {
@@ -229,8 +224,7 @@ int run_training(const TrainCommand& command) {
     check_settings(run, *step, settings);
   }
   if (command.print_config) {
-    std::cout << used_settings_json(settings, known_format(settings)) << "\n";
-    return kExitOk;
+    return print_text(used_settings_json(settings, known_format(settings)) + "\n");
   }
   TRIREME_CHECK(!several || !settings.run.empty(),
                 "--nnodes {}: expected --run FOLDER, a folder that all machines share, found none",
@@ -251,7 +245,7 @@ int run_training(const TrainCommand& command) {
   }
   apply(command.drill, settings.run, options);
   check_drill(settings, options);
-  naming_flags(command, [&] { check_replay(settings); });
+  naming_flags(command, [&] { check_replay(settings, knows_ranks); });
   options.rank_bytes = kLeastRankBytes;
   options.command = worker_command(worker_words(step));
   if (!foreign) {
@@ -284,8 +278,14 @@ int run_training(const TrainCommand& command) {
                 << std::flush;
       forget_recorded(settings.run);
     }
-    made = make_run_folder(settings.run);
-    write_whole_file((fs::path(settings.run) / "config.json").string(), to_json(settings) + "\n");
+    try {
+      made = begin_run_folder(settings);
+    } catch (const ConfigError&) {
+      throw;
+    } catch (const Error& error) {  // a full disk
+      std::cerr << "trireme: " << error.what() << "\n";
+      return kExitRankFailed;
+    }
   }
 
   const std::string told = inherited_text(to_json(settings));

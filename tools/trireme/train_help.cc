@@ -1,5 +1,8 @@
 #include "train_help.h"
 
+#include <iostream>
+
+#include "trireme/launch/launcher.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme::tools {
@@ -54,7 +57,9 @@ std::string train_help() {
          "                      --store-key, --store-user and --store-password-file as for "
          "trireme run\n"
          "  --drill FAULTS      inject faults into an elastic job, as in "
-         "\"kill:p=0.02;stop:2s;leave\";\n"
+         "\"kill:p=0.02;stop:2s;leave\",\n"
+         "                      over several machines also \"kill-launcher;stop-launcher:2s\" "
+         "(docs/elastic.md);\n"
          "                      --drill-seed S chooses which. trireme drill RUN shows what became "
          "of them\n"
          "  --supervise N       start the job again when its launcher dies or it ends by a fault, "
@@ -66,6 +71,15 @@ std::string train_help() {
          settings_help() +
          "\nExit codes: 0 trained, 2 wrong usage, 3 a rank failed, 4 ranks did not meet in time;\n"
          "130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP (the run folder is valid).\n";
+}
+
+int print_text(const std::string& text) {
+  std::cout << text << std::flush;
+  if (std::cout.good()) {
+    return kExitOk;
+  }
+  std::cerr << "trireme: standard output could not be written\n";
+  return kExitRankFailed;
 }
 
 }  // namespace trireme::tools

@@ -17,6 +17,7 @@
 #include "trireme/checkpoint/verify.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/observe/line_file.h"
 #include "trireme/settings/differences.h"
 #include "trireme/settings/run_folder.h"
 #include "trireme/settings/settings_table.h"
@@ -71,6 +72,20 @@ std::optional<std::int64_t> whole_one_beside(const std::string& run, std::int64_
     }
   }
   return std::nullopt;
+}
+
+// With what a run has left that cannot be resumed.
+std::string how_to_begin_with(const std::string& run) {
+  std::error_code error;
+  return fs::exists(fs::path(run) / "model.safetensors", error)
+             ? concat(
+                   "to start a new run with its settings and weights: trireme train --config "
+                   "{}/config.json --weights-from {} --run NEW",
+                   {run, run})
+             : concat(
+                   "to start a new run with its settings: trireme train --config {}/config.json "
+                   "--run NEW",
+                   {run});
 }
 
 // What can be done then: the command at hand, which may have flags that the run has no record of.
@@ -136,7 +151,7 @@ std::int64_t fold_to_resume(const std::string& run, const ResumeFlag& flag) {
   const auto asked = parse_integer(flag.value);
   TRIREME_CHECK(!asked,
                 "--resume: expected no step: \"{}\" is a cross-validation, which resumes with the "
-                "first fold that has not ended; found {}",
+                "first fold that is not finished; found {}",
                 {run, asked.value_or(0)});
   return kNextFold;
 }
@@ -146,6 +161,10 @@ std::int64_t fold_to_resume(const std::string& run, const ResumeFlag& flag) {
 std::optional<std::string> ResumeFlag::run() const {
   const bool folder = !value.empty() && value != kNever && !parse_integer(value);
   return folder ? std::optional(value) : std::nullopt;
+}
+
+bool ResumeFlag::names_step() const {
+  return parse_integer(value).has_value();
 }
 
 std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag) {
@@ -167,8 +186,10 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
                 "--resume: \"{}\": {}",
                 {run, expected_run_folder(run)});
   TRIREME_CHECK(newest || !flag.given,
-                "--resume: expected a checkpoint in \"{}\", found none: {}",
-                {folder.path(), why_no_checkpoint(run)});
+                "--resume: expected a checkpoint in \"{}\", found none: {}{}",
+                {folder.path(),
+                 why_no_checkpoint(run),
+                 is_run_folder(run) ? "; " + how_to_begin_with(run) : ""});
   const auto asked = parse_integer(flag.value);
   if (!asked) {
     return newest;
@@ -259,7 +280,7 @@ bool ended_before_a_checkpoint(const TrainSettings& settings, bool several_machi
 std::string how_to_resume(const std::string& run, std::optional<std::int64_t> resumed) {
   std::error_code error;
   if (!settings_of_folds(run, false).empty()) {
-    return concat("to resume it with the first fold that has not ended: trireme train --resume ",
+    return concat("to resume it with the first fold that is not finished: trireme train --resume ",
                   run);
   }
   if (has_checkpoint(run)) {
@@ -268,10 +289,7 @@ std::string how_to_resume(const std::string& run, std::optional<std::int64_t> re
                : concat("to resume it: trireme train --resume ", run);
   }
   if (fs::exists(fs::path(run) / "model.safetensors", error)) {
-    return concat(
-        "it saved no checkpoint (--save-every N does); to start a new run with its settings and "
-        "weights: trireme train --config {}/config.json --weights-from {} --run NEW",
-        {run, run});
+    return concat("it saved no checkpoint (--save-every N does); ", how_to_begin_with(run));
   }
   return "";
 }
@@ -331,6 +349,10 @@ std::vector<std::string> make_run_folder(const std::string& run) {
     std::error_code ignored;
     std::for_each(made.begin(), made.end(), [&](const auto& each) { fs::remove(each, ignored); });
   }
+  if (error == std::errc::no_space_on_device) {
+    throw Error(
+        concat("the folder \"", run, "\" of the run could not be created: ", error.message()));
+  }
   TRIREME_CHECK(!error && fs::is_directory(run, error),
                 "--run: the folder \"{}\" could not be created: {}",
                 {run, error ? error.message() : "there is something else with this name"});
@@ -351,7 +373,8 @@ void take_back_run_folder(const std::string& run, const std::vector<std::string>
       left.push_back(it->path());
     }
   }
-  for (const char* name : {"logs", "checkpoints/.lock", "checkpoints", ".lock", "config.json"}) {
+  for (const char* name :
+       {"logs", "arrivals", "checkpoints/.lock", "checkpoints", ".lock", "config.json"}) {
     left.push_back(folder / name);
   }
   left.insert(left.end(), made.begin(), made.end());
@@ -359,6 +382,19 @@ void take_back_run_folder(const std::string& run, const std::vector<std::string>
   for (const fs::path& each : left) {
     fs::remove(each, error);  // folders only if nothing else is in them
   }
+}
+
+std::vector<std::string> begin_run_folder(const TrainSettings& settings) {
+  const std::vector<std::string> made = make_run_folder(settings.run);
+  try {
+    write_whole_file(settings.run + "/config.json", to_json(settings) + "\n");
+  } catch (const Error&) {
+    if (!made.empty()) {
+      take_back_run_folder(settings.run, made);
+    }
+    throw;
+  }
+  return made;
 }
 
 }  // namespace trireme::tools

@@ -18,12 +18,14 @@ struct ResumeFlag {
 
   // The folder, where it names one.
   std::optional<std::string> run() const;
+  bool names_step() const;
 };
 
-// Stands for the step of a cross-validation, which goes on with the first fold that has not ended.
+// Stands for the step of a cross-validation, which resumes with the first fold that is not
+// finished.
 inline constexpr std::int64_t kNextFold = 0;
 
-// The step of the checkpoint in RUN/checkpoints to go on from, or kNextFold; nothing: there is
+// The step of the checkpoint in RUN/checkpoints to resume from, or kNextFold; nothing: there is
 // none, and none is asked for. Throws ConfigError where what was asked for is not there, with what
 // is.
 std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag);
@@ -56,6 +58,8 @@ std::string dated_folder(const std::string& model);
 // Makes the folder of a new run. Throws ConfigError where it holds one. Returns the folders that
 // were not there before, the innermost first.
 std::vector<std::string> make_run_folder(const std::string& run);
+// The same, with its settings in it. Throws Error where they cannot be written, and leaves nothing.
+std::vector<std::string> begin_run_folder(const TrainSettings& settings);
 // Removes folders that were made for a run which was refused before it began, with the settings and
 // logs of that attempt. What anybody else has put there stays, and so does a run that has begun.
 void take_back_run_folder(const std::string& run, const std::vector<std::string>& made);

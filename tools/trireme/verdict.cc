@@ -30,15 +30,22 @@ std::string chance_text(double p_value) {
   return detail::printed("about %.0f of %.0f", std::min(of, std::round(p_value * of)), of);
 }
 
+// Of A, as B stands beside it.
+Difference turned(const Difference& difference) {
+  Difference other = difference;
+  other.mean = -difference.mean;
+  other.interval95 = {-difference.interval95.high, -difference.interval95.low};
+  return other;
+}
+
 // "1.20 points higher (95 % interval 0.80 to 1.60)", seen in the direction of the difference.
 std::string size_text(const std::string& metric, const Difference& difference) {
   const bool higher = difference.mean > 0;
-  const Interval& found = difference.interval95;
-  const Interval interval = higher ? found : Interval{-found.high, -found.low};
+  const Difference up = higher ? difference : turned(difference);
   return detail::concat("{}{} (95 % interval {})",
-                        {difference_text(metric, std::fabs(difference.mean)),
+                        {difference_text(metric, up.mean),
                          higher ? " higher" : " lower",
-                         interval_text(metric, interval)});
+                         interval_text(metric, up.interval95, Scale::kDifference)});
 }
 
 }  // namespace
@@ -64,11 +71,22 @@ std::string difference_text(const std::string& metric, double difference) {
   return plain_text(metric, difference) + (is_share(metric) ? " points" : "");
 }
 
-std::string interval_text(const std::string& metric, const Interval& interval) {
+std::string interval_text(const std::string& metric, const Interval& interval, Scale scale) {
   if (interval.low == 0 && interval.high == 0) {
     return "-";  // no sample differs: nothing tells how far apart the runs may be on others
   }
+  if (scale == Scale::kLogRatio) {
+    return detail::printed("B/A %.4g to %.4g", std::exp(interval.low), std::exp(interval.high));
+  }
   return plain_text(metric, interval.low) + " to " + plain_text(metric, interval.high);
+}
+
+std::string ratio_text(const Difference& log_ratio, const char* other) {
+  return detail::printed("%.4g times that of %s (95 %% interval %.4g to %.4g)",
+                         std::exp(log_ratio.mean),
+                         other,
+                         std::exp(log_ratio.interval95.low),
+                         std::exp(log_ratio.interval95.high));
 }
 
 bool is_bound(const Difference& difference) {
@@ -84,7 +102,8 @@ std::string p_text(double p_value, bool bound) {
 Verdict verdict_on(const std::string& metric,
                    const Difference& difference,
                    double adjusted_p,
-                   std::size_t tests) {
+                   std::size_t tests,
+                   Scale scale) {
   if (!std::isfinite(difference.mean) || std::isnan(difference.p_value)) {
     return {Better::kNeither,
             metric + " cannot be compared: not all of its values are finite numbers"};
@@ -105,19 +124,20 @@ Verdict verdict_on(const std::string& metric,
             detail::concat("no clear difference{}: {} of B came out {}, but {}",
                            {rare_alone ? detail::concat(" among ", tests, " metrics") : "",
                             metric,
-                            size_text(metric, difference),
+                            scale == Scale::kLogRatio ? "to " + ratio_text(difference, "A")
+                                                      : size_text(metric, difference),
                             chance})};
   }
   const bool b_is_better = (difference.mean > 0) != lower_is_better(metric);
   // Said of the better one, so that "better" and "higher" are about the same run.
-  Difference of_better = difference;
-  if (!b_is_better) {
-    of_better.mean = -difference.mean;
-    of_better.interval95 = {-difference.interval95.high, -difference.interval95.low};
-  }
+  const Difference of_better = b_is_better ? difference : turned(difference);
   return {b_is_better ? Better::kB : Better::kA,
           detail::concat("{} is better: {} is {}; {}",
-                         {b_is_better ? "B" : "A", metric, size_text(metric, of_better), chance})};
+                         {b_is_better ? "B" : "A",
+                          metric,
+                          scale == Scale::kLogRatio ? ratio_text(of_better, b_is_better ? "A" : "B")
+                                                    : size_text(metric, of_better),
+                          chance})};
 }
 
 }  // namespace trireme::tools

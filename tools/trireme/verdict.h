@@ -10,6 +10,12 @@ namespace trireme::tools {
 
 inline constexpr double kSureEnough = 0.05;  // the p-value that belongs to the 95 % interval
 
+// What the interval of a metric is of.
+enum class Scale {
+  kDifference,  // B - A
+  kLogRatio,    // the logarithm of B / A, where only the ratio is known well
+};
+
 enum class Better { kNeither, kA, kB };
 
 struct Verdict {
@@ -25,8 +31,10 @@ bool is_share(const std::string& metric);
 std::string value_text(const std::string& metric, double value);
 // "1.20 points" where the metric is a share, "0.0199".
 std::string difference_text(const std::string& metric, double difference);
-// "0.80 to 1.60", in the units of difference_text.
-std::string interval_text(const std::string& metric, const Interval& interval);
+// "0.80 to 1.60", in the units of difference_text; of ratios "B/A 0.95 to 0.97".
+std::string interval_text(const std::string& metric, const Interval& interval, Scale scale);
+// "0.96 times that of A (95 % interval 0.95 to 0.97)", from the logarithms.
+std::string ratio_text(const Difference& log_ratio, const char* other);
 // Whether the test can give no smaller p-value: the true one may be anything below it.
 bool is_bound(const Difference& difference);
 // "< 0.001", "0.043"; of a bound, "< 0.005".
@@ -38,6 +46,7 @@ std::string p_text(double p_value, bool bound = false);
 Verdict verdict_on(const std::string& metric,
                    const Difference& difference,
                    double adjusted_p,
-                   std::size_t tests);
+                   std::size_t tests,
+                   Scale scale = Scale::kDifference);
 
 }  // namespace trireme::tools

@@ -14,6 +14,7 @@
 #include "trireme/comm/launch_protocol.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/partial_file.h"
 #include "trireme/core/version.h"
 #include "trireme/launch/launcher.h"
 #include "worker.h"
@@ -64,6 +65,8 @@ int main(int argc, char** argv) {
   }
   if (!words.empty() && words[0] == "train") {
     std::signal(SIGPIPE, SIG_IGN);  // `trireme train | head` is no reason to lose a training
+  } else {
+    trireme::remove_partial_files_at_signals();
   }
   try {
     if (!words.empty() && words.size() <= 2 && words[0] == "train") {

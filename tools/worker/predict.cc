@@ -14,6 +14,7 @@
 #include "trireme/comm/world.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/core/output_file.h"
 #include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/settings/model_kinds.h"
@@ -93,7 +94,7 @@ class Writer {
   Writer(const PredictionFacts& facts,
          const NewData& opened,
          const std::string& format,
-         Output& output)
+         OutputFile& output)
       : facts_(facts), opened_(opened), output_(output), format_(prediction_format(format, facts)) {
     output_.write(format_->begin());
   }
@@ -160,7 +161,7 @@ class Writer {
 
   PredictionFacts facts_;
   const NewData& opened_;
-  Output& output_;
+  OutputFile& output_;
   std::unique_ptr<PredictionFormat> format_;
   Batch batch_;
   std::size_t passed_ = 0;
@@ -180,7 +181,7 @@ std::string what_to_do(const std::string& refusal,
   std::string advice;
   if (names("--unseen")) {
     advice += concat(
-        "\nWhat to do about categories that this model does not know: correct those that are "
+        "\nWhat to do about categories that the training file did not have: correct those that are "
         "misspelt; {}; or train a model that ignores them: {}",
         {takes_holes
              ? "empty the cells of the others (this model takes an empty cell for a category "
@@ -226,10 +227,9 @@ NewData open_file(const Preprocessing& preprocessing, const PredictOptions& opti
     return open_new_data(preprocessing, options.data, how);
   } catch (const DataError& error) {
     const std::string text = error.what();
-    throw DataError(
-        error.file(),
-        error.offset(),
-        text + what_to_do(text, preprocessing, options.run) + about_header(text, options));
+    // As what was wrong with the call: the same again would end in the same way.
+    throw ConfigError(text + what_to_do(text, preprocessing, options.run) +
+                      about_header(text, options));
   } catch (const ConfigError& error) {
     throw ConfigError(with_flags(error.what(), {"header"}));
   }
@@ -238,7 +238,7 @@ NewData open_file(const Preprocessing& preprocessing, const PredictOptions& opti
 int run_prediction(const PredictOptions& options) {
   const TrainSettings settings = settings_in(options.run);
   const Preprocessing preprocessing = preprocessing_in(options.run);
-  Output output(options.output);  // before anything takes time
+  OutputFile output(options.output, "--output");  // before anything takes time
   TRIREME_CHECK(data_is_there(options.data),
                 "--data: expected a file or folder like the one that was trained on, found nothing "
                 "with the name \"{}\"",

@@ -1,48 +1,17 @@
 #include "prediction_output.h"
 
-#include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <utility>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "trireme/core/error.h"
+#include "trireme/core/concat.h"
 
 namespace trireme::worker {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using detail::concat;
-
-// The links there are files that are open (/dev/stdout leads there), which have no other name that
-// could be trusted.
-bool in_proc(const std::string& path) {
-  return path.starts_with("/proc/");
-}
-
-// What a path is once links are followed, also where the last one leads to nothing yet.
-std::string followed(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as the system's
-  fs::path at = path;
-  for (int links = 0; links < kMostLinks; ++links) {
-    std::error_code error;
-    const fs::path folder = fs::canonical(at.has_parent_path() ? at.parent_path() : ".", error);
-    if (!error) {
-      at = folder / at.filename();
-    }
-    const fs::path next = in_proc(at.string()) ? fs::path() : fs::read_symlink(at, error);
-    if (next.empty()) {
-      break;
-    }
-    at = at.parent_path() / next;  // `next` alone where it is absolute
-  }
-  return at.string();
-}
 
 std::string cell(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos && !text.starts_with(' ') &&
@@ -152,89 +121,6 @@ class JsonFormat final : public PredictionFormat {
 };
 
 }  // namespace
-
-Output::Output(const std::string& path) : path_(path == "-" ? "" : path), file_(stdout) {
-  if (path_.empty()) {
-    return;
-  }
-  struct stat there {};
-  const bool exists = stat(path.c_str(), &there) == 0;
-  if (!exists && errno != ENOENT) {
-    refuse();
-  }
-  target_ = followed(path);
-  if (exists && (!S_ISREG(there.st_mode) || in_proc(target_))) {
-    target_.clear();
-    open_in_place();
-    return;
-  }
-  partial_ = concat(target_, ".partial-", getpid());
-  file_ = std::fopen(partial_.c_str(), "wb");
-  if (file_ == nullptr) {
-    refuse();
-  }
-  if (exists) {
-    fchmod(fileno(file_), there.st_mode & 07777U);  // who may read it stays; no harm where it fails
-  }
-}
-
-Output::~Output() {
-  if (!path_.empty() && file_ != nullptr) {
-    std::fclose(file_);
-    if (!partial_.empty()) {
-      unlink(partial_.c_str());
-    }
-  }
-}
-
-// Appended: what the shell has put into a file behind /dev/stdout stays.
-void Output::open_in_place() {
-  const int opened = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  file_ = opened < 0 ? nullptr : fdopen(opened, "ab");
-  if (file_ == nullptr) {
-    refuse();
-  }
-}
-
-void Output::refuse() const {
-  const int error = errno;
-  throw ConfigError(concat(
-      "--output: expected a file that can be written, found \"{}\", which could not be opened: {}",
-      {path_, detail::errno_text(error)}));
-}
-
-void Output::fail() const {
-  const int error = errno;
-  throw Error(concat(path_.empty() ? "standard output" : '"' + path_ + '"',
-                     " could not be written: ",
-                     detail::errno_text(error)));
-}
-
-void Output::write(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) {
-    fail();
-  }
-}
-
-void Output::finish() {
-  if (std::fflush(file_) != 0) {
-    fail();
-  }
-  if (path_.empty()) {
-    return;
-  }
-  const bool kept = partial_.empty() || fsync(fileno(file_)) == 0;
-  const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
-  if (kept && closed && (partial_.empty() || std::rename(partial_.c_str(), target_.c_str()) == 0)) {
-    return;
-  }
-  const int error = errno;
-  if (!partial_.empty()) {
-    unlink(partial_.c_str());
-  }
-  errno = error;
-  fail();
-}
 
 std::unique_ptr<PredictionFormat> prediction_format(const std::string& name,
                                                     const PredictionFacts& facts) {

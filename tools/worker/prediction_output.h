@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,30 +11,6 @@
 // What `trireme predict` writes.
 
 namespace trireme::worker {
-
-// Standard output, or a file that is there whole or not at all: a link to one stays a link, and
-// what is no plain file (a pipe, a device) is written in place. Throws at once where that cannot
-// be.
-class Output {
- public:
-  explicit Output(const std::string& path);  // empty or "-": standard output
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
-  ~Output();  // what was not finished is removed
-
-  void write(const std::string& text);
-  void finish();
-
- private:
-  void open_in_place();
-  [[noreturn]] void refuse() const;
-  [[noreturn]] void fail() const;
-
-  std::string path_;
-  std::string target_;   // what becomes of
-  std::string partial_;  // this; both empty where nothing is replaced
-  std::FILE* file_ = nullptr;
-};
 
 struct PredictedSample {
   std::int64_t row = 0;  // of the file, from 0

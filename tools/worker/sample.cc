@@ -57,10 +57,15 @@ SampleShape shape_of(const TensorSource& weights) {
 }
 
 std::int64_t next_token(const torch::Tensor& scores, const SampleOptions& options) {
-  if (options.temperature == 0) {
-    return scores.argmax().item<std::int64_t>();
+  if (!scores.isfinite().all().item<bool>()) {
+    throw Error(
+        "the model's scores are not finite: its weights are damaged, or its training failed");
   }
   torch::Tensor logits = scores / options.temperature;
+  // At 0, and so near to it that float cannot tell: the most likely token, to which it all tends.
+  if (options.temperature == 0 || !logits.isfinite().all().item<bool>()) {
+    return scores.argmax().item<std::int64_t>();
+  }
   if (options.top > 0 && options.top < logits.numel()) {
     const torch::Tensor least = std::get<0>(logits.topk(options.top))[-1];
     logits = logits.masked_fill(logits.lt(least), -INFINITY);

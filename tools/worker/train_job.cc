@@ -100,9 +100,11 @@ bool TrainJob::has_never_fitted() const {
 
 void TrainJob::take_back_settings() const {
   std::error_code ignored;
-  if (leads() && lock_ && !step_ && !recorder_ && !goes_on() &&
-      !fs::exists(run_ + "/metrics.jsonl", ignored) && !fs::exists(fold_folder(0), ignored)) {
-    fs::remove(run_ + "/config.json", ignored);
+  if (leads() && lock_ && !step_ && !goes_on() && !fs::exists(run_ + "/metrics.jsonl", ignored) &&
+      !fs::exists(fold_folder(0), ignored)) {
+    for (const char* name : {"/config.json", "/.lock"}) {
+      fs::remove(run_ + name, ignored);
+    }
   }
 }
 
@@ -140,6 +142,9 @@ void TrainJob::settle_ranks() {
     throw;
   }
   warn_of_other_settings(settings_, *world_);
+  if (leads() && !settings_.replay.empty()) {
+    check_same_replay(settings_);
+  }
   if (leads() && step_ && settings_.folds > 0 && fs::is_directory(fold_folder(0))) {
     const std::string path = run_ + "/config.json";
     check_same_folds(
@@ -187,7 +192,7 @@ int TrainJob::train_once() {
       train(settings_, model, data, world_, recorder_.get(), wants_stop, checkpoints);
   if (leads()) {
     recorder_->finish(result);
-    print("\n" + summary_table(settings_, result));
+    print("\n" + summary_table(recorder_->settings(), recorder_->reported(result)));
     if (settings_.save_weights) {
       print(concat("weights: ", run_, "/model.safetensors"));
     }

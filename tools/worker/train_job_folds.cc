@@ -1,5 +1,6 @@
 // Cross-validation: a training for each fold.
 
+#include <algorithm>
 #include <filesystem>
 
 #include "job_description.h"
@@ -29,7 +30,7 @@ std::vector<std::optional<TrainResult>> TrainJob::earlier_folds() {
     earlier.push_back(
         result_in_summary(all_texts(*world_, leads() && fs::exists(path) ? text_of(path) : "")[0]));
     if (leads() && earlier.back()) {
-      print(concat("fold ", fold + 1, " of ", settings_.folds, " had ended"));
+      print(concat("fold ", fold + 1, " of ", settings_.folds, " is already finished"));
     }
   }
   return earlier;
@@ -59,10 +60,15 @@ int TrainJob::validate() {
     }
     return checkpoints;
   };
+  // Else it is only asked again, and was trained with what it was trained with.
+  const bool trains =
+      earlier.empty() || std::ranges::any_of(earlier, [](const auto& fold) { return !fold; });
   if (leads()) {
     std::error_code ignored;
     fs::remove(run_ + "/summary.json", ignored);  // the run has not ended after all
-    write_whole_file(run_ + "/config.json", to_json(settings_) + "\n");
+    if (trains) {
+      write_whole_file(run_ + "/config.json", to_json(settings_) + "\n");
+    }
   }
   bool described = false;
   const bool many = settings_.folds > static_cast<std::int64_t>(kMostFoldsShown);
@@ -100,7 +106,10 @@ int TrainJob::validate() {
   const std::vector<TrainResult> results =
       cross_validate(settings_, opened.parts.train, observer_of, world_, wants_stop, keep, before);
   if (leads()) {
-    write_whole_file(run_ + "/summary.json", folds_json(settings_, results));
+    const std::string path = run_ + "/config.json";
+    write_whole_file(
+        run_ + "/summary.json",
+        folds_json(trains ? settings_ : recorded_settings(text_of(path), path), results));
     print(concat("\n", folds_table(results)));
   }
   world_->barrier().wait();

@@ -62,13 +62,17 @@ RunWeights weights_in(const std::string& run, const std::string& which) {
   const auto newest = fs::is_directory(folder) ? CheckpointFolder(folder).newest() : std::nullopt;
   TRIREME_CHECK(
       may_be_checkpoint && newest,
-      "expected weights in \"{}\", found none: {}{}",
+      "expected weights in \"{}\", found none: {}{}{}",
       {which == "checkpoint" ? folder : file,
        which == "best"         ? "nothing was evaluated"
        : which == "average"    ? "the run has no moving average (--ema-decay)"
        : which == "checkpoint" ? "the run has saved no checkpoint (--save-every N saves them)"
                                : "the run has not finished, or was told not to save them",
-       newest ? "; --weights checkpoint takes its newest checkpoint" : ""});
+       newest ? "; --weights checkpoint takes its newest checkpoint" : "",
+       newest || fs::exists(run + "/model.safetensors")
+           ? ""
+           : concat(
+                 "; to train it again: trireme train --config ", run, "/config.json --run NEW")});
   const std::string path = CheckpointFolder(folder).path_of(*newest);
   return {
       path,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/comm/neighbours.h"
 #include "trireme/comm/operation.h"
 #include "trireme/comm/shared_buffer.h"
 #include "trireme/comm/window.h"
@@ -107,6 +108,15 @@ class Communicator {
   // `send_counts` (default: evenly). The output must be as long as what arrives.
   Work all_to_all(const ConstSpan& input, const Span& output, Counts send_counts = {});
 
+  // output = the inputs of the ranks in `neighbours.from`, in that order, one after another; those
+  // in `neighbours.to` get this rank's. Ranks may contribute different numbers of elements, and
+  // have different neighbours, or none; a rank that names another which does not name it is an
+  // error on all of them. All ranks make the call, so that nobody waits for a message that does not
+  // come, but data moves between neighbours alone.
+  Work neighbour_all_gather(const ConstSpan& input,
+                            const Span& output,
+                            const Neighbours& neighbours);
+
   // One message from rank to rank. Messages of a pair arrive in the order they were sent; dtype,
   // length and tag must be those of the receive that takes it.
   Work send(const ConstSpan& data, int to, int tag = 0);
@@ -157,6 +167,7 @@ class Communicator {
 
   Work issue(detail::Operation operation);
   void check_rank(OpKind kind, const char* what, int rank) const;
+  void check_neighbours(const char* what, const std::vector<int>& ranks) const;
   Counts checked_counts(OpKind kind, Counts counts, std::int64_t total) const;
   // The total of a gather or scatter, where this rank can know it, else -1; completes `counts`.
   std::int64_t agree_on_split(OpKind kind,

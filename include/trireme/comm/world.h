@@ -50,8 +50,9 @@ struct InitOptions {
   // TRIREME_BACKEND, else "auto": shared memory inside a machine, UCX between machines, MPI if
   // mpirun started ranks on several machines and nothing says where they can meet.
   std::string backend;
-  // Between machines: "auto", "direct", "ring", "tree", "doubling" or "aggregator". Empty:
-  // TRIREME_ALGORITHM, else "auto". Ring sums have an order of their own.
+  // How ranks share the work of collectives, on one machine and between machines: "auto", "direct",
+  // "ring", "tree", "doubling" or "aggregator" (docs/collectives.md). Empty: TRIREME_ALGORITHM,
+  // else "auto". Ring sums have an order of their own.
   std::string algorithm;
   // Network interfaces to use, all at once. Empty: TRIREME_INTERFACES, else what UCX chooses.
   std::vector<std::string> interfaces;

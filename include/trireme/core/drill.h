@@ -17,18 +17,23 @@
 namespace trireme {
 
 enum class DrillKind : std::uint32_t {
-  kKill,      // a rank gets SIGKILL, in a step or at a DrillPoint
-  kStop,      // a rank gets SIGSTOP, and goes on after some seconds
-  kDiskFull,  // a rank finds no room when it writes its part of a checkpoint
-  kLeave,     // the job is to have one rank less
-  kJoin,      // or one more
-  kDelay,     // a message to another machine is held back, and those after it on its way
-  kDrop,      // the connection of two ranks on different machines is broken off
-  kCorrupt,   // one bit of a message to another machine is flipped
+  kKill,          // a rank gets SIGKILL, in a step or at a DrillPoint
+  kStop,          // a rank gets SIGSTOP, and goes on after some seconds
+  kDiskFull,      // a rank finds no room when it writes its part of a checkpoint
+  kLeave,         // the job is to have one rank less
+  kJoin,          // or one more
+  kDelay,         // a message to another machine is held back, and those after it on its way
+  kDrop,          // the connection of two ranks on different machines is broken off
+  kCorrupt,       // one bit of a message to another machine is flipped
+  kKillLauncher,  // the launcher of a machine gets SIGKILL, and its ranks die with it
+  kStopLauncher,  // it gets SIGSTOP, and goes on after some seconds
 };
+inline constexpr DrillKind kLastDrillKind = DrillKind::kStopLauncher;
 std::string drill_name(DrillKind kind);
 // Of what ranks on different machines send each other.
 bool is_of_links(DrillKind kind);
+bool is_of_launchers(DrillKind kind);
+std::optional<DrillKind> drill_kind(const std::string& name);
 
 // Where a rank may be killed besides the parts of a step.
 enum class DrillPoint : std::uint32_t {
@@ -45,23 +50,28 @@ struct DrillFault {
   // In each step, of kKill also at each DrillPoint; of kDiskFull, in each save; of kCorrupt, for
   // each message.
   double probability = 0.01;
-  double seconds = 0;  // of kStop and kDelay
+  double seconds = 0;  // of kStop, kDelay and kStopLauncher
 };
 
 // What --drill says: "kill:p=0.02;stop:2s;leave".
 struct DrillPlan {
   std::vector<DrillFault> faults;  // each kind once
   std::uint64_t seed = 1;
+  // Whose launchers may be hit: those of the machines from this one on, of so many.
+  int first_machine = 0;
+  int machines = 1;
 
   // Throws ConfigError.
   static DrillPlan parse(const std::string& text, std::uint64_t seed);
   bool has(DrillKind kind) const;
 
-  // A fault of a step, and the rank that it hits; at most one.
+  // A fault of a step, and the rank that it hits; at most one. Of a launcher, rank 0 is the one
+  // that notes it.
   struct Hit {
     std::size_t fault = 0;  // in `faults`
     int rank = 0;
     PulsePhase phase = PulsePhase::kBackward;  // before which part of the step
+    int machine = -1;                          // of a launcher: where it is
   };
   std::optional<Hit> in_step(std::int64_t step, int ranks) const;
   // The rank whose part of the checkpoint of this step cannot be written.
@@ -89,8 +99,8 @@ inline constexpr char kEnvDrill[] = "TRIREME_DRILL";
 
 struct DrillPage {
   static constexpr std::uint64_t kMagic = 0x6c6c'6972'6472'6972;
-  static constexpr std::uint32_t kVersion = 3;
-  static constexpr std::size_t kMostFaults = 8;
+  static constexpr std::uint32_t kVersion = 4;
+  static constexpr std::size_t kMostFaults = 10;
   static constexpr std::uint64_t kRecords = 256;
   static constexpr std::uint64_t kCommits = 4096;
 
@@ -104,6 +114,7 @@ struct DrillPage {
     std::int32_t ranks = 0;
     std::int32_t pid = 0;
     std::int32_t peer = -1;                // of a link: the other end; -1: there is no link
+    std::int32_t machine = -1;             // whose launcher it is for
     std::atomic<std::uint32_t> number{0};  // from 1; written last
   };
   struct Commit {
@@ -117,6 +128,9 @@ struct DrillPage {
   std::uint32_t count = 0;
   DrillFault faults[kMostFaults];
   std::uint64_t seed = 0;
+  std::int32_t first_machine = 0;
+  std::int32_t machines = 1;
+  std::atomic<std::int64_t> begun{0};  // steps, by any rank of this machine
   // What has happened does not happen again when the step is computed again.
   std::atomic<std::int64_t> last_step{-1};
   std::atomic<std::int64_t> last_save{-1};

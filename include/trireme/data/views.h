@@ -51,4 +51,7 @@ std::shared_ptr<Dataset> imputed(std::shared_ptr<const Dataset> data,
 std::shared_ptr<Dataset> standardised(std::shared_ptr<const Dataset> data,
                                       const FeatureStatistics& statistics);
 
+// Flat samples of numbers (a table) as (index, value) pairs, without the zeros.
+std::shared_ptr<Dataset> sparse_rows(std::shared_ptr<const Dataset> data);
+
 }  // namespace trireme

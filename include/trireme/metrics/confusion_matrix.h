@@ -33,10 +33,10 @@ class ConfusionMatrix {
   ClassScores macro() const;
   // From the sums over classes; with one label per sample, all three are the accuracy.
   ClassScores micro() const;
-  // A table: targets down, predictions across, and each class's scores; of more than 30 classes the
-  // scores alone. Classes are shown by `names`, where given (one for each), and by number
-  // otherwise; columns whose names would make the table too wide have numbers, which the rows then
-  // have, too.
+  // A table: targets down, predictions across, and each class's scores in percent; of more than 30
+  // classes the scores alone. Classes are shown by `names`, where given (one for each), and by
+  // number otherwise; columns whose names would make the table too wide have numbers, which the
+  // rows then have, too.
   std::string to_string(const std::vector<std::string>& names = {}) const;
 
  private:

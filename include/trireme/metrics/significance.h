@@ -18,7 +18,9 @@ struct MeanEstimate {
   double mean = 0;
   double deviation = 0;  // of the values
   std::int64_t count = 0;
-  Interval interval95{};  // of the mean, by Student's t; infinite for a single value
+  // Of the mean, by Student's t; infinite where no two values differ by more than rounding: what
+  // has shown no spread says nothing about how far the next value may lie.
+  Interval interval95{};
 };
 MeanEstimate mean_of(std::span<const double> values);
 
@@ -33,36 +35,38 @@ struct Difference {
   double least_p = 0;  // that the test can give: a p-value that is no larger is a bound
 };
 
-// All tests throw ConfigError if there are no values, or no pairs. A single pair has no spread:
-// its interval is infinite and its p-value 1. Values that are not finite give NaN.
+// All tests throw ConfigError if there are no values, or no pairs. Where no spread is seen (of one
+// pair, or of differences that are all the same but for rounding), nothing can be said: the
+// interval is infinite and the p-value 1. Values that are not finite give NaN. An interval holds 0
+// where the p-value is not below 5 %, and only there.
 
 // From a mean difference with its standard error, which has so many degrees of freedom; not above 0
-// where there are too few values to tell an error at all.
+// where there are too few values to tell an error at all. An error of 0 is no spread.
 Difference student_difference(double mean, double error, double degrees, const char* test);
 // Student's t on the differences of pairs (the same samples, or folds, in both).
 Difference paired_t_test(std::span<const double> a, std::span<const double> b);
 // Welch's t on two independent sets.
 Difference welch_t_test(std::span<const double> a, std::span<const double> b);
 // McNemar's exact test on paired hits and misses (1 and 0); the interval is that of the paired
-// difference of proportions, by Bonett and Price.
+// difference of proportions, by Bonett and Price, widened to 0 where the exact test, which asks for
+// a little more, does not leave 0 out.
 Difference mcnemar_test(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
-// For any statistic of a set of samples (F1, ...): resamples the pairs `rounds` times with a fixed
-// seed. `statistic(which, order)` computes it for run 0 or 1 on the samples in `order`. The p-value
-// is never below 2 / (rounds + 1).
-Difference paired_bootstrap(
-    std::int64_t samples,
-    const std::function<double(int which, std::span<const std::int64_t> order)>& statistic,
-    int rounds = 1000,
-    std::uint64_t seed = 1);
-// The p-value of a difference of any such statistic, by a permutation test: where the runs are
-// alike, each pair may as well be the other way round, so that this is valid for any number of
-// samples, of which a bootstrap needs dozens. `difference(swapped)` computes b - a with the pairs
-// swapped of the samples that are marked by 1; of `rounds` random markings, those that give one at
-// least as large are counted. Never below 1 / (rounds + 1); 1 for a difference that is not finite.
+// A difference b - a of some statistic of the samples, and its standard error.
+struct Estimate {
+  double difference = 0;
+  double error = 0;
+};
+// For any such statistic (F1, ...), a permutation test: where the runs are alike, each pair may as
+// well be the other way round. `estimate(swapped)` computes b - a, with its standard error, where
+// the pairs of the samples marked by 1 are swapped. Of `rounds` random markings, those are counted
+// whose difference is as many errors away from 0 as that found, or more. Counting errors makes the
+// test right also for runs that are equal in this statistic alone (Chung and Romano, 2013), and
+// gives the interval: as many errors to both sides as chance reaches in 95 % of the markings. The
+// p-value is never below 1 / (rounds + 1).
 inline constexpr int kPermutations = 1000;
-double paired_permutation_p(
+Difference permutation_test(
     std::int64_t samples,
-    const std::function<double(std::span<const std::uint8_t> swapped)>& difference,
+    const std::function<Estimate(std::span<const std::uint8_t> swapped)>& estimate,
     int rounds = kPermutations,
     std::uint64_t seed = 1);
 

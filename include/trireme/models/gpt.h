@@ -59,6 +59,10 @@ class GptImpl : public torch::nn::Module {
   const GptOptions options;
 
  private:
+  // What the blocks make of tokens: [batch, length, width].
+  torch::Tensor states(const torch::Tensor& tokens);
+  const torch::Tensor& head() const;
+
   torch::nn::Dropout drop_{nullptr};
   torch::nn::Embedding tokens_{nullptr}, places_{nullptr};
   std::vector<GptBlock> blocks_;

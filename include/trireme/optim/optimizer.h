@@ -80,6 +80,13 @@ class Optimizer {
   // Whether `update` can be given memory of this device. A user's own rule: only the host's.
   virtual bool works_on(Device device) const { return device.is_host(); }
 
+  // Whether it can update some rows of a parameter and leave the others, with their states, as they
+  // are (SparseUpdate::kLazy): every element is for itself. A user's own rule: unless it says so,
+  // no.
+  virtual bool updates_rows() const { return false; }
+  // Whether an element whose gradient is zero, with its states, stays as it is anyway.
+  virtual bool leaves_untouched() const { return false; }
+
   // What happens in a step: all passes of all ranks, then the updates, for which nobody needs
   // anybody else.
   virtual std::vector<OptimizerPass> passes() const { return {}; }
@@ -113,6 +120,8 @@ class OptimizerOf final : public Optimizer {
   std::vector<OptimizerState> states(const ParameterInfo& parameter) const override;
   bool takes_whole_parameters() const override;
   bool works_on(Device device) const override;
+  bool updates_rows() const override;
+  bool leaves_untouched() const override;
   std::vector<OptimizerPass> passes() const override;
   void update(const ParameterSlice& slice,
               const GradientTransform& transform,

@@ -55,6 +55,13 @@ struct CompressionUse {
   Weights weights{};
 };
 
+// What parameters with sparse gradients have made this rank send; see EngineBase::sparse.
+struct SparseUse {
+  std::int64_t gradient_bytes = 0;  // of rows and of which they are: gradients, and with DDP sums
+  std::int64_t weight_bytes = 0;    // of rows that an update has changed (stages 1 and 2)
+  std::int64_t dense_bytes = 0;     // what both would have been of whole parameters
+};
+
 // How a backward pass is run; see EngineBase::backward.
 struct BackwardOptions {
   // Another backward() of the same micro-batch follows, for another of its losses. Gradients are
@@ -201,6 +208,7 @@ class EngineBase : public Resumable {
   std::int64_t skipped_steps() const;  // because of an overflow in float16
 
   CompressionUse compression() const;  // of this rank, so far
+  SparseUse sparse() const;            // of this rank, so far
 
   MemoryUse memory() const;      // of this rank
   MemoryReport memory_report();  // of all ranks

@@ -81,6 +81,7 @@ struct EngineOptions {
   double clip_value = 0;  // hold each element of the gradient within +- this; 0: no bound
   Schedule schedule{};    // of the learning rate, by steps
   double ema_decay = 0;   // keep an exponential moving average of the weights; 0: none
+  SparseUpdate sparse_update = SparseUpdate::kExact;
   // Non-finite gradients stop the step on every rank, by name. (With a loss scale they skip it and
   // make the scale smaller, and stop the step where that is not possible any more.)
   // false: they are used as they are, and clipped as torch does (EngineBase::clip_grad_norm).

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,9 +33,11 @@ struct Stale {
   // and computes.
   int servers = 0;
   // kArrival: a folder that each owner writes what it did to, and one whose record is followed:
-  // that of a run with the same ranks, options and optimizer. Empty: none.
+  // that of a run with the same ranks, options and optimizer, and the same `subject`: a line that
+  // says what else the result depends on. Empty: none.
   std::string record{};
   std::string replay{};
+  std::string subject{};
   // Of a rank's own gradients: accumulate, precision, clipping, ... The stage is 0 to 2, which is
   // the same here: owners have masters and states, and every rank has all parameters.
   EngineOptions engine{};
@@ -48,6 +51,18 @@ struct StaleUse {
   std::vector<std::int64_t> staleness{};
   // Seconds that answers to other ranks have waited for this one, by rank.
   std::vector<double> held_up{};
+};
+
+// The record that is followed (Stale::replay).
+struct Replayed {
+  // That it has of all ranks. A run that was interrupted, or killed, has less than it wanted.
+  std::int64_t steps = 0;
+  // Some ranks were further than these steps when the run was killed, and what they had done after
+  // them was seen by others before: it is left out, so that the last steps may have other bits.
+  bool cut = false;
+  // After these steps all ranks went on from the newest weights, as a replay must
+  // (go_on_from_newest); it is saved there and at its end only.
+  std::vector<std::int64_t> beginnings{};
 };
 
 // An engine whose ranks do not wait for each other in every step: a parameter server, whose servers
@@ -93,10 +108,13 @@ class StaleEngineBase : public Resumable {
   // From here on all ranks go on from the newest weights: saving changes how training goes on, in
   // the same way as loading does.
   EngineState state() override;
+  void go_on_from_newest();               // the same, without a state
   std::string progress() const override;  // after state()
   void restore(const std::function<void(const StateView& into)>& fill,
                const std::string& progress = {}) override;
   StaleUse use() const;
+  // Nothing where none is followed.
+  const std::optional<Replayed>& replayed() const;
   MemoryReport memory_report() const;
 
   std::int64_t sent_bytes() const;      // of gradients, by this rank, to others

@@ -36,6 +36,15 @@ std::vector<SettingDifference> check_same_result(const std::string& saved,
                                                  const TrainSettings& given,
                                                  std::int64_t step);
 
+// What decides the bits of a run whose gradients arrive in a recorded order, in a word: a part of a
+// run that has another one is a part of another record. How long the run is, and when it is
+// evaluated and saved, decide nothing here where the learning rate does not follow them.
+std::string recorded_subject(const TrainSettings& settings);
+
+// For a replay of the run in given.replay. Throws ConfigError where it is no such run, or has other
+// settings that change the result.
+void check_same_replay(const TrainSettings& given);
+
 // For going on with the cross-validation in `run`. Throws ConfigError as above; allow_changes does
 // not help, since a mean over folds of different trainings is none.
 void check_same_folds(const std::string& saved, const TrainSettings& given, const std::string& run);

@@ -126,6 +126,7 @@ struct TrainSettings {
   double clip_norm = -1;
   double clip_value = 0;
   double ema_decay = 0;
+  SparseUpdate sparse_update = SparseUpdate::kExact;
 
   // ranks
   TrainDevice device = TrainDevice::kAutomatic;

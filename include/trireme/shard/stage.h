@@ -19,6 +19,17 @@ enum class SumOrder {
   kLocalFirst,  // each rank adds up its own, then the ranks' sums: one communication per step
 };
 
+// What an update does to the rows of an Embedding with sparse = true that no micro-batch of a step
+// has looked up.
+enum class SparseUpdate {
+  // The same as with dense gradients, of which theirs is zero: moments decay, and move the weights.
+  kExact,
+  // Nothing: neither the row nor its states change, and there is no weight decay of it. For rules
+  // that take every element for itself; steps are counted for the whole parameter. What
+  // torch.optim.SparseAdam does.
+  kLazy,
+};
+
 // Throws ConfigError where a placement of parameters is given for a stage that divides none.
 // `name`: what the caller calls it.
 inline void check_placement(const char* name, Placement placement, std::int64_t zero) {

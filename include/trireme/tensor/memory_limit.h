@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace trireme {
@@ -26,6 +27,12 @@ class MemoryLimit {
   static std::uint64_t peak_bytes();  // since reset_peak()
   // To what is in use, or to an earlier peak where that was more.
   static void reset_peak(std::uint64_t earlier = 0);
+
+  // For another allocator that takes this one's place for a while: what it gives and takes back. The
+  // first throws, as an allocation here would.
+  static void count(std::size_t bytes);
+  static void discount(std::size_t bytes) noexcept;
+  static constexpr std::uint8_t kPriority = 1;  // among LibTorch's allocators; less is ignored
 
   static bool exceeded();  // something was noted
   static void check();     // throws MemoryError, and forgets, when something was noted

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/observe/event_file.h"
@@ -59,6 +60,10 @@ class RunRecorder final : public TrainObserver {
 
   // Writes evaluation.csv and summary.json, and ends the live line.
   void finish(const TrainResult& result);
+  // What they say. Of a run that had nothing left to train when it was asked again, what its
+  // training was like is what an earlier summary says.
+  const TrainSettings& settings() const { return settings_; }
+  TrainResult reported(TrainResult result) const;
   // The run ended with an exception: summary.json says so.
   void fail(const std::string& reason);
 
@@ -82,6 +87,7 @@ class RunRecorder final : public TrainObserver {
   std::unique_ptr<EventFile> events_;
   std::unique_ptr<LineFile> samples_;
   std::unique_ptr<LineFile> log_;  // the last to be opened: where it is, the others are
+  std::optional<TrainResult> earlier_;
   std::vector<std::string> early_messages_;
   std::vector<std::string> class_names_;
   // Steps that are still to be written: many at a time cost a fraction of one at a time, between

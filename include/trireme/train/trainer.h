@@ -51,6 +51,8 @@ struct TrainBeginning {
   int ranks = 0;                // that saved it
   bool same_job = false;        // whose ranks have changed: it goes on, rather than begins again
   const Parts* data = nullptr;  // what is trained and evaluated on, as the model sees it
+  // Nothing is left to train: what the last step was trained with.
+  std::optional<TrainSettings> trained_with{};
 };
 
 // Who watches a training. Called on the rank it was given to, between steps.
@@ -87,6 +89,13 @@ struct RankChanges {
   std::int64_t steps_again = 0;  // computed a second time
 };
 
+// Of a run: with how many ranks some of its steps were taken.
+struct StepsOnRanks {
+  std::int64_t from = 0;  // the first one, counted from 1
+  std::int64_t to = 0;    // the last one
+  std::int64_t ranks = 0;
+};
+
 struct TrainResult {
   enum class Status { kFinished, kStoppedEarly, kInterrupted };
   Status status = Status::kFinished;
@@ -117,6 +126,9 @@ struct TrainResult {
   std::int64_t tensor_bytes = 0;  // activations and other tensors at the worst moment, of any rank
   std::vector<std::int64_t> stragglers;
   RankChanges rank_changes{};
+  // All steps in their order, in parts with another number of ranks each. What an older version has
+  // trained on changing ranks is missing.
+  std::vector<StepsOnRanks> steps_by_ranks{};
   int machines = 1;
   std::int64_t sum_group = 0;  // Communicator::sum_group, of which the last bits depend; 0: unknown
   std::uint64_t data_fingerprint = 0;  // of every sample of a cross-validation; 0: unknown

@@ -17,6 +17,17 @@ int aggregator_of(const Operation& op) {
   return op.kind == OpKind::kReduce ? op.root : 0;
 }
 
+// Whether a scattered sum may need what its output holds: as its first term, or where all ranks
+// leave an element out, which stays as it is. Once all have announced what they leave out.
+bool needs_outputs(const NetCall& call) {
+  const Operation& op = call.operation();
+  bool needs = op.terms.accumulate;
+  for (int peer = 0; peer < call.size(); ++peer) {
+    needs |= !call.absent(peer).empty();
+  }
+  return needs && op.kind == OpKind::kReduceScatter;
+}
+
 }  // namespace
 
 Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
@@ -35,11 +46,10 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
         requests.receive(hub, Stream::kResult, op.output.part(range.begin, range.size()));
       }
     }
-    // What the accumulator of a sum holds is only here: it goes along, and the sum comes back.
-    if (scatters && op.terms.accumulate) {
+    co_await announced;
+    if (needs_outputs(call)) {  // it is only here: it goes along, and the sum comes back
       requests.send(hub, Stream::kData, op.output);
     }
-    co_await announced;
     co_await Completed(requests);
     if (scatters) {
       RequestSet result(channel);
@@ -60,8 +70,8 @@ Steps aggregated_reduction(NetCall& call, AllAnnounced& announced) {
   const auto part = [&](int peer) { return sums.part(call.begin(peer), call.count(peer)); };
   std::vector<const std::byte*> inputs(static_cast<std::size_t>(call.size()));
   RequestSet sends(channel);
-  if (scatters && op.terms.accumulate) {
-    // Accumulators follow the data of each rank, so all of it has to be here first.
+  if (needs_outputs(call)) {
+    // Outputs follow the data of each rank, so all of it has to be here first.
     std::vector<std::vector<std::byte>> whole(static_cast<std::size_t>(call.size()));
     RequestSet arriving(channel);
     for (int peer = 0; peer < call.size(); ++peer) {

@@ -1,5 +1,6 @@
 #include "comm/algo/algorithms.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -29,6 +30,11 @@ Algorithm algorithm_named(std::string_view name, const std::string& where) {
   }
   const std::string known = listed(kNames, [](const auto& each) { return each.first; });
   throw ConfigError(concat(where, ": expected one of ", known, "; found \"", name, "\""));
+}
+
+std::string_view name_of(Algorithm algorithm) {
+  return std::ranges::find(kNames, algorithm, &std::pair<std::string_view, Algorithm>::second)
+      ->first;
 }
 
 bool keeps_order_of_sums(Algorithm algorithm) {

@@ -7,9 +7,9 @@
 #include "comm/algo/net_call.h"
 #include "comm/queue/steps.h"
 
-// The collectives between machines, written once over messages (net/channel.h). Each is the part of
-// an operation that moves what is too large to travel with its announcement, one algorithm per
-// file. docs/collectives.md says what each costs.
+// The collectives over messages (channel.h), between machines and, where one is asked for by name,
+// between the ranks of one. Each is the part of an operation that moves what is too large to travel
+// with its announcement, one algorithm per file. docs/collectives.md says what each costs.
 
 namespace trireme::detail {
 
@@ -25,6 +25,7 @@ enum class Algorithm {
 // Of "auto", "direct", "ring", "tree", "doubling", "aggregator"; throws ConfigError that lists
 // them.
 Algorithm algorithm_named(std::string_view name, const std::string& where);
+std::string_view name_of(Algorithm algorithm);
 bool keeps_order_of_sums(Algorithm algorithm);
 
 // All ranks have announced themselves: everything is there already.
@@ -32,7 +33,7 @@ void finish_from_announcements(NetCall& call);
 
 Steps direct_all_gather(NetCall& call, AllAnnounced& announced);
 Steps direct_reduction(NetCall& call, AllAnnounced& announced);
-// gather, scatter, all_to_all.
+// gather, scatter, all_to_all, neighbour_all_gather.
 Steps direct_exchange(NetCall& call, AllAnnounced& announced, const NameOf& name);
 Steps ring_all_gather(NetCall& call, AllAnnounced& announced);
 Steps ring_reduction(NetCall& call, AllAnnounced& announced);

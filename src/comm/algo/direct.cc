@@ -139,6 +139,9 @@ Steps direct_exchange(NetCall& call, AllAnnounced& announced, const NameOf& name
     for (int peer = 0; peer < call.size(); ++peer) {
       all.push_back(call.facts(peer));
     }
+    if (op.kind == OpKind::kNeighbourAllGather) {
+      check_neighbours(call.sequence(), rank, op.heard, all, name);
+    }
     check_splits(call.sequence(), all, name);
   }
   // Elements [source, + count) of the input of `from` go to [target, + count) of the output of
@@ -177,6 +180,18 @@ Steps direct_exchange(NetCall& call, AllAnnounced& announced, const NameOf& name
       }
       take(op.root, sum_before(counts_of(op.root), rank), 0, counts_of(op.root)[rank]);
       break;
+    case OpKind::kNeighbourAllGather: {
+      std::int64_t target = 0;
+      for (const int peer : op.heard) {
+        const std::int64_t count = counts_of(peer)[rank];
+        take(peer, 0, target, count);
+        target += count;
+      }
+      for (int peer = 0; peer < call.size(); ++peer) {
+        give(peer, 0, counts_of(rank)[peer]);
+      }
+      break;
+    }
     default: {  // all_to_all
       std::int64_t target = 0;
       for (int peer = 0; peer < call.size(); ++peer) {

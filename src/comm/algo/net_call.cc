@@ -37,7 +37,45 @@ const Header& header_of(const std::byte* buffer) {
   return *reinterpret_cast<const Header*>(buffer);
 }
 
+// Everyone gets only what it will add up.
+bool goes_in_parts(const Operation& operation, Announcing announcing) {
+  return operation.kind == OpKind::kReduceScatter && announcing == Announcing::kToAll;
+}
+
 }  // namespace
+
+bool fits_announcements(const Operation& operation, int size, Announcing announcing) {
+  // A reduction of small inputs is made from all of them: what comes in counts.
+  const std::size_t peers = index(std::max(1, size - 1));
+  const std::size_t most_terms =
+      peers == 1
+          ? kEagerPairBytes
+          : std::min(kEagerNetBytes, std::max<std::size_t>(4096, 2 * kEagerNetBytes / peers));
+  const auto bytes_of = [&](std::int64_t numel) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(0, numel)) *
+           dtype_bytes(operation.dtype);
+  };
+  const auto most_part = [&] {
+    return operation.counts.empty() ? std::int64_t{0} : *std::ranges::max_element(operation.counts);
+  };
+  switch (operation.kind) {
+    case OpKind::kBarrier:
+    case OpKind::kAllocate:
+      return true;
+    case OpKind::kReduceScatter:
+      return bytes_of(goes_in_parts(operation, announcing) ? most_part() : operation.total) <=
+             most_terms;
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+      return bytes_of(operation.total) <= most_terms;
+    case OpKind::kAllGather:
+      return NetCall::is_eager(bytes_of(most_part()));
+    case OpKind::kBroadcast:
+      return NetCall::is_eager(bytes_of(operation.total));
+    default:
+      return false;
+  }
+}
 
 AnnouncementPool::AnnouncementPool(int size)
     : bytes_(sizeof(Header) + index(size) * sizeof(std::int64_t) +
@@ -61,7 +99,7 @@ NetCall::NetCall(
       sequence_(static_cast<std::uint32_t>(call.number)),
       announcing_(announcing),
       group_(operation_.terms.group > 0 ? operation_.terms.group : group),
-      announcements_only_(fits_announcements()),
+      announcements_only_(fits_announcements(operation_, channel.size(), announcing)),
       peers_(index(channel.size())),
       sends_(channel) {
   const Operation& operation = operation_;
@@ -106,41 +144,8 @@ NetCall::NetCall(
   peers_[index(rank())].known = true;
 }
 
-// Everyone gets only what it will add up.
 bool NetCall::in_parts() const {
-  return operation_.kind == OpKind::kReduceScatter && announcing_ == Announcing::kToAll;
-}
-
-bool NetCall::fits_announcements() const {
-  // A reduction of small inputs is made from all of them: what comes in counts.
-  const std::size_t peers = index(std::max(1, channel_.size() - 1));
-  const std::size_t most_terms =
-      peers == 1
-          ? kEagerPairBytes
-          : std::min(kEagerNetBytes, std::max<std::size_t>(4096, 2 * kEagerNetBytes / peers));
-  const auto bytes_of = [&](std::int64_t numel) {
-    return static_cast<std::size_t>(std::max<std::int64_t>(0, numel)) * element();
-  };
-  const auto most_part = [&] {
-    return operation_.counts.empty() ? std::int64_t{0}
-                                     : *std::ranges::max_element(operation_.counts);
-  };
-  switch (operation_.kind) {
-    case OpKind::kBarrier:
-    case OpKind::kAllocate:
-      return true;
-    case OpKind::kReduceScatter:
-      return bytes_of(in_parts() ? most_part() : operation_.total) <= most_terms;
-    case OpKind::kAllReduce:
-    case OpKind::kReduce:
-      return bytes_of(operation_.total) <= most_terms;
-    case OpKind::kAllGather:
-      return is_eager(bytes_of(most_part()));
-    case OpKind::kBroadcast:
-      return is_eager(bytes_of(operation_.total));
-    default:
-      return false;
-  }
+  return goes_in_parts(operation_, announcing_);
 }
 
 NetCall::~NetCall() {

@@ -41,6 +41,9 @@ enum class Announcing {
   kPassedOn,  // announcements are passed on from rank to rank: all hear the same
 };
 
+// Whether all that anybody needs of an operation of `size` ranks travels with the announcements.
+bool fits_announcements(const Operation& operation, int size, Announcing announcing);
+
 // One collective in flight: what this rank says of it, and what the others say. An announcement is
 // a header, the counts, the absent ranges and, where it is small, the input itself: the whole, or
 // what the one that it is for needs of it.
@@ -89,7 +92,7 @@ class NetCall {
   // Where it is in the output, which has all parts.
   Span part(int rank) const { return operation_.output.part(begin(rank), count(rank)); }
   // An input of this many bytes is small enough to travel with the announcement; not of reductions.
-  bool is_eager(std::size_t bytes) const { return bytes <= kEagerNetBytes; }
+  static bool is_eager(std::size_t bytes) { return bytes <= kEagerNetBytes; }
   // All that anybody needs travels with the announcements.
   bool needs_announcements_only() const { return announcements_only_; }
 
@@ -108,7 +111,6 @@ class NetCall {
     bool known = false;
   };
   bool in_parts() const;
-  bool fits_announcements() const;
 
   Channel& channel_;
   AnnouncementPool& pool_;

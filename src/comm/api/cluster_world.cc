@@ -190,13 +190,6 @@ void agree_that_all_are_reached(NetMeeting& meeting, const std::optional<CommErr
 void join_cluster(const ClusterOptions& options, BuilderOptions* builder) {
   const Identity& identity = builder->machine.meeting.identity;
   const Milliseconds timeout = builder->machine.meeting.timeout;
-  builder->algorithm = algorithm_named(identity.algorithm, kEnvAlgorithm);
-  if (!keeps_order_of_sums(builder->algorithm) && identity.rank == 0) {
-    log(LogLevel::kWarning,
-        concat("the algorithm \"{}\" sums in an order of its own: the last bits of results differ "
-               "from those of other algorithms and numbers of ranks",
-               {identity.algorithm}));
-  }
   std::shared_ptr<Transport> transport;
   std::vector<Member> members;
   std::string world;

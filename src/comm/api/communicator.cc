@@ -305,6 +305,38 @@ Work Communicator::all_to_all(const ConstSpan& input, const Span& output, Counts
                 .total = total});
 }
 
+void Communicator::check_neighbours(const char* what, const std::vector<int>& ranks) const {
+  constexpr auto kKind = OpKind::kNeighbourAllGather;
+  for (auto each = ranks.begin(); each != ranks.end(); ++each) {
+    check_rank(kKind, what, *each);
+    TRIREME_CHECK(*each != rank() && std::find(ranks.begin(), each, *each) == each,
+                  "{}: {} of rank {} must name other ranks, each once; found {}",
+                  {op_name(kKind), what, rank(), detail::listed(ranks, [](int neighbour) {
+                     return neighbour;
+                   })});
+  }
+}
+
+Work Communicator::neighbour_all_gather(const ConstSpan& input,
+                                        const Span& output,
+                                        const Neighbours& neighbours) {
+  constexpr auto kKind = OpKind::kNeighbourAllGather;
+  check_same_dtype(kKind, input, output);
+  check_neighbours("Neighbours::from", neighbours.from);
+  check_neighbours("Neighbours::to", neighbours.to);
+  Counts counts(index(size()), detail::kNotHeard);
+  for (const int to : neighbours.to) {
+    counts[index(to)] = input.numel();
+  }
+  return issue({.kind = kKind,
+                .dtype = input.dtype(),
+                .input = input,
+                .output = output,
+                .counts = std::move(counts),
+                .heard = neighbours.from,
+                .total = input.numel()});
+}
+
 Work Communicator::send(const ConstSpan& data, int to, int tag) {
   check_rank(OpKind::kSend, "rank", to);
   const std::int64_t total = data.numel();

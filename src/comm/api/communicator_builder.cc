@@ -12,6 +12,7 @@
 #include "comm/hierarchy/hierarchical_backend.h"
 #include "comm/net/net_backend.h"
 #include "comm/rendezvous/secrets.h"
+#include "comm/shm/named_collectives.h"
 #include "comm/shm/shm_backend.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
@@ -197,6 +198,9 @@ std::shared_ptr<OperationQueue> CommunicatorBuilder::make_on_machine(const Bluep
   options.meeting.identity.size = static_cast<int>(blueprint.ranks.size());
   options.world_ranks = blueprint.ranks;
   options.sum_group = sum_group;
+  // Inside a hierarchy, which none with a name has, there is only memory.
+  const Algorithm algorithm = queue.part ? Algorithm::kAutomatic : options_.algorithm;
+  options.lanes = needs_lanes(algorithm);
   if (options_.network) {
     options.meeting.name += concat("/", options_.network->self().node, "/", purpose);
   }
@@ -217,7 +221,7 @@ std::shared_ptr<OperationQueue> CommunicatorBuilder::make_on_machine(const Bluep
     }
     blueprint.facts->ordinary_memory = note_ordinary_memory(membership);
   }
-  return make_shm_queue(std::move(membership), std::move(queue));
+  return make_shm_queue(std::move(membership), algorithm, std::move(queue));
 }
 
 }  // namespace trireme::detail

@@ -23,9 +23,9 @@ struct BuilderOptions {
   // Of meetings on this machine; the identity is that of the world.
   MembershipOptions machine;
   QueueOptions queue;
+  Algorithm algorithm = Algorithm::kAutomatic;
   // Where ranks do not all share a machine, or are not to use that:
   std::shared_ptr<Network> network;
-  Algorithm algorithm = Algorithm::kAutomatic;
 };
 
 // Makes a world's communicator, and those of its groups.

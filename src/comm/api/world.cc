@@ -183,6 +183,14 @@ std::shared_ptr<World> init(const InitOptions& options) {
   identity.encrypt = switch_of(options.encrypt, kEnvEncrypt);
   identity.checksums = switch_of(options.checksums, kEnvChecksums);
   identity.algorithm = option_or_variable(options.algorithm, kEnvAlgorithm);
+  builder.algorithm = detail::algorithm_named(
+      identity.algorithm, options.algorithm.empty() ? kEnvAlgorithm : "InitOptions::algorithm");
+  if (!keeps_order_of_sums(builder.algorithm) && place.rank == 0) {
+    log(LogLevel::kWarning,
+        concat("the algorithm \"{}\" sums in an order of its own: the last bits of results differ "
+               "from those of other algorithms and numbers of ranks",
+               {identity.algorithm}));
+  }
   builder.machine.meeting.name = detail::meeting_name(detail::hex_digest(job));
   builder.machine.meeting.timeout = builder.queue.timeout = timeout_of(options);
   // Windows of the stage must hold a vector of each rank.
@@ -236,11 +244,6 @@ std::shared_ptr<World> init(const InitOptions& options) {
         cluster.place.rendezvous_source = kEnvRendezvous;
       }
       detail::join_cluster(cluster, &builder);
-    } else if (identity.algorithm != "auto" && place.rank == 0) {
-      log(LogLevel::kWarning,
-          concat("the algorithm \"{}\" is for ranks connected by a network, but these share a "
-                 "machine and its memory",
-                 {identity.algorithm}));
     }
     const auto network = builder.network;
     Communicator::Parts parts =

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "comm/algo/message_collectives.h"
 #include "comm/net/remote_window.h"
 #include "comm/order/copy_bytes.h"
 #include "comm/order/matching.h"
@@ -15,9 +16,6 @@
 
 namespace trireme::detail {
 namespace {
-
-// From this many ranks on, telling everyone takes longer than passing on.
-constexpr int kManyRanks = 17;
 
 // What goes before a message from rank to rank; short ones are in it.
 struct MessageHeader {
@@ -60,7 +58,7 @@ class NetBackend final : public Backend {
                  net_.ranks,
                  net_.channel->channel(),
                  net_.network->machines()),
-        pool_(channel_.size()) {
+        collectives_(channel_, net_.algorithm, net_.sum_group, name_) {
     if (!options.part) {
       watch_.emplace(net_.network, net_.ranks, options.flight_folder, options.group);
     }
@@ -135,18 +133,15 @@ class NetBackend final : public Backend {
   bool closes_at_exit() const override { return watch_.has_value(); }
 
  private:
-  Steps run(std::unique_ptr<NetCall> call, Announcing announcing);
-  Steps steps_for_large(NetCall& call, AllAnnounced& announced);
   Steps send(const Operation& op);
   Steps recv(const Operation& op);
-  Algorithm algorithm_for(const Operation& operation) const;
 
   const NetOptions net_;
   const Milliseconds timeout_;
   Transport& transport_;
   Channel channel_;
-  AnnouncementPool pool_;
   const NameOf name_ = [this](int rank) { return name(rank); };
+  MessageCollectives collectives_;
   std::optional<NetWatch> watch_;  // not of a part
   const std::shared_ptr<std::atomic<std::int64_t>> window_bytes_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
@@ -163,72 +158,7 @@ Steps NetBackend::start(const Call& call) {
   if (watch_) {
     watch_->issued(call);
   }
-  const Announcing announcing =
-      algorithm_for(op) == Algorithm::kDoubling ? Announcing::kPassedOn : Announcing::kToAll;
-  auto net_call = std::make_unique<NetCall>(channel_, pool_, call, announcing, net_.sum_group);
-  if (announcing == Announcing::kToAll) {
-    net_call->announce_to_all();
-  }
-  return run(std::move(net_call), announcing);
-}
-
-Algorithm NetBackend::algorithm_for(const Operation& op) const {
-  if (net_.algorithm == Algorithm::kAutomatic) {
-    return size() >= kManyRanks ? Algorithm::kDoubling : Algorithm::kDirect;
-  }
-  // What has accumulators, absent terms or another type for its sums is made in one order only.
-  if (net_.algorithm == Algorithm::kRing && reduces(op.kind) &&
-      (op.terms.accumulate ||
-       (op.kind == OpKind::kReduceScatter && op.output.dtype() != op.dtype))) {
-    return Algorithm::kDirect;
-  }
-  return net_.algorithm;
-}
-
-Steps NetBackend::run(std::unique_ptr<NetCall> call, Announcing announcing) {
-  if (announcing == Announcing::kPassedOn) {
-    Part telling(announce_by_doubling(*call));
-    co_await telling;
-  }
-  AllAnnounced announced(*call, name_);
-  if (call->needs_announcements_only()) {
-    if (call->operation().kind != OpKind::kBarrier) {
-      co_await AllPosted();  // with the announcement
-    }
-    co_await announced;
-    finish_from_announcements(*call);
-  } else {
-    Part large(steps_for_large(*call, announced));
-    co_await large;
-  }
-  co_await AllPosted();
-  // Everyone has issued the call by now, and takes the announcement.
-  co_await Completed(call->announcements());
-}
-
-// What does not travel with the announcements.
-Steps NetBackend::steps_for_large(NetCall& call, AllAnnounced& announced) {
-  const Algorithm algorithm = algorithm_for(call.operation());
-  switch (call.operation().kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kReduce:
-    case OpKind::kReduceScatter:
-      switch (algorithm) {
-        case Algorithm::kRing:
-          return ring_reduction(call, announced);
-        case Algorithm::kAggregator:
-          return aggregated_reduction(call, announced);
-        default:
-          return direct_reduction(call, announced);
-      }
-    case OpKind::kAllGather:
-      return algorithm == Algorithm::kRing ? ring_all_gather(call, announced)
-                                           : direct_all_gather(call, announced);
-    case OpKind::kBroadcast:
-      return tree_broadcast(call, announced);
-    default:
-      return direct_exchange(call, announced, name_);
-  }
+  return collectives_.start(call);
 }
 
 Steps NetBackend::send(const Operation& op) {

@@ -27,6 +27,19 @@ std::string short_name(const NameOf& name, int rank) {
   return full.substr(0, full.find(" ("));
 }
 
+CommError wrong_length(std::uint32_t sequence,
+                       OpKind kind,
+                       const char* what,
+                       int rank,
+                       std::int64_t expected,
+                       std::int64_t found,
+                       const NameOf& name) {
+  return {CommError::Reason::kMismatch,
+          rank,
+          concat("{} #{}: the {} of {} must have {} elements, found {}",
+                 {op_name(kind), sequence, what, name(rank), expected, found})};
+}
+
 }  // namespace
 
 void check_same_call(std::uint32_t sequence,
@@ -70,7 +83,7 @@ void check_same_call(std::uint32_t sequence,
   if (has_root(mine.kind) && mine.root != theirs.root) {
     disagree("with different roots");
   }
-  if (mine.kind == OpKind::kAllToAll) {
+  if (mine.kind == OpKind::kAllToAll || mine.kind == OpKind::kNeighbourAllGather) {
     return;  // lengths may differ; check_splits looks at all of them together
   }
   if (mine.total >= 0 && theirs.total >= 0 && mine.total != theirs.total) {
@@ -85,18 +98,12 @@ void check_same_call(std::uint32_t sequence,
 void check_splits(std::uint32_t sequence, std::span<const CallFacts> all, const NameOf& name) {
   const OpKind kind = all.front().kind;
   const auto root = static_cast<std::size_t>(std::max(0, all.front().root));
-  const auto require = [&](std::size_t peer,
-                           const char* what,
-                           std::int64_t expected,
-                           std::int64_t found) {
-    if (expected != found) {
-      throw CommError(
-          CommError::Reason::kMismatch,
-          static_cast<int>(peer),
-          concat("{} #{}: the {} of {} must have {} elements, found {}",
-                 {op_name(kind), sequence, what, name(static_cast<int>(peer)), expected, found}));
-    }
-  };
+  const auto require =
+      [&](std::size_t peer, const char* what, std::int64_t expected, std::int64_t found) {
+        if (expected != found) {
+          throw wrong_length(sequence, kind, what, static_cast<int>(peer), expected, found, name);
+        }
+      };
   for (std::size_t peer = 0; peer < all.size(); ++peer) {
     if (kind == OpKind::kGather) {
       require(peer, "input", all[root].counts[peer], all[peer].input_numel);
@@ -109,6 +116,36 @@ void check_splits(std::uint32_t sequence, std::span<const CallFacts> all, const 
       }
       require(peer, "output", arriving, all[peer].output_numel);
     }
+  }
+}
+
+void check_neighbours(std::uint32_t sequence,
+                      int rank,
+                      std::span<const int> heard,
+                      std::span<const CallFacts> all,
+                      const NameOf& name) {
+  std::int64_t arriving = 0;
+  for (std::size_t peer = 0; peer < all.size(); ++peer) {
+    const int other = static_cast<int>(peer);
+    arriving += std::max(std::int64_t{0}, all[peer].counts[rank]);
+    const bool hears = std::ranges::find(heard, other) != heard.end();
+    const bool is_told = all[peer].counts[rank] != kNotHeard;
+    if (hears != is_told) {
+      throw CommError(CommError::Reason::kMismatch,
+                      other,
+                      concat("neighbour_all_gather #{}: {} {} {} in Neighbours::from, but {} {} it "
+                             "in Neighbours::to: each of the two must name the other, or neither",
+                             {sequence,
+                              short_name(name, rank),
+                              hears ? "names" : "does not name",
+                              name(other),
+                              short_name(name, other),
+                              is_told ? "names" : "does not name"}));
+    }
+  }
+  const CallFacts& mine = all[static_cast<std::size_t>(rank)];
+  if (arriving != mine.output_numel) {
+    throw wrong_length(sequence, mine.kind, "output", rank, arriving, mine.output_numel, name);
   }
 }
 

@@ -36,6 +36,15 @@ void check_same_call(std::uint32_t sequence,
 // other in an operation where no rank alone can know. `all` is by rank.
 void check_splits(std::uint32_t sequence, std::span<const CallFacts> all, const NameOf& name);
 
+// Throws CommError (kMismatch) when one that `rank` hears in a neighbour_all_gather does not count
+// it among those that hear it, or the other way round, or when its output is not as long as what
+// they send. Every rank looks after itself. `all` is by rank.
+void check_neighbours(std::uint32_t sequence,
+                      int rank,
+                      std::span<const int> heard,
+                      std::span<const CallFacts> all,
+                      const NameOf& name);
+
 // A message from rank to rank, as its sender describes it.
 struct MessageFacts {
   Dtype dtype;

@@ -23,7 +23,8 @@ std::string_view op_name(OpKind kind) {
                                          "all_to_all",
                                          "send",
                                          "recv",
-                                         "allocate"};
+                                         "allocate",
+                                         "neighbour_all_gather"};
   return kNames[static_cast<int>(kind)];
 }
 

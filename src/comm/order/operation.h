@@ -27,11 +27,15 @@ enum class OpKind : std::uint8_t {
   kSend = 9,
   kRecv = 10,
   kAllocate = 11,
+  kNeighbourAllGather = 12,
 };
 
 std::string_view op_name(OpKind kind);
 bool reduces(OpKind kind);
 bool has_root(OpKind kind);
+
+// Operation::counts of a rank that is no neighbour.
+inline constexpr std::int64_t kNotHeard = -1;
 
 // What a rank's peers know of one of its calls.
 struct CallFacts {
@@ -58,9 +62,11 @@ struct Operation {
   Span output{};      // what this rank receives; empty where it receives nothing
 
   // Elements per rank: the split that reduce_scatter, all_gather, gather and scatter agree on (the
-  // same on all ranks), or what this rank sends to each (all_to_all). Empty on a rank that cannot
+  // same on all ranks), or what this rank sends to each (all_to_all, and neighbour_all_gather, with
+  // kNotHeard for those who do not hear it). Empty on a rank that cannot
   // know it: the non-roots of a gather or scatter without explicit counts.
   std::vector<std::int64_t> counts{};
+  std::vector<int> heard{};  // of neighbour_all_gather: whom this rank hears, as in the output
   SumTerms terms{};
   std::int64_t total = 0;  // elements of the whole operation; of an allocation, its bytes
   Device device{};         // where input and output are, or what is allocated

@@ -139,6 +139,7 @@ Work OperationQueue::issue(Operation operation) {
   auto pending = std::make_shared<Pending>();
   pending->owner = shared_from_this();
   pending->call.operation = std::move(operation);
+  Clock::time_point now = timer.begin();
   Lock lock = enter();
   throw_if_failed();
   throw_if_told();
@@ -146,7 +147,8 @@ Work OperationQueue::issue(Operation operation) {
     Room room(*this, issued_ + 1);
     if (!room.reached()) {
       lock.unlock();
-      run_until(room, options_.timeout);
+      run_until(room, options_.timeout, timer.begin());
+      now = Clock::now();
       lock = enter();
       throw_if_failed();
     }
@@ -156,7 +158,7 @@ Work OperationQueue::issue(Operation operation) {
     read_news();
   }
   pending->record = recorder_.issued(
-      static_cast<std::uint32_t>(pending->call.number), pending->call.operation, Clock::now());
+      static_cast<std::uint32_t>(pending->call.number), pending->call.operation, now);
   pending->steps = backend_->start(pending->call);
   queue_of(*pending).push_back(pending);
   if (options_.helper_thread) {
@@ -251,7 +253,8 @@ void OperationQueue::fail_with(const std::exception_ptr& failure, const Pending&
 void OperationQueue::finish_head(Queue& queue) {
   const auto head = std::move(queue.front());
   queue.pop_front();
-  recorder_.finished(head->record, Clock::now());
+  head->finished_at = Clock::now();
+  recorder_.finished(head->record, head->finished_at);
   mark(PulsePhase::kCollective);
   head->finished = true;
   if (head->call.is_collective()) {

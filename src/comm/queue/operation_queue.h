@@ -148,7 +148,7 @@ class OperationQueue : public std::enable_shared_from_this<OperationQueue> {
   void wait(Pending& pending, Milliseconds timeout);
   bool poll(Pending& pending);
   std::vector<int> missing(Pending& pending);
-  void run_until(Goal& goal, Milliseconds timeout);
+  void run_until(Goal& goal, Milliseconds timeout, Clock::time_point begin);
   void helper_loop();
 
   Lock enter();

@@ -17,6 +17,7 @@ struct OperationQueue::Pending final : WorkState {
   bool begun = false;
   std::exception_ptr failure{};  // of one that is not at the head yet
   bool finished = false;
+  Clock::time_point finished_at{};
   PollPatience patience;
 
   std::vector<int> missing_now() const {

@@ -46,15 +46,16 @@ class OperationQueue::Waiter {
 };
 
 void OperationQueue::wait(Pending& pending, Milliseconds timeout) {
-  const Timer timer(*this);
+  Timer timer(*this);
   Completion goal(*this, pending);
-  run_until(goal, timeout.count() > 0 ? timeout : options_.timeout);
+  run_until(goal, timeout.count() > 0 ? timeout : options_.timeout, timer.begin());
+  timer.end(pending.finished_at);
 }
 
 std::optional<std::size_t> OperationQueue::wait_any(const std::vector<WorkState*>& works,
                                                     Milliseconds most) {
   AnyCompletion goal(works, most);
-  run_until(goal, kForever);
+  run_until(goal, kForever, Clock::now());
   return goal.found();
 }
 
@@ -85,8 +86,8 @@ std::vector<int> OperationQueue::missing(Pending& pending) {
   return Completion(*this, pending).missing();
 }
 
-void OperationQueue::run_until(Goal& goal, Milliseconds timeout) {
-  auto last_look = Clock::now();
+void OperationQueue::run_until(Goal& goal, Milliseconds timeout, Clock::time_point begin) {
+  auto last_look = begin;
   Deadline deadline(timeout, last_look);
   int idle = 0;
   bool others_busy = false;
@@ -175,7 +176,7 @@ void OperationQueue::helper_loop() {
     try {
       // The helper has no deadline of its own: whoever waits has.
       Idleness goal(*this);
-      run_until(goal, kForever);
+      run_until(goal, kForever, Clock::now());
     } catch (const CommError& error) {
       // Kept in failure_ for whoever waits; nobody may.
       log(LogLevel::kDebug, error.what());

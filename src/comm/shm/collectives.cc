@@ -42,7 +42,7 @@ const std::byte* Collectives::readable_input(const Call& call, int peer) const {
   }
 }
 
-void Collectives::publish(const Call& call) {
+Slot& Collectives::describe(const Call& call) const {
   const Operation& op = call.operation;
   Slot& mine = slot(call, endpoint_.rank());
   mine.kind = op.kind;
@@ -55,6 +55,28 @@ void Collectives::publish(const Call& call) {
   mine.device = op.device.type;
   mine.has_counts = op.counts.empty() ? 0 : 1;
   std::copy(op.counts.begin(), op.counts.end(), endpoint_.control().counts(mine));
+  return mine;
+}
+
+void Collectives::show(const Call& call, Slot& mine) const {
+  const std::uint32_t sequence = endpoint_.sequence_of(call.number);
+  mine.sequence.store(sequence, std::memory_order_seq_cst);
+  std::atomic<std::uint64_t>& issued = endpoint_.self().issued;
+  issued.store(std::max(issued.load(std::memory_order_relaxed), call.number),
+               std::memory_order_relaxed);
+  endpoint_.ring_if_all_issued(sequence);
+}
+
+void Collectives::publish_call(const Call& call) {
+  Slot& mine = describe(call);
+  mine.absent_count = 0;
+  mine.source = Source::kNone;
+  show(call, mine);
+}
+
+void Collectives::publish(const Call& call) {
+  const Operation& op = call.operation;
+  Slot& mine = describe(call);
   const std::vector<Range>& absent = op.terms.absent;
   mine.absent_count = static_cast<std::uint32_t>(absent.size());
   if (!absent.empty()) {
@@ -75,10 +97,7 @@ void Collectives::publish(const Call& call) {
   } else {
     mine.source = Source::kStaged;
   }
-  const std::uint32_t sequence = endpoint_.sequence_of(call.number);
-  mine.sequence.store(sequence, std::memory_order_seq_cst);
-  endpoint_.self().issued.store(call.number, std::memory_order_relaxed);
-  endpoint_.ring_if_all_issued(sequence);
+  show(call, mine);
 }
 
 void Collectives::pass_phase() {

@@ -30,6 +30,8 @@ class Collectives {
 
   // Tells the peers about the call and where its input is. The slot must be free.
   void publish(const Call& call);
+  // Tells them about the call alone, whose data goes another way.
+  void publish_call(const Call& call);
 
   // The steps from there to the result. `call` outlives them.
   Steps run(const Call& call);
@@ -54,6 +56,11 @@ class Collectives {
                     std::size_t numel,
                     const std::vector<const std::byte*>& inputs,
                     const std::vector<std::byte*>& outputs) const;
+
+  // The slot, with what the call is.
+  Slot& describe(const Call& call) const;
+  // Peers may look at the slot from now on.
+  void show(const Call& call, Slot& mine) const;
 
   // Passes a synchronisation point; the caller then awaits AllAtPhase(phase_) where it has to.
   void pass_phase();

@@ -1,5 +1,8 @@
 #include "comm/shm/control.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "device/host/segment.h"
 #include "trireme/comm/shared_buffer.h"
 #include "trireme/core/index.h"
@@ -11,9 +14,21 @@ std::size_t header_bytes() {
   return device::round_up(sizeof(ControlHeader), SharedBuffer::page_bytes());
 }
 
+// All lanes from one rank to another.
+std::size_t pair_bytes(std::size_t lane_bytes) {
+  return lane_bytes == 0 ? 0 : kLanes * (sizeof(Lane) + lane_bytes);
+}
+
 }  // namespace
 
-Control::Offsets::Offsets(int size, std::size_t stage_bytes)
+std::size_t lane_bytes_for(int size) {
+  constexpr std::size_t kLeast = 8 << 10;
+  constexpr std::size_t kMost = 128 << 10;
+  constexpr std::size_t kMostOfARank = 2 << 20;  // one lane to everyone
+  return std::clamp(std::bit_floor(kMostOfARank / index(size)), kLeast, kMost);
+}
+
+Control::Offsets::Offsets(int size, std::size_t stage_bytes, std::size_t lane_bytes)
     : counts_bytes(device::round_up(sizeof(std::int64_t) * index(size), kLineBytes)),
       slot_bytes(sizeof(Slot) + counts_bytes + kEagerBytes),
       slots(device::round_up(sizeof(RankBlock), kLineBytes)),
@@ -23,17 +38,20 @@ Control::Offsets::Offsets(int size, std::size_t stage_bytes)
       outbox(device::round_up(spare_slots + index(size) * kSpareSlotBytes,
                               SharedBuffer::page_bytes())),
       stage(outbox + kOutboxSlots * kOutboxSlotBytes),
-      end(device::round_up(stage + 2 * stage_bytes, SharedBuffer::page_bytes())) {}
+      lanes(device::round_up(stage + 2 * stage_bytes, kLineBytes)),
+      end(device::round_up(lanes + index(size) * pair_bytes(lane_bytes),
+                           SharedBuffer::page_bytes())) {}
 
-Control::Control(std::byte* base, int size, std::size_t stage_bytes)
+Control::Control(std::byte* base, int size, std::size_t stage_bytes, std::size_t lane_bytes)
     : base_(base),
       ranks_(base + header_bytes()),
       size_(size),
       stage_bytes_(stage_bytes),
-      offsets_(size, stage_bytes) {}
+      lane_bytes_(lane_bytes),
+      offsets_(size, stage_bytes, lane_bytes) {}
 
-std::size_t Control::bytes(int size, std::size_t stage_bytes) {
-  return header_bytes() + index(size) * Offsets(size, stage_bytes).end;
+std::size_t Control::bytes(int size, std::size_t stage_bytes, std::size_t lane_bytes) {
+  return header_bytes() + index(size) * Offsets(size, stage_bytes, lane_bytes).end;
 }
 
 // A slot says `first_count` until it is used, which is no operation's number for the next 2^32.
@@ -81,6 +99,12 @@ std::byte* Control::stage(int rank, std::uint32_t half) const {
 
 Mailbox& Control::mailbox(int from, int to) const {
   return reinterpret_cast<Mailbox*>(rank_base(from) + offsets_.mailboxes)[to];
+}
+
+Lane& Control::lane(int from, int to, std::uint32_t number) const {
+  return *reinterpret_cast<Lane*>(rank_base(from) + offsets_.lanes +
+                                  index(to) * pair_bytes(lane_bytes_) +
+                                  number * (sizeof(Lane) + lane_bytes_));
 }
 
 OutboxFlag& Control::outbox_flag(int rank, std::uint32_t slot) const {

@@ -117,13 +117,27 @@ struct OutboxFlag {
       kLineBytes) std::atomic<std::uint32_t> used;  // set by the sender, cleared by the receiver
 };
 
+// Bytes from one rank to another, about one thing, in order: a ring that follows these counters of
+// all bytes that ever went in and came out. Only where the world's algorithm has a name
+// (lane_transport.h).
+struct Lane {
+  alignas(kLineBytes) std::atomic<std::uint64_t> pushed;  // written by the sender
+  alignas(kLineBytes) std::atomic<std::uint64_t> taken;   // written by the receiver
+};
+constexpr std::uint32_t kLanes = 3;  // from a rank to another
+
+// Of each lane in a world of so many ranks: long enough for both ends to work at the same time, and
+// at most 6 MiB per rank, of up to 256 ranks.
+std::size_t lane_bytes_for(int size);
+
 // Finds things in the control memory.
 class Control {
  public:
   Control() = default;
-  Control(std::byte* base, int size, std::size_t stage_bytes);
+  // `lane_bytes`: of each lane, a power of two; 0: there are none.
+  Control(std::byte* base, int size, std::size_t stage_bytes, std::size_t lane_bytes = 0);
 
-  static std::size_t bytes(int size, std::size_t stage_bytes);
+  static std::size_t bytes(int size, std::size_t stage_bytes, std::size_t lane_bytes = 0);
 
   // Of memory that is all zero, before anyone else sees it.
   void begin_counting(std::uint32_t first_count) const;
@@ -143,16 +157,21 @@ class Control {
   static std::size_t outbox_bytes(std::uint32_t slot) {
     return slot < kOutboxSlots ? kOutboxSlotBytes : kSpareSlotBytes;
   }
+  Lane& lane(int from, int to, std::uint32_t number) const;
+  std::byte* ring(Lane& lane) const { return reinterpret_cast<std::byte*>(&lane + 1); }
+  std::size_t lane_bytes() const { return lane_bytes_; }
 
  private:
   // A rank's area: block | slots | mailboxes to every rank | outbox flags | spare slots | outbox |
-  // stage halves. What is there for every pair of ranks (kSlots counts, a mailbox, a flag and a
-  // spare slot) makes the whole grow with the square of their number, and is kept to 2.5 KiB.
+  // stage halves | lanes to every rank. What is always there for every pair of ranks (kSlots
+  // counts, a mailbox, a flag and a spare slot) makes the whole grow with the square of their
+  // number, and is kept to 2.5 KiB.
   struct Offsets {
     Offsets() = default;
-    Offsets(int size, std::size_t stage_bytes);
+    Offsets(int size, std::size_t stage_bytes, std::size_t lane_bytes);
     std::size_t counts_bytes = 0, slot_bytes = 0;
     std::size_t slots = 0, mailboxes = 0, outbox_flags = 0, spare_slots = 0, outbox = 0, stage = 0;
+    std::size_t lanes = 0;
     std::size_t end = 0;
   };
 
@@ -162,6 +181,7 @@ class Control {
   std::byte* ranks_ = nullptr;
   int size_ = 0;
   std::size_t stage_bytes_ = 0;
+  std::size_t lane_bytes_ = 0;
   Offsets offsets_;
 };
 

@@ -76,10 +76,12 @@ char process_state(int pid) {
 }  // namespace
 
 Endpoint::Endpoint(Membership membership) : owner_(getpid()), membership_(std::move(membership)) {
-  const std::size_t bytes = Control::bytes(membership_.size, membership_.stage_bytes);
+  const std::size_t bytes =
+      Control::bytes(membership_.size, membership_.stage_bytes, membership_.lane_bytes);
   memory_ = device::Segment::map(membership_.control, bytes);
   membership_.control.reset();
-  control_ = Control(memory_->data(), membership_.size, membership_.stage_bytes);
+  control_ =
+      Control(memory_->data(), membership_.size, membership_.stage_bytes, membership_.lane_bytes);
   announce_at_exit(&self());
 }
 
@@ -167,10 +169,10 @@ std::string Endpoint::name(int peer) const {
   std::string text = plain_name(peer);
   text.pop_back();
   if (has_left(peer)) {
-    return text + ", has left the world)";
+    return text + ", left the world)";
   }
   if (has_ended(peer)) {
-    return text + ", has ended)";
+    return text + ", ended)";
   }
   switch (process_state(membership_.pids[index(peer)])) {
     case 'T':

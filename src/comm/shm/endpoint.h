@@ -65,7 +65,7 @@ class Endpoint {
 
   bool has_ended(int peer) const;  // its process is gone
   bool has_left(int peer) const { return control_.rank(peer).left.load() != 0; }
-  // "rank 2 (pid 4711)"; and with what the kernel says of it: "rank 2 (pid 4711, has ended)".
+  // "rank 2 (pid 4711)"; and with what the kernel says of it: "rank 2 (pid 4711, ended)".
   std::string plain_name(int peer) const;
   std::string name(int peer) const;
   const std::vector<std::unique_ptr<Link>>& links() const { return membership_.links; }

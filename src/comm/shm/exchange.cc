@@ -62,6 +62,15 @@ std::vector<Pull> plan_pulls(const Endpoint& endpoint, const Call& call) {
       std::rotate(pulls.begin(), pulls.begin() + rank, pulls.end());
       break;
     }
+    case OpKind::kNeighbourAllGather: {
+      std::int64_t target = 0;
+      for (const int peer : op.heard) {
+        const std::int64_t count = counts_of(peer)[rank];
+        pulls.push_back({peer, 0, target, count});
+        target += count;
+      }
+      break;
+    }
     default: {  // all_to_all
       std::int64_t target = 0;
       for (int peer = 0; peer < endpoint.size(); ++peer) {
@@ -80,7 +89,7 @@ std::vector<Pull> plan_pulls(const Endpoint& endpoint, const Call& call) {
 // Operations that only move data: every rank pulls what it needs into its own output.
 Steps Collectives::exchange(const Call& call) {
   co_await AllIssued(endpoint_, call);
-  check_splits(endpoint_, endpoint_.sequence_of(call.number));
+  check_splits(endpoint_, endpoint_.sequence_of(call.number), call.operation);
 
   const std::size_t element = dtype_bytes(call.operation.dtype);
   std::byte* output = call.operation.output.bytes();

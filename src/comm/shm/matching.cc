@@ -44,8 +44,8 @@ void check_same_call(const Endpoint& endpoint, std::uint32_t sequence, int peer)
                   [&](int rank) { return endpoint.name(rank); });
 }
 
-void check_splits(const Endpoint& endpoint, std::uint32_t sequence) {
-  const OpKind kind = endpoint.control().slot(endpoint.rank(), sequence).kind;
+void check_splits(const Endpoint& endpoint, std::uint32_t sequence, const Operation& operation) {
+  const OpKind kind = operation.kind;
   if (kind == OpKind::kAllGather || kind == OpKind::kBroadcast) {
     return;  // each rank knows all the lengths, and check_same_call has compared them
   }
@@ -54,7 +54,12 @@ void check_splits(const Endpoint& endpoint, std::uint32_t sequence) {
   for (int peer = 0; peer < endpoint.size(); ++peer) {
     all.push_back(facts_in(endpoint, peer, sequence));
   }
-  check_splits(number_of(endpoint, sequence), all, [&](int rank) { return endpoint.name(rank); });
+  const NameOf name = [&](int rank) { return endpoint.name(rank); };
+  const std::uint32_t number = number_of(endpoint, sequence);
+  if (kind == OpKind::kNeighbourAllGather) {
+    check_neighbours(number, endpoint.rank(), operation.heard, all, name);
+  }
+  check_splits(number, all, name);
 }
 
 }  // namespace trireme::detail

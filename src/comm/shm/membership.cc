@@ -39,14 +39,14 @@ struct Welcome {
 
 constexpr std::size_t kHandlesPerMessage = 128;
 
-FileDescriptor make_control(int size, std::size_t stage_bytes) {
-  const std::size_t bytes = Control::bytes(size, stage_bytes);
+FileDescriptor make_control(int size, std::size_t stage_bytes, std::size_t lane_bytes) {
+  const std::size_t bytes = Control::bytes(size, stage_bytes, lane_bytes);
   FileDescriptor memory = device::create_memory(bytes);
   device::reserve_pages(memory.get(), 0, bytes);
   constexpr auto kMost = std::numeric_limits<std::uint32_t>::max();
   const auto first_count = env_integer(kEnvFirstCount, 0, kMost).value_or(0);
   const auto mapping = device::Segment::map(memory, bytes);
-  Control(mapping->data(), size, stage_bytes)
+  Control(mapping->data(), size, stage_bytes, lane_bytes)
       .begin_counting(static_cast<std::uint32_t>(first_count));
   return memory;
 }
@@ -72,7 +72,8 @@ class Greeter {
     welcome.ready = 1;
     std::vector<int> control;
     try {
-      membership.control = make_control(membership.size, options_.stage_bytes);
+      membership.control =
+          make_control(membership.size, options_.stage_bytes, membership.lane_bytes);
       control.push_back(membership.control.get());
     } catch (const MemoryError& error) {
       welcome.ready = 0;
@@ -234,6 +235,7 @@ Membership become_members(const MembershipOptions& options) {
   membership.size = options.meeting.identity.size;
   membership.world_ranks = options.world_ranks;
   membership.sum_group = options.sum_group;
+  membership.lane_bytes = options.lanes ? lane_bytes_for(membership.size) : 0;
   if (membership.rank == 0) {
     Greeter(options, meeting).run(membership);
   } else {

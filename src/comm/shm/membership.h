@@ -20,7 +20,8 @@ struct Membership {
   std::vector<FileDescriptor> lives;  // a pidfd of every rank: readable when its process has ended
   FileDescriptor control;             // the memory of control.h
   std::size_t stage_bytes = 0;
-  int sum_group = 1;  // ranks whose terms a sum adds up first (InitOptions::sum_group)
+  std::size_t lane_bytes = 0;  // 0: there are no lanes
+  int sum_group = 1;           // ranks whose terms a sum adds up first (InitOptions::sum_group)
   // More ranks than processors that they may run on, all together: waiting must give the processor
   // away at once.
   bool oversubscribed = false;
@@ -33,6 +34,7 @@ struct Membership {
 struct MembershipOptions {
   MachineMeetingOptions meeting;
   std::size_t stage_bytes = 0;
+  bool lanes = false;            // the same on all ranks
   bool kernel_copy = true;       // InitOptions::kernel_copy; the ranks use it where all want it
   std::vector<int> world_ranks;  // Membership::world_ranks
   int sum_group = 1;

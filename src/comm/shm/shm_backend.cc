@@ -16,6 +16,7 @@
 #include "comm/shm/endpoint.h"
 #include "comm/shm/matching.h"
 #include "comm/shm/messages.h"
+#include "comm/shm/named_collectives.h"
 #include "device/host/segment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
@@ -74,7 +75,7 @@ struct BufferNotice {
 
 class ShmBackend final : public Backend {
  public:
-  ShmBackend(Membership membership, const QueueOptions& options)
+  ShmBackend(Membership membership, Algorithm algorithm, const QueueOptions& options)
       : timeout_(options.timeout),
         folder_(options.flight_folder),
         group_(options.group),
@@ -83,7 +84,11 @@ class ShmBackend final : public Backend {
         collectives_(*endpoint_),
         messages_(*endpoint_),
         last_buffer_(endpoint_->first_count()),
-        device_memory_(*endpoint_, options.timeout) {}
+        device_memory_(*endpoint_, options.timeout) {
+    if (needs_lanes(algorithm)) {
+      named_.emplace(*endpoint_, algorithm, collectives_);
+    }
+  }
 
   int rank() const override { return endpoint_->rank(); }
   int size() const override { return endpoint_->size(); }
@@ -102,9 +107,13 @@ class ShmBackend final : public Backend {
       default:
         break;
     }
+    if (named_) {
+      return named_->start(call);
+    }
     collectives_.publish(call);
     return collectives_.run(call);
   }
+  bool pump() override { return named_ && named_->pump(); }
 
   void completed(const Call& call) override {
     endpoint_->self().completed.store(endpoint_->sequence_of(call.number),
@@ -170,8 +179,16 @@ class ShmBackend final : public Backend {
         endpoint_, last_buffer_, MappedParts{std::move(mapping), stride_of(bytes), bytes});
   }
 
-  void check_memory(const Operation& op) const override { check_device_memory(*endpoint_, op); }
+  void check_memory(const Operation& op) const override {
+    if (named_) {
+      named_->refuse(op.device);
+    }
+    check_device_memory(*endpoint_, op);
+  }
   void announce_memory_on(Device device, std::size_t bytes) override {
+    if (named_) {
+      named_->refuse(device);
+    }
     device_memory_.offer(device, bytes, ++last_buffer_);
   }
   std::shared_ptr<SharedBuffer::Impl> make_memory_on(Device device, std::size_t bytes) override {
@@ -343,6 +360,7 @@ class ShmBackend final : public Backend {
   const std::shared_ptr<Endpoint> endpoint_;
   Collectives collectives_;
   Messages messages_;
+  std::optional<NamedCollectives> named_;  // where the algorithm has a name
   bool found_first_ = false;
 
   // Of the allocation at hand, which one thread makes at a time:
@@ -355,11 +373,13 @@ class ShmBackend final : public Backend {
 
 }  // namespace
 
-std::shared_ptr<OperationQueue> make_shm_queue(Membership membership, QueueOptions options) {
+std::shared_ptr<OperationQueue> make_shm_queue(Membership membership,
+                                               Algorithm algorithm,
+                                               QueueOptions options) {
   const bool oversubscribed = membership.oversubscribed;
   options.spins = oversubscribed ? 0 : 8000;
   options.yields = oversubscribed ? 2 : 50;
-  auto backend = std::make_unique<ShmBackend>(std::move(membership), options);
+  auto backend = std::make_unique<ShmBackend>(std::move(membership), algorithm, options);
   return std::make_shared<OperationQueue>(std::move(backend), std::move(options));
 }
 

@@ -48,7 +48,8 @@ const Definition<AdagradOptions>& definition_of<AdagradOptions>() {
       .update =
           [](const O& o, const auto& slice, const auto& transform, double lr) {
             HWY_DYNAMIC_DISPATCH(adagrad)(o, slice, transform, lr);
-          }};
+          },
+      .leaves_untouched = [](const O& o) { return o.weight_decay == 0 && o.l1 == 0 && o.eps > 0; }};
   return definition;
 }
 

@@ -71,7 +71,9 @@ const Definition<SgdOptions>& definition_of<SgdOptions>() {
                           "sgd: nesterov needs a momentum above 0 and no dampening, found momentum "
                           "{} and dampening {}",
                           {o.momentum, o.dampening});
-          }};
+          },
+      .leaves_untouched =
+          [](const O& o) { return o.momentum == 0 && o.weight_decay == 0 && o.l1 == 0; }};
   return definition;
 }
 

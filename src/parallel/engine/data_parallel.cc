@@ -152,13 +152,19 @@ class DataParallelCore {
         continue;
       }
       const Unit& unit = plan_.unit_of(i);
-      const Span run = gradients_->sums().at(plan_.places[i].unit, plan_.range_of(i));
-      at::Tensor sum =
-          view_of(parameter, run.bytes(), scalar_type_of(unit.sum_dtype()), run.owner());
+      const at::ScalarType type = scalar_type_of(unit.sum_dtype());
+      at::Tensor sum;
+      if (unit.sparse) {
+        sum = at::empty_strided(parameter.sizes, parameter.strides, type);
+        gradients_->sums().rows(plan_.places[i].unit).copy(plan_.range_of(i), run_of(sum));
+      } else {
+        const Span run = gradients_->sums().at(plan_.places[i].unit, plan_.range_of(i));
+        sum = view_of(parameter, run.bytes(), type, run.owner());
+      }
       sum.div_(ranks_->size());
       if (unit.narrow()) {
         sum = sum.to(scalar_type_of(unit.dtype));
-      } else {
+      } else if (!unit.sparse) {
         handed_out_.push_back(sum.storage().getWeakStorageImpl());
       }
       parameter.tensor.mutable_grad() = sum;

@@ -297,6 +297,9 @@ double EngineBase::loss_scale() const {
 std::int64_t EngineBase::skipped_steps() const {
   return parts().scaler ? parts().scaler->state().skipped : 0;
 }
+SparseUse EngineBase::sparse() const {
+  return parts().sparse_use;
+}
 CompressionUse EngineBase::compression() const {
   CompressionUse use = parts().gradients->compression();
   use.weights = parts().memory->received();

@@ -33,7 +33,9 @@ struct EngineParts {
   EngineParts& operator=(const EngineParts&) = delete;
   ~EngineParts() = default;
 
-  PartContext context() { return {*ranks, *owners, plan, options, *ledger, alive, &steps}; }
+  PartContext context() {
+    return {*ranks, *owners, plan, options, *ledger, alive, &steps, &sparse_use};
+  }
   std::int64_t rounds_of(const MicroBatches& micro_batches) {
     return context().one_communication() ? 1 : micro_batches.rounds();
   }
@@ -69,6 +71,7 @@ struct EngineParts {
   double base_rate = 0;
   std::unique_ptr<LossScaler> scaler;
   std::int64_t steps = 0;
+  SparseUse sparse_use;
   double norm = std::numeric_limits<double>::quiet_NaN();
 
   std::unique_ptr<ParameterMemory> memory;

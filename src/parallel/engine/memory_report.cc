@@ -34,7 +34,7 @@ MemoryReport EngineBase::memory_report() {
                           static_cast<double>(std::max<std::int64_t>(1, numel));
     const ElementBytes bytes{
         .parameter = element,
-        .gradient = unit.trainable ? exact : 0,
+        .gradient = unit.has_dense_sums() ? exact : 0,  // rows are few
         .optimizer = exact * (states + (unit.trainable && unit.has_masters() ? 1 : 0))};
     predicted += memory_share(e.options.zero, e.owners->size(), numel, bytes).total();
     ddp += memory_share(0, e.owners->size(), numel, bytes).total();

@@ -154,6 +154,7 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
               exact_text(scale.most)}),
       concat("clip_norm ", exact_text(o.clip_norm), ", clip_value ", exact_text(o.clip_value)),
       concat("ema_decay ", exact_text(o.ema_decay)),
+      concat("sparse_update ", static_cast<int>(o.sparse_update)),
       concat("check_gradients ", o.check_gradients),
       concat("units ", listed_or_none(o.units)),
       concat("unit_bytes ", o.unit_bytes, ", bucket_bytes ", o.bucket_bytes),

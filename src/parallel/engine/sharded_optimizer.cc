@@ -55,7 +55,10 @@ ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
       pool_(!context.plan.device.is_host() ? 1  // a GPU's stream belongs to one thread
             : context.options.threads > 0  ? context.options.threads
                                            : at::get_num_threads()),
-      thread_block_(thread_block(context.options)) {}
+      thread_block_(thread_block(context.options)),
+      spread_(context.plan.units.size()) {
+  check_rows();
+}
 
 std::vector<ShardedOptimizer::Block> ShardedOptimizer::blocks(std::size_t unit,
                                                               const std::vector<bool>& used) const {
@@ -95,6 +98,12 @@ ShardedOptimizer::Norm ShardedOptimizer::norm(const Gradients& gradients,
     for (const std::size_t parameter : unit.parameters) {
       count += gradients.used[parameter] ? context_.plan.parameters[parameter].numel : 0;
     }
+    if (unit.sparse) {
+      if (gradients.used[unit.parameters[0]]) {
+        parts.push_back(gradients.sums.rows(u).sums_in(context_.plan.ownership.mine(u)));
+      }
+      continue;
+    }
     for (const Piece& piece : unit.layout.pieces(context_.plan.ownership.mine(u))) {
       if (gradients.used[context_.plan.parameter_of(u, piece)]) {
         parts.push_back(gradients.sums.of_owner(u, piece));
@@ -119,7 +128,17 @@ ShardedOptimizer::Norm ShardedOptimizer::norm(const Gradients& gradients,
 }
 
 ParameterSlice ShardedOptimizer::slice(const Block& block, const GradientSums& sums) const {
-  return memory_.slice(block.unit, block.piece, sums.of_owner(block.unit, block.piece));
+  const Spread& spread = spread_[block.unit];
+  if (!spread.there()) {
+    return memory_.slice(block.unit, block.piece, sums.of_owner(block.unit, block.piece));
+  }
+  const Range updated = context_.plan.ownership.updated(block.unit);
+  const std::int64_t begin = block.piece.offset - updated.begin;
+  const Dtype dtype = context_.plan.units[block.unit].sum_dtype();
+  return memory_.slice(
+      block.unit,
+      block.piece,
+      part_of(spread.memory.span(dtype, updated.size()), {begin, begin + block.piece.numel}));
 }
 
 void ShardedOptimizer::update(Update& update,
@@ -127,22 +146,46 @@ void ShardedOptimizer::update(Update& update,
                               const GradientTransform& transform,
                               double learning_rate) {
   rules_.begin_step(gradients.used);
+  spread_rows(gradients);
   if (rules_.has_passes()) {
     measure(gradients, transform);
   }
   const double decay = context_.options.ema_decay;
   const std::vector<bool> everything(gradients.used.size(), true);
+  std::vector<bool> by_rows(context_.plan.units.size());
+  for (std::size_t u = 0; u < by_rows.size(); ++u) {
+    const Unit& unit = context_.plan.units[u];
+    const std::size_t parameter = unit.parameters[0];
+    by_rows[u] = gradients.used[parameter] && leaves_others(u, transform);
+    // Rows with a bound may be scaled without a gradient.
+    if (unit.trainable && unit.sparse && !context_.plan.parameters[parameter].bound &&
+        (by_rows[u] || !gradients.used[parameter])) {
+      update.only_rows(u, gradients.sums.rows(u).rows_in(context_.plan.ownership.updated(u)));
+    }
+  }
   for (std::size_t u = 0; u < context_.plan.units.size(); ++u) {
-    if (!context_.plan.units[u].trainable) {
+    const Unit& unit = context_.plan.units[u];
+    if (!unit.trainable) {
       continue;
+    }
+    const Step step{transform, rules_.rate(unit.parameters[0], learning_rate)};
+    if (by_rows[u]) {
+      update_rows(u, gradients.sums.rows(u), step);
     }
     // An average follows a weight also in steps that leave the weight alone; and of rounded units,
     // all is sent.
-    const bool rounded = context_.plan.units[u].rounding != nullptr;
-    const std::vector<Block> all = blocks(u, decay > 0 || rounded ? everything : gradients.used);
+    const bool rounded = unit.rounding != nullptr;
+    const bool all_of_it = decay > 0 || rounded;
+    const std::vector<Block> all = by_rows[u] && !all_of_it
+                                       ? std::vector<Block>()
+                                       : blocks(u, all_of_it ? everything : gradients.used);
     pool_.run(all.size(), [&](std::size_t i) {
       const Block& block = all[i];
-      if (gradients.used[block.parameter]) {
+      if (by_rows[u] || !gradients.used[block.parameter]) {
+        // its update is done, or there is none
+      } else if (unit.sparse && !spread_[u].there()) {
+        update_block(block, gradients.sums.rows(u), step);
+      } else {
         rules_.rule(block.parameter)
             .update(slice(block, gradients.sums),
                     transform,
@@ -157,6 +200,7 @@ void ShardedOptimizer::update(Update& update,
         memory_.round(u, block.piece);
       }
     });
+    spread_[u] = {};
     update.written(u);
     mark(PulsePhase::kUpdate);
   }
@@ -166,6 +210,9 @@ void ShardedOptimizer::update(Update& update,
 void ShardedOptimizer::measure(const Gradients& gradients, const GradientTransform& transform) {
   std::vector<ParameterRules::Part> parts;
   for (std::size_t u = 0; u < context_.plan.units.size(); ++u) {
+    if (context_.plan.units[u].sparse && !spread_[u].there()) {
+      continue;  // its rule has no passes
+    }
     for (const Block& block : blocks(u, gradients.used)) {
       parts.push_back({block.parameter, slice(block, gradients.sums)});
     }

@@ -61,18 +61,41 @@ class ShardedOptimizer {
     Piece piece;
     std::size_t parameter = 0;
   };
+  struct Step {
+    const GradientTransform& transform;
+    double learning_rate = 0;
+  };
   // What this rank updates of a unit, in blocks for the threads, none of which crosses from one
   // rank's range into another's.
   std::vector<Block> blocks(std::size_t unit, const std::vector<bool>& used) const;
+  // With its gradient; not of a sparse unit whose rule takes runs.
   ParameterSlice slice(const Block& block, const GradientSums& sums) const;
   // What rules need to know of whole parameters before anything changes. Collective.
   void measure(const Gradients& gradients, const GradientTransform& transform);
+
+  // --- units whose sums are rows
+
+  // Every rule that is to update rows alone can.
+  void check_rows() const;
+  // Whether rows without gradients are left as they are, and so need no look.
+  bool leaves_others(std::size_t unit, const GradientTransform& transform) const;
+  // Gradients as runs, zeros included, for the rules that need them for as long as a step's update.
+  void spread_rows(const Gradients& gradients);
+  void update_rows(std::size_t unit, const TouchedRows& touched, const Step& step);
+  // All elements of a block, of which most have the gradient zero.
+  void update_block(const Block& block, const TouchedRows& touched, const Step& step);
 
   PartContext context_;
   ParameterRules rules_;
   OptimizerMemory memory_;
   ThreadPool pool_;
   std::int64_t thread_block_;
+  struct Spread {
+    device::Buffer memory;
+    MemoryLedger::Charge charge;
+    bool there() const { return memory.data() != nullptr; }
+  };
+  std::vector<Spread> spread_;  // by unit, where spread_rows() has made it, for a step
 };
 
 }  // namespace trireme::detail

@@ -156,9 +156,17 @@ at::Tensor StepEnd::gradient(std::size_t parameter) {
   const ModelPlan& plan = parts_.plan;
   const Place& place = plan.places[parameter];
   // The ranges of the ranks, also where one rank holds more: it is the same.
-  ConstSpan own(nullptr, 0, plan.units[place.unit].sum_dtype());
+  const Dtype dtype = plan.units[place.unit].sum_dtype();
+  ConstSpan own(nullptr, 0, dtype);
+  at::Tensor spread;  // of rows
+  if (plan.units[place.unit].sparse) {
+    const Range mine = intersection(plan.ownership.mine(place.unit), plan.range_of(parameter));
+    spread = at::empty({mine.size()}, at::TensorOptions().dtype(scalar_type_of(dtype)));
+    parts_.gradients->sums().rows(place.unit).copy(mine, run_of(spread));
+    own = run_of(spread);
+  }
   for (const Piece& piece : plan.units[place.unit].layout.pieces(plan.ownership.mine(place.unit))) {
-    if (piece.parameter == place.index) {
+    if (piece.parameter == place.index && !spread.defined()) {
       own = parts_.gradients->sums().of_owner(place.unit, piece);
     }
   }

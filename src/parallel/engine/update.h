@@ -17,6 +17,11 @@ class Update {
   Update(const Update&) = delete;
   Update& operator=(const Update&) = delete;
 
+  // Before anything is written: of a sparse unit no more than these rows of this rank's will be.
+  // Collective.
+  void only_rows(std::size_t unit, std::span<const std::int64_t> rows) {
+    memory_.announce_rows(unit, rows);
+  }
   // This rank has written what it updates of a unit: may begin to tell the others.
   void written(std::size_t unit) { memory_.updated(unit); }
   // A graph that was built with this parameter before must not be used after.

@@ -23,6 +23,11 @@ Span bytes_span_to(const std::shared_ptr<std::byte[]>& bytes, std::size_t count)
   return {bytes.get(), static_cast<std::int64_t>(count), Dtype::kUint8, bytes};
 }
 
+std::span<float> floats_in(const Span& run) {
+  TRIREME_ASSERT(run.dtype() == Dtype::kFloat32, "sums are float32");
+  return {reinterpret_cast<float*>(run.bytes()), static_cast<std::size_t>(run.numel())};
+}
+
 }  // namespace
 
 const Compressor& checked_compressor(const PartContext& context) {
@@ -100,6 +105,12 @@ BlockKey CompressedPath::key_of(std::size_t unit, const BlockRun& run, bool sum)
           .sum = sum};
 }
 
+std::span<float> CompressedPath::values_of(Range range) {
+  const auto numel = static_cast<std::size_t>(range.size());
+  values_.resize(std::max(values_.size(), numel));
+  return {values_.data(), numel};
+}
+
 std::vector<char> CompressedPath::encode(const Ready& ready, std::vector<std::byte>& coded) {
   const std::size_t u = bucket(ready.bucket).unit;
   const std::int64_t begin = bucket(ready.bucket).range.begin;
@@ -110,10 +121,15 @@ std::vector<char> CompressedPath::encode(const Ready& ready, std::vector<std::by
     present.push_back(here ? 1 : 0);
     const BlockCoder::Carried carried = residuals_.of_term(round_.number, u, run.range.begin);
     if (here) {
-      values_.resize(static_cast<std::size_t>(run.range.size()));
-      device::host().copy(Span(values_.data(), run.range.size(), Dtype::kFloat32),
-                          part_of(ready.memory, {run.range.begin - begin, run.range.end - begin}));
-      coder_.encode(values_, to, key_of(u, run, /*sum=*/false), carried);
+      const Span gradient = part_of(ready.memory, {run.range.begin - begin, run.range.end - begin});
+      std::span<float> values;
+      if (gradient.dtype() == Dtype::kFloat32) {
+        values = floats_in(gradient);
+      } else {
+        values = values_of(run.range);
+        device::host().copy(Span(values.data(), run.range.size(), Dtype::kFloat32), gradient);
+      }
+      coder_.encode(values, to, key_of(u, run, /*sum=*/false), carried);
     } else {
       carried.rest.wait(run.range.size());
       carried.velocity.wait(run.range.size());
@@ -190,9 +206,14 @@ void CompressedPath::take_in(std::size_t b, const std::byte* mail) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const BlockRun& run = runs[i];
     if (mail[i] != std::byte{0}) {
-      values_.resize(static_cast<std::size_t>(run.range.size()));
-      coder_.decode(from, values_, key_of(u, run, /*sum=*/false));
-      blocks_.add(u, run.range, values_.data(), !route.has_sums[i]);
+      const Span place = route.has_sums[i] != 0 ? Span() : blocks_.place(u, run.range);
+      if (place.numel() > 0) {
+        coder_.decode(from, floats_in(place), key_of(u, run, /*sum=*/false));
+      } else {
+        const std::span<float> values = values_of(run.range);
+        coder_.decode(from, values, key_of(u, run, /*sum=*/false));
+        blocks_.add(u, run.range, values.data(), !route.has_sums[i]);
+      }
       route.has_sums[i] = 1;
       used_[context_.plan.units[u].parameters[run.parameter]] = 1;
     }
@@ -224,11 +245,16 @@ void CompressedPath::round_sums(std::size_t u) {
       if (used) {
         BlockKey key = key_of(u, run, /*sum=*/true);
         key.block += done;
-        values_.resize(static_cast<std::size_t>(range.size()));
-        blocks_.read(u, range, values_.data());
-        coder_.encode(values_, to, key, carried);
-        coder_.decode(to, values_, key);
-        blocks_.write(u, range, values_.data());
+        if (const Span place = blocks_.place(u, range); place.numel() > 0) {
+          coder_.encode(floats_in(place), to, key, carried);
+          coder_.decode(to, floats_in(place), key);
+        } else {
+          const std::span<float> values = values_of(range);
+          blocks_.read(u, range, values.data());
+          coder_.encode(values, to, key, carried);
+          coder_.decode(to, values, key);
+          blocks_.write(u, range, values.data());
+        }
       } else {
         carried.rest.wait(range.size());
       }
@@ -264,12 +290,16 @@ void CompressedPath::gather_sums(std::size_t u, const std::vector<std::byte>& ow
     const Range theirs = context_.plan.ownership.ranges(u)[owner];
     for (const BlockRun& run : owners_[u][owner].runs) {
       if (owner != me) {
-        values_.resize(static_cast<std::size_t>(run.range.size()));
-        coder_.decode(from, values_, key_of(u, run, /*sum=*/true));
         const Range part = intersection(run.range, theirs);
-        device::host().copy(
-            sums_.at(u, part),
-            {values_.data() + (part.begin - run.range.begin), part.size(), Dtype::kFloat32});
+        const Span place = sums_.at(u, part);
+        const bool whole = part == run.range;
+        const std::span<float> values = whole ? floats_in(place) : values_of(run.range);
+        coder_.decode(from, values, key_of(u, run, /*sum=*/true));
+        if (!whole) {
+          device::host().copy(
+              place,
+              {values.data() + (part.begin - run.range.begin), part.size(), Dtype::kFloat32});
+        }
       }
       from += bytes_of(run.count);
     }

@@ -58,6 +58,8 @@ class CompressedPath final : public BucketPath {
 
   std::size_t bytes_of(std::int64_t blocks) const;
   BlockKey key_of(std::size_t unit, const BlockRun& run, bool sum) const;
+  // Memory for a run's values, where they are not encoded from, or decoded to, their own place.
+  std::span<float> values_of(Range range);
   // What of a launched bucket is there goes into `coded`, run after run.
   std::vector<char> encode(const Ready& ready, std::vector<std::byte>& coded);
   void take_in(std::size_t bucket, const std::byte* mail);
@@ -72,7 +74,7 @@ class CompressedPath final : public BucketPath {
   std::vector<std::vector<Mail>> owners_;  // by unit and owner: blocks of their sums
   std::vector<char> used_;                 // by parameter: its sums have something
   std::deque<Arriving> arriving_;          // in the order of `begun`
-  std::vector<float> values_;              // of a run
+  std::vector<float> values_;              // of a run, or of a longer one
   CompressionUse use_;
 };
 

@@ -8,8 +8,8 @@
 
 namespace trireme::detail {
 
-// Gradients of embeddings, which come as rows and travel as indices and values. The rows of all
-// ranks are added in rank order.
+// Gradients of embeddings, which come as rows and travel as indices and values, each row to its
+// owner. Those of all ranks are added in rank order.
 class SparsePath final : public GradientPath {
  public:
   SparsePath(const PartContext& context, GradientSums& sums);
@@ -17,6 +17,7 @@ class SparsePath final : public GradientPath {
   void begin_round(const Round&) override {}
   bool add(std::size_t parameter, const at::Tensor& gradient) override;
   void end_round(bool given_up) override;
+  void finish() override;
   void end_step(StepOutcome outcome) override;
 
  private:
@@ -26,14 +27,18 @@ class SparsePath final : public GradientPath {
     std::int64_t width = 0;
     at::Tensor indices{};
     at::Tensor values{};
+    Counts to{};    // how many go to each owner
+    Counts from{};  // how many come from each rank
   };
   Rows rows_of(std::size_t unit) const;
+  void deal(Rows& rows) const;
   void add_up(const Rows& rows);
+  void count(const Rows& rows) const;
 
   PartContext context_;
   GradientSums& sums_;
+  std::vector<std::size_t> units_;                             // those that are sparse
   std::vector<std::pair<std::size_t, at::Tensor>> gradients_;  // since the ranks last communicated
-  std::vector<char> begun_;  // by unit: this step's sums have been set to zero
 };
 
 }  // namespace trireme::detail

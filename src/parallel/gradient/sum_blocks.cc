@@ -48,6 +48,11 @@ std::vector<SumBlocks::Part> SumBlocks::parts(std::size_t unit, Range range) con
   return parts;
 }
 
+Span SumBlocks::place(std::size_t unit, Range range) const {
+  const std::vector<Part> found = parts(unit, range);
+  return found.size() == 1 ? found.front().run : Span();
+}
+
 void SumBlocks::add(std::size_t unit, Range range, const float* term, bool first) {
   for (const Part& part : parts(unit, range)) {
     device::host().add(part.run, {term + part.at, part.run.numel(), Dtype::kFloat32}, first);

@@ -15,6 +15,8 @@ class SumBlocks {
   // This rank's range of a unit, with the rest of its blocks.
   Range held(std::size_t unit) const;
 
+  // Where `range`, which is held, is in one piece; no elements: in several.
+  Span place(std::size_t unit, Range range) const;
   // All of `range`, which is held.
   void add(std::size_t unit, Range range, const float* term, bool first);
   void read(std::size_t unit, Range range, float* to) const;

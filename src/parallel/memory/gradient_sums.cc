@@ -5,6 +5,7 @@
 #include "device/buffer.h"
 #include "parallel/memory/runs.h"
 #include "trireme/comm/tell.h"
+#include "trireme/parallel/engine.h"
 
 namespace trireme::detail {
 namespace {
@@ -29,7 +30,7 @@ GradientSums::GradientSums(const PartContext& context)
   on_all_ranks(context.ranks, [&] {
     for (std::size_t u = 0; u < plan.units.size() && !shared; ++u) {
       const Range range = plan.ownership.summed(u);
-      if (plan.units[u].trainable) {
+      if (plan.units[u].has_dense_sums()) {
         const auto own =
             std::make_shared<device::Buffer>(bytes_of(range.size(), plan.units[u]), plan.device);
         units_[u].run = {own->data(), range.size(), plan.units[u].sum_dtype(), own, plan.device};
@@ -39,10 +40,14 @@ GradientSums::GradientSums(const PartContext& context)
   });
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const Unit& unit = plan.units[u];
-    if (!unit.trainable) {
+    Sums& sums = units_[u];
+    if (unit.trainable && unit.sparse) {
+      sums.rows = TouchedRows(
+          plan.parameters[unit.parameters[0]].width(), unit.sum_dtype(), context.ledger);
+    }
+    if (!unit.has_dense_sums()) {
       continue;
     }
-    Sums& sums = units_[u];
     const std::int64_t numel = unit.layout.total_numel();
     if (shared) {
       sums.shared = context.ranks.allocate(bytes_of(numel, unit), plan.device);
@@ -80,7 +85,33 @@ ConstSpan GradientSums::of_owner(std::size_t unit, const Piece& piece) const {
                  range);
 }
 
+// Note [rows for everyone]
+// Where everyone updates everything, everyone takes the sums of all rows, also on one machine: they
+// are few, and how many they are in a step, nobody else can know.
+void GradientSums::gather_rows() {
+  for (std::size_t u = 0; u < units_.size() && context_.ranks.size() > 1; ++u) {
+    const Unit& unit = context_.plan.units[u];
+    if (!unit.trainable || !unit.sparse) {
+      continue;
+    }
+    TouchedRows& rows = units_[u].rows;
+    const Range mine = context_.plan.ownership.mine(u);
+    if (context_.sparse_use != nullptr) {
+      const std::size_t own =
+          rows.sums_in(mine).size_bytes() + rows.rows().size() * sizeof(std::int64_t);
+      const auto others = static_cast<std::size_t>(context_.ranks.size() - 1);
+      context_.sparse_use->gradient_bytes += static_cast<std::int64_t>(own * others);
+      context_.sparse_use->dense_bytes += static_cast<std::int64_t>(
+          static_cast<std::size_t>(mine.size()) * dtype_bytes(unit.sum_dtype()) * others);
+    }
+    rows.gather(context_.plan.ownership.ranges(u), context_.ranks);
+  }
+}
+
 void GradientSums::publish() {
+  if (context_.plan.ownership.reach() != SumsReach::kOwners) {
+    gather_rows();
+  }
   switch (context_.plan.ownership.reach()) {
     case SumsReach::kOwners:
       break;
@@ -101,7 +132,7 @@ void GradientSums::gather_whole() {
   whole_ = true;
   std::deque<Work> gathers;
   for (std::size_t u = 0; u < units_.size() && context_.ranks.size() > 1; ++u) {
-    if (context_.plan.units[u].trainable && !units_[u].whole) {
+    if (context_.plan.units[u].has_dense_sums() && !units_[u].whole) {
       gathers.push_back(
           context_.ranks.all_gather(mine(u), units_[u].run, context_.plan.ownership.counts(u)));
     }

@@ -4,11 +4,13 @@
 #include <vector>
 
 #include "parallel/memory/part_context.h"
+#include "parallel/memory/touched_rows.h"
 
 namespace trireme::detail {
 
 // Where the sums of a step's gradients are, by unit (Ownership::summed), and how they reach those
-// who read them. Where whole gradients are kept, this rank's range of them becomes sums.
+// who read them. Where whole gradients are kept, this rank's range of them becomes sums. Those of a
+// sparse unit are rows, and no runs of elements.
 class GradientSums {
  public:
   explicit GradientSums(const PartContext& context);
@@ -22,6 +24,9 @@ class GradientSums {
   // The sums of a part of a parameter that is inside one rank's range: this rank's, and with DDP,
   // where everyone updates everything, those of any owner, read where they are.
   ConstSpan of_owner(std::size_t unit, const Piece& piece) const;
+  // Of a sparse unit.
+  TouchedRows& rows(std::size_t unit) { return units_[unit].rows; }
+  const TouchedRows& rows(std::size_t unit) const { return units_[unit].rows; }
   // Whole gradients of this rank, for SumOrder::kLocalFirst where the sums are divided.
   Span local(std::size_t unit, Range range) const;
 
@@ -44,10 +49,13 @@ class GradientSums {
     SharedBuffer shared;
     Span run;
     std::int64_t first = 0;  // the element at the beginning of `run`
+    TouchedRows rows;
     Span local;
     bool whole = false;  // in this step
     std::vector<MemoryLedger::Charge> charges;
   };
+
+  void gather_rows();
 
   PartContext context_;
   std::vector<Sums> units_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "parallel/memory/part_context.h"
 #include "trireme/parallel/engine.h"
@@ -25,6 +26,9 @@ class ParameterMemory {
 
   // --- an update (update.h)
 
+  // Before anything is changed: the update will change no more of a sparse unit than these rows,
+  // which ascend, in what this rank updates. Where it is sent, they alone are. Collective.
+  virtual void announce_rows(std::size_t /*unit*/, std::span<const std::int64_t> /*rows*/) {}
   // Waits until no rank reads any more. Collective.
   virtual void begin_update() = 0;
   // A part of what this rank updates of a rounded unit becomes what is left of these masters, from

@@ -6,6 +6,10 @@
 #include "trireme/comm/communicator.h"
 #include "trireme/core/memory_ledger.h"
 
+namespace trireme {
+struct SparseUse;
+}
+
 namespace trireme::detail {
 
 // What the parts of an engine have in common. All of it outlives them.
@@ -17,6 +21,7 @@ struct PartContext {
   MemoryLedger& ledger;
   std::weak_ptr<const void> engine{};   // gone with the engine
   const std::int64_t* steps = nullptr;  // updates so far
+  SparseUse* sparse_use = nullptr;      // where rows that are sent are counted
 
   // A rank's micro-batches are added up where they are computed: by a process alone, unless each is
   // to be compressed, ...

@@ -1,8 +1,10 @@
 #include <deque>
+#include <numeric>
 
 #include "device/buffer.h"
 #include "parallel/memory/parameter_memory.h"
 #include "parallel/memory/runs.h"
+#include "parallel/memory/touched_rows.h"
 #include "parallel/memory/unit_storage.h"
 #include "trireme/comm/tell.h"
 
@@ -107,6 +109,29 @@ class ReplicatedMemory final : public ParameterMemory {
 
   void begin_update() override {}  // nobody reads another's
 
+  void announce_rows(std::size_t unit, std::span<const std::int64_t> rows) override {
+    if (!divided_ || context_.plan.units[unit].rounding) {
+      return;
+    }
+    const Parameter& parameter = context_.plan.parameters[context_.plan.units[unit].parameters[0]];
+    const Ownership& ownership = context_.plan.ownership;
+    auto changed = std::make_unique<ChangedRows>();
+    changed->rows = OwnedRows(rows, parameter.width(), ownership.ranges(unit), context_.owners);
+    on_all_ranks(context_.owners, [&] {
+      std::int64_t total = 0;
+      for (const std::int64_t numel : changed->rows.elements()) {
+        total += numel;
+      }
+      const Dtype dtype = context_.plan.units[unit].dtype;
+      const auto memory =
+          std::make_shared<device::Buffer>(static_cast<std::size_t>(total) * dtype_bytes(dtype));
+      changed->values = {memory->data(), total, dtype, memory};
+      changed->charge = context_.ledger.charge(
+          MemoryCategory::kGather, changed->values.size_bytes() + changed->rows.bytes());
+    });
+    units_[unit].changed = std::move(changed);
+  }
+
   void round(std::size_t unit, Range range, const float* masters) override {
     const RoundedUnit& rounding = *context_.plan.units[unit].rounding;
     if (!divided_) {
@@ -125,7 +150,9 @@ class ReplicatedMemory final : public ParameterMemory {
     }
     const Ownership& ownership = context_.plan.ownership;
     Work work;
-    if (const auto& rounding = context_.plan.units[unit].rounding) {
+    if (units_[unit].changed) {
+      work = send_rows(unit, *units_[unit].changed);
+    } else if (const auto& rounding = context_.plan.units[unit].rounding) {
       const Span& coded = units_[unit].coded;
       const auto begin = static_cast<std::int64_t>(rounding->begin(ownership.mine(unit).begin));
       const auto end = static_cast<std::int64_t>(rounding->begin(ownership.mine(unit).end));
@@ -165,12 +192,19 @@ class ReplicatedMemory final : public ParameterMemory {
   }
 
  private:
+  // Rows that an update changes, and their values on their way.
+  struct ChangedRows {
+    OwnedRows rows;
+    Span values;  // owner after owner
+    MemoryLedger::Charge charge;
+  };
   struct UnitMemory {
     Span run;  // with an owner: operations may outlive this
     UnitStorage storage;
     MemoryLedger::Charge charge;
     Span coded;  // where it is rounded and divided: on its way
     MemoryLedger::Charge coded_charge;
+    std::unique_ptr<ChangedRows> changed;  // in an update of which they were announced
   };
   struct Fetch {
     Work work;
@@ -181,11 +215,51 @@ class ReplicatedMemory final : public ParameterMemory {
     return reinterpret_cast<float*>(units_[unit].run.bytes()) + first;
   }
 
+  // The rows of one owner between the unit and `values`.
+  enum class Way { kOut, kIn };
+  void copy_rows(std::size_t unit, const ChangedRows& changed, int owner, Way way) {
+    const Counts& elements = changed.rows.elements();
+    std::int64_t at = std::accumulate(elements.begin(), elements.begin() + owner, std::int64_t{0});
+    for (const Range& run : changed.rows.runs(owner)) {
+      const Span there = part_of(units_[unit].run, run);
+      const Span here = part_of(changed.values, {at, at + run.size()});
+      device::host().copy(way == Way::kOut ? here : there, way == Way::kOut ? there : here);
+      at += run.size();
+    }
+  }
+
+  Work send_rows(std::size_t unit, const ChangedRows& changed) {
+    const Counts& elements = changed.rows.elements();
+    const int rank = context_.owners.rank();
+    copy_rows(unit, changed, rank, Way::kOut);
+    const std::int64_t begin =
+        std::accumulate(elements.begin(), elements.begin() + rank, std::int64_t{0});
+    const std::int64_t own = elements[static_cast<std::size_t>(rank)];
+    if (context_.sparse_use != nullptr) {
+      const auto others = static_cast<std::int64_t>(context_.owners.size() - 1);
+      const auto element = static_cast<std::int64_t>(dtype_bytes(changed.values.dtype()));
+      const auto rows = static_cast<std::int64_t>(changed.rows.rows(rank).size_bytes());
+      context_.sparse_use->weight_bytes += (own * element + rows) * others;
+      context_.sparse_use->dense_bytes +=
+          context_.plan.ownership.mine(unit).size() * element * others;
+    }
+    return context_.owners.all_gather(
+        part_of(changed.values, {begin, begin + own}), changed.values, elements);
+  }
+
   // The first that is on its way has come.
   void take_in() {
     on_their_way_.front().work.wait();
     const std::size_t unit = on_their_way_.front().unit;
     on_their_way_.pop_front();
+    if (const auto changed = std::move(units_[unit].changed)) {
+      for (int owner = 0; owner < context_.owners.size(); ++owner) {
+        if (owner != context_.owners.rank()) {
+          copy_rows(unit, *changed, owner, Way::kIn);
+        }
+      }
+      return;
+    }
     const RoundedUnit* const rounding = context_.plan.units[unit].rounding.get();
     if (rounding == nullptr) {
       return;

@@ -1,7 +1,9 @@
 #include "trireme/parallel/sharded_model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "trireme/comm/shared_buffer.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
+#include "trireme/tensor/memory_limit.h"
 
 namespace trireme::detail {
 namespace {
@@ -26,34 +29,45 @@ constexpr std::size_t kLeastBytes = 64 << 10;
 // leave behind as much memory as if it had been built whole.
 class PageAllocator final : public c10::Allocator {
  public:
-  explicit PageAllocator(c10::Allocator& small) : small_(small) {}
+  explicit PageAllocator(c10::Allocator& small) : small_(&small) {}
+  void take_small_ones_from(c10::Allocator& small) { small_ = &small; }
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes < kLeastBytes) {
-      return small_.allocate(bytes);
+      return small_.load()->allocate(bytes);
     }
-    auto* memory = new device::Buffer(bytes);
-    return {memory->data(), memory, &free, c10::Device(c10::kCPU)};
+    MemoryLimit::count(bytes);
+    try {
+      auto* memory = new device::Buffer(bytes);
+      return {memory->data(), memory, &free, c10::Device(c10::kCPU)};
+    } catch (...) {
+      MemoryLimit::discount(bytes);
+      throw;
+    }
   }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
  private:
-  static void free(void* memory) { delete static_cast<device::Buffer*>(memory); }
-  c10::Allocator& small_;
+  static void free(void* memory) {
+    const std::unique_ptr<device::Buffer> buffer(static_cast<device::Buffer*>(memory));
+    MemoryLimit::discount(buffer->size_bytes());
+  }
+  std::atomic<c10::Allocator*> small_;
 };
 
-// LibTorch's allocator while it lives.
+// LibTorch's allocator while it lives, also where there is a limit.
 class PageAllocatorScope {
  public:
   PageAllocatorScope() : before_(c10::GetCPUAllocator()) {
     // Never destroyed: tensors remember the allocator that they came from.
     static auto* pages = new PageAllocator(*before_);
-    c10::SetCPUAllocator(pages);
+    pages->take_small_ones_from(*before_);
+    c10::SetCPUAllocator(pages, MemoryLimit::kPriority);
   }
   PageAllocatorScope(const PageAllocatorScope&) = delete;
   PageAllocatorScope& operator=(const PageAllocatorScope&) = delete;
-  ~PageAllocatorScope() { c10::SetCPUAllocator(before_); }
+  ~PageAllocatorScope() { c10::SetCPUAllocator(before_, MemoryLimit::kPriority); }
 
  private:
   c10::Allocator* before_;

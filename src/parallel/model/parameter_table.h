@@ -32,6 +32,9 @@ struct Parameter {
   bool sparse = false;              // its gradients come as rows (Embedding with sparse = true)
   bool complex = false;             // its tensor is; here it is what view_as_real() makes of it
   std::optional<RowBound> bound{};  // Embedding with max_norm (bounded_rows.h)
+
+  // Elements of a row.
+  std::int64_t width() const { return sizes.empty() || sizes[0] == 0 ? 0 : numel / sizes[0]; }
 };
 
 // The shape of a tensor as Parameter has it: a complex one's elements are pairs.

@@ -31,6 +31,8 @@ struct Unit {
   Dtype sum_dtype() const { return dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
   bool narrow() const { return dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16; }
   bool has_masters() const { return narrow() || rounding != nullptr; }
+  // Those of a sparse one, which has a single parameter, are rows.
+  bool has_dense_sums() const { return trainable && !sparse; }
 };
 
 // Where a parameter is.
