@@ -21,6 +21,7 @@
 #include "step_measured.h"
 #include "step_rank.h"
 #include "test_bed.h"
+#include "traffic.h"
 #include "trireme/core/error.h"
 #include "trireme/core/table.h"
 #include "trireme/core/version.h"
@@ -40,10 +41,6 @@ struct CompressOptions {
   std::string json_path{};
   std::string command_line{};
 };
-
-// What the link carries for a byte of a message: a frame of 1514 bytes, headers of Ethernet, IP and
-// TCP included, has 1448 of them (tc -s qdisc counts the same).
-constexpr double kBytesOnTheWire = 1514.0 / 1448;
 
 // Ours, and what PyTorch has of as many bytes.
 struct Row {
@@ -196,8 +193,7 @@ class CompressBench {
   void add_row(const Row& row, Table& table, Json& json) {
     const Measured& own = measured_.at(row.name);
     const double bytes = sent_by(own);
-    const double allowed =
-        median(compute_.ms) + bytes * kBytesOnTheWire * 8 / (options_.megabits * 1e3);
+    const double allowed = median(compute_.ms) + link_ms(bytes, options_.megabits);
     const double encoding = own.last.at("encode_ms");
     Json entry = {{"compressor", row.name},
                   {"sent_bytes", bytes},

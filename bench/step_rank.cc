@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +12,7 @@
 #include <torch/utils.h>
 
 #include "number_text.h"
+#include "traffic.h"
 #include "trireme/core/deadline.h"
 #include "trireme/core/error.h"
 
@@ -33,32 +33,6 @@ long long proportional_bytes() {
     }
   }
   return kilobytes * 1024;
-}
-
-// What has gone to other machines so far.
-struct Traffic {
-  std::int64_t ledger = 0;      // this rank's messages, as the world counts them
-  std::int64_t interfaces = 0;  // all of this machine, as its interfaces count; one rank says it
-};
-
-Traffic traffic_of(const World& world) {
-  Traffic traffic{.ledger = world.use().network_bytes};
-  if (world.machines() > 1 && world.local_rank() == 0) {
-    std::ifstream file("/proc/net/dev");
-    for (std::string line; std::getline(file, line);) {
-      const std::size_t colon = line.find(':');
-      if (colon == std::string::npos || line.find("lo:") != std::string::npos) {
-        continue;
-      }
-      std::istringstream numbers(line.substr(colon + 1));
-      std::int64_t number = 0;
-      for (int column = 0; column < 9; ++column) {  // the ninth: bytes sent
-        numbers >> number;
-      }
-      traffic.interfaces += number;
-    }
-  }
-  return traffic;
 }
 
 std::string settings_text(const EngineOptions& options) {

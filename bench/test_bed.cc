@@ -68,6 +68,34 @@ std::string list_of(const std::vector<int>& numbers, std::size_t begin, std::siz
   return text;
 }
 
+// `trireme run` or `trireme train` as one of the machines, with so many ranks on each.
+struct JobPart {
+  const char* command;
+  int machines;
+  int ranks;
+  std::string interfaces;
+
+  std::vector<std::string> words(const TestBed& bed, int machine) const {
+    const auto trireme = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trireme";
+    std::vector<std::string> all = {
+        trireme.string(), command, "-n", std::to_string(ranks), "--threads", "1"};
+    if (machines > 1) {
+      // For the other namespaces of this host, which could not get here anyway.
+      setenv("TRIREME_TOKEN", ("bench-" + std::to_string(getpid())).c_str(), 0);
+      all.insert(all.end(),
+                 {"--nnodes",
+                  std::to_string(machines),
+                  "--node-rank",
+                  std::to_string(machine),
+                  "--rendezvous",
+                  bed.address(0) + ":" + std::to_string(kPort),
+                  "--interfaces",
+                  interfaces});
+    }
+    return all;
+  }
+};
+
 }  // namespace
 
 TestBed::TestBed(int machines) : name_(kNameStart + std::to_string(getpid())), machines_(machines) {
@@ -229,26 +257,10 @@ int launch_on(const TestBed& bed, const LaunchOptions& job) {
     }
     return run_together({bed.under_mpirun(job.ranks, interfaces, variables, job.command)});
   }
-  // For the other namespaces of this host, which could not get here anyway.
-  setenv("TRIREME_TOKEN", ("bench-" + std::to_string(getpid())).c_str(), 0);
-  const auto trireme = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trireme";
-  const std::string meeting = bed.address(0) + ":" + std::to_string(kPort);
+  const JobPart part{"run", bed.size(), job.ranks, interfaces};
   std::vector<std::vector<std::string>> commands;
   for (int k = 0; k < bed.size(); ++k) {
-    std::vector<std::string> words = {trireme.string(),
-                                      "run",
-                                      "--nnodes",
-                                      std::to_string(bed.size()),
-                                      "--node-rank",
-                                      std::to_string(k),
-                                      "--rendezvous",
-                                      meeting,
-                                      "-n",
-                                      std::to_string(job.ranks),
-                                      "--threads",
-                                      "1",
-                                      "--interfaces",
-                                      interfaces};
+    std::vector<std::string> words = part.words(bed, k);
     for (const auto& [name, value] : choices) {
       words.insert(words.end(), {"--" + name, value});
     }
@@ -260,6 +272,27 @@ int launch_on(const TestBed& bed, const LaunchOptions& job) {
     }
     words.emplace_back("--");
     words.insert(words.end(), job.command.begin(), job.command.end());
+    commands.push_back(bed.on(k, words));
+  }
+  return run_together(commands);
+}
+
+int train_on(const TestBed& bed,
+             int machines,
+             const std::vector<std::string>& flags,
+             const std::string& output) {
+  const JobPart part{"train", machines, 1, "eth0"};
+  std::vector<std::vector<std::string>> commands;
+  for (int k = 0; k < machines; ++k) {
+    // What is printed would stand between the lines of the benchmark.
+    std::vector<std::string> words = {"sh",
+                                      "-c",
+                                      R"(out=$1; shift; exec "$@" >"$out" 2>&1)",
+                                      "sh",
+                                      output + "-" + std::to_string(k)};
+    const std::vector<std::string> job = part.words(bed, k);
+    words.insert(words.end(), job.begin(), job.end());
+    words.insert(words.end(), flags.begin(), flags.end());
     commands.push_back(bed.on(k, words));
   }
   return run_together(commands);

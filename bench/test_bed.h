@@ -55,4 +55,11 @@ class TestBed {
 // (default: eth0), backend, algorithm, sum_group. Returns the exit code.
 int launch_on(const TestBed& bed, const LaunchOptions& job);
 
+// `trireme train` with these flags on the first so many machines, one rank of one thread on each.
+// What machine K prints goes to the file `output`-K. Returns the exit code.
+int train_on(const TestBed& bed,
+             int machines,
+             const std::vector<std::string>& flags,
+             const std::string& output);
+
 }  // namespace trireme::bench

@@ -11,7 +11,7 @@ endif()
 if(TARGET trireme_bench_optim)
   # They find LibTorch where it was when they were built.
   get_filename_component(torch_libraries "${TRIREME_LIB_torch_cpu}" DIRECTORY)
-  set(torch_programs trireme_bench_checkpoint trireme_bench_compress trireme_bench_optim trireme_bench_step trireme_worker)
+  set(torch_programs trireme_bench_checkpoint trireme_bench_compress trireme_bench_optim trireme_bench_step trireme_bench_sync trireme_worker)
   if(TARGET trireme_bench_gpu)
     list(APPEND torch_programs trireme_bench_gpu)
   endif()

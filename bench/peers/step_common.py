@@ -13,8 +13,8 @@ from torch import nn
 
 warnings.filterwarnings("ignore")
 
-# As bench/step_settings.h: vocabulary, sequence, width, layers, heads, batch.
-SETTINGS = [(512, 64, 512, 8, 8, 1), (512, 128, 256, 4, 8, 4)]
+# As bench/step_settings.h: vocabulary, sequence, width, layers, heads, batch. The last: of bench/sync_rank.cc.
+SETTINGS = [(512, 64, 512, 8, 8, 1), (512, 128, 256, 4, 8, 4), (64, 16, 64, 2, 2, 1)]
 WARM_UP, TIMED = (int(n) for n in os.environ.get("TRIREME_PEER_STEPS", "5 12").split())
 
 

@@ -50,6 +50,22 @@ def with_hook(model, name):
     return model, optimizer, f"{settings}, powerSGD_hook({words(options)}), one bucket after another"
 
 
+def post_local_sgd(model):
+    """Weights are averaged every so many steps, and gradients never leave their rank."""
+    from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    every = int(os.environ["TRIREME_PEER_EVERY"])
+    model, optimizer, settings = data_parallel(model)
+    # Without `post_local_gradient_allreduce` it needs no group of neighbours, which would be this rank alone.
+    options = {"start_localSGD_iter": 0, "post_local_gradient_allreduce": False}
+    state = post_localSGD_hook.PostLocalSGDState(process_group=None, subgroup=None, **options)
+    model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    optimizer = PostLocalSGDOptimizer(optim=optimizer, averager=PeriodicModelAverager(period=every))
+    return model, optimizer, f"{settings}, post_localSGD_hook({words(options)}), PeriodicModelAverager(period={every})"
+
+
 def zero_redundancy(model):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -100,6 +116,8 @@ def worker(local_rank, local_ranks, mode, first, world, setting, output, meeting
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     if mode == "torch-ddp":
         model, optimizer, settings = data_parallel(model)
+    elif mode == "torch-post-local-sgd":
+        model, optimizer, settings = post_local_sgd(model)
     elif mode.startswith("torch-ddp-"):
         model, optimizer, settings = with_hook(model, mode.removeprefix("torch-ddp-"))
     elif mode == "torch-zero":

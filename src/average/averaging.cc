@@ -116,6 +116,11 @@ Averaging::Impl::Impl(EngineBase& engine,
                           {detail::description_of(mode_, options_)},
                           "give every rank the same mode and options");
   on_all_ranks(replicas_.world(), [&] {  // of the replicas, some may be on one machine
+    TRIREME_CHECK(
+        engine_.options().prune.fraction == 0,
+        "Averaging: expected an engine without EngineOptions::prune, found one that prunes "
+        "{} of its weights: each replica prunes others, and averages bring them back",
+        {engine_.options().prune.fraction});
     TRIREME_CHECK(!std::holds_alternative<DiLoCo>(mode_) ||
                       engine_.options().shard_group == ShardGroup::kWorld ||
                       replicas_.mine()->one_machine(),

@@ -97,11 +97,18 @@ class SafetensorsFile::Impl {
     for (std::size_t i = 0; i < kLengthBytes; ++i) {
       length |= static_cast<std::uint64_t>(data_[i]) << (8 * i);
     }
+    constexpr std::uint64_t kZip = 0x04034b50;  // "PK\3\4"
+    if ((length & 0xffffffffU) == kZip) {
+      fail(0,
+           concat("expected a safetensors file, found an archive of torch: trireme ckpt import "
+                  "{} FOLDER first",
+                  {path_}));
+    }
     const std::uint64_t most = std::min<std::uint64_t>(kLongestHeader, size_ - kLengthBytes);
     if (length > most) {
       fail(0,
            concat("expected the length of the header, here at most {} bytes, found {}: the file is "
-                  "truncated, or not a safetensors file",
+                  "truncated (copy or download it again), or not a safetensors file",
                   {most, length}));
     }
     const auto* text = reinterpret_cast<const char*>(data_ + kLengthBytes);
@@ -135,7 +142,7 @@ class SafetensorsFile::Impl {
     if (at != size_) {
       fail(static_cast<std::int64_t>(std::min(at, size_)),
            concat("expected a file of {} bytes, found {}{}",
-                  {at, size_, at > size_ ? ": it is truncated" : ""}));
+                  {at, size_, at > size_ ? ": it is truncated; copy or download it again" : ""}));
     }
     std::erase_if(places_, [](const Place& place) { return place.skipped; });
     for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -210,7 +217,8 @@ class SafetensorsFile::Impl {
     }
     if (end > size_ - first) {
       fail(static_cast<std::int64_t>(size_),
-           concat("expected tensor {} up to byte {}, found the end of the file: it is truncated",
+           concat("expected tensor {} up to byte {}, found the end of the file: it is truncated; "
+                  "copy or download it again",
                   {name, first + end}));
     }
     return {entry, first + begin, skipped};

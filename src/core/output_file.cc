@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "trireme/core/error.h"
 #include "trireme/core/file_write.h"
@@ -68,6 +69,9 @@ OutputFile::OutputFile(const std::string& path, const std::string& flag)
       refuse(errno);
     }
     return;
+  }
+  if (exists && access(path.c_str(), W_OK) != 0) {
+    refuse(errno);  // to take its place would only need the folder's permission
   }
   partial_ = std::make_unique<PartialFile>(target);
   if (partial_->error() != 0) {

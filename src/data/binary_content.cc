@@ -69,10 +69,7 @@ void refuse_binary(const std::string& path) {
     throw_data_error(path, 0, problem);
   }
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
-    throw_data_error(path,
-                     static_cast<std::int64_t>(zero),
-                     "expected text, found a zero byte, which no text in UTF-8 has",
-                     kWhatToDo);
+    throw_data_error(path, static_cast<std::int64_t>(zero), zero_byte_problem(), kWhatToDo);
   }
 }
 

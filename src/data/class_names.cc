@@ -13,12 +13,18 @@ namespace {
 
 using NumberText = std::array<char, 32>;
 
+// Whether it is written as 0, and not only too small for a double, as 1e-400 is.
+bool is_written_zero(std::string_view number) {
+  return number.substr(0, number.find_first_of("eE")).find_first_of("123456789") ==
+         std::string_view::npos;
+}
+
 // One spelling for all that mean one number, in `buffer`; other words as they are. Numbers that
 // double does not hold exactly stay words, so that long identifiers are not merged.
 std::string_view one_spelling(std::string_view word, NumberText& buffer) {
   constexpr double kLargestExact = 9007199254740992.0;  // 2^53
   const auto value = parse_number(word);
-  if (!value || std::abs(*value) >= kLargestExact) {
+  if (!value || std::abs(*value) >= kLargestExact || (*value == 0 && !is_written_zero(word))) {
     return word;
   }
   const double plain = *value == 0 ? 0 : *value;  // -0 is 0

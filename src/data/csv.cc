@@ -28,7 +28,9 @@ CsvRules rules_of(const CsvOptions& options) {
   return {options.regression,
           options.missing,
           options.unseen,
-          detail::MissingValues(options.missing_values)};
+          detail::MissingValues(options.missing_values),
+          options.rounded,
+          options.missing_values};
 }
 
 class CsvDataset final : public Dataset {
@@ -207,7 +209,7 @@ class CsvDataset final : public Dataset {
   float value_of(const CsvCells& cells, const CsvColumn& column) const {
     const bool may_miss =
         rules_.missing == CsvOptions::Missing::kNan || rules_.missing == CsvOptions::Missing::kZero;
-    if (may_miss && rules_.missing_values.contain(cells.text())) {
+    if (may_miss && rules_.missing_values.contain_in_numbers(cells.text())) {
       return rules_.missing == CsvOptions::Missing::kZero ? 0
                                                           : std::numeric_limits<float>::quiet_NaN();
     }

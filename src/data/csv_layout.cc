@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "data/csv_cells.h"
 #include "data/csv_header.h"
 #include "data/gzip.h"
 #include "data/missing_values.h"
 #include "data/text_lines.h"
+#include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/nearest_word.h"
 
@@ -36,6 +38,9 @@ std::vector<std::string> first_line(const MappedFile& file, char separator, cons
         line->data() + bare,
         "expected lines that end with \\n or \\r\\n, found a file with \\r alone, as old "
         "Macintosh programs write it: convert it (tr '\\r' '\\n' < OLD > NEW)");
+  }
+  if (const auto zero = line->find('\0'); zero != std::string_view::npos) {
+    throw_text_error(file, line->data() + zero, zero_byte_problem());
   }
   std::vector<std::string> words;
   try {
@@ -69,6 +74,20 @@ std::string existing_columns(const CsvLayout& layout) {
   return text + (layout.names.size() > kMost ? ", ..." : "");
 }
 
+// Whether the columns of a list were joined by something else than a comma.
+std::string joined_otherwise(const std::string& wanted, const CsvLayout& layout) {
+  std::string names = wanted;
+  std::ranges::replace_if(
+      names, [](char c) { return c == ';' || c == '|' || is_blank(c); }, ',');
+  std::istringstream words(names);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (!word.empty() && std::ranges::find(layout.names, word) == layout.names.end()) {
+      return "";
+    }
+  }
+  return names == wanted ? "" : concat("; did you mean a comma, as in ", names, "?");
+}
+
 // `setting` is what asks for the column: that, and not the file, is what has to change.
 std::int64_t find_column(const MappedFile& file,
                          const CsvLayout& layout,
@@ -91,7 +110,8 @@ std::int64_t find_column(const MappedFile& file,
                  file.path(),
                  existing_columns(layout),
                  shown(wanted),
-                 near.empty() ? "" : concat("; did you mean ", shown(near), "?")});
+                 near.empty() ? joined_otherwise(wanted, layout)
+                              : concat("; did you mean ", shown(near), "?")});
   return number;
 }
 
@@ -125,6 +145,25 @@ bool begins_with_names(const MappedFile& file,
   }
   return looks_like_names(
       words, target, options.regression, MissingValues(options.missing_values), categorical);
+}
+
+// As some programs write it. The last column, which is the target unless another is named, then has
+// nothing in it, which is better said once than of each row.
+void refuse_empty_end(const MappedFile& file, char separator, const char* from) {
+  const char* const begin = from;
+  while (auto line = next_line(file, from)) {
+    while (!line->empty() && is_blank(line->back()) && line->back() != separator) {
+      line->remove_suffix(1);
+    }
+    if (!line->ends_with(separator)) {
+      return;
+    }
+  }
+  throw_text_error(file,
+                   begin,
+                   concat("every line ends with a '{}', so that the last column (the target) is "
+                          "empty: take it out of each line, or name the target (--target)",
+                          {separator}));
 }
 
 void set_titles(CsvLayout& layout) {
@@ -166,12 +205,18 @@ CsvLayout find_csv_layout(const MappedFile& file, const CsvOptions& options, con
     from = begin;
   }
   set_titles(layout);
+  if (options.target.empty()) {
+    refuse_empty_end(file, layout.separator, begin);
+  }
   layout.target = options.target.empty() ? layout.size() - 1
                                          : find_column(file, layout, options.target, "target");
   layout.columns[static_cast<std::size_t>(layout.target)].kind = Kind::kTarget;
   for (const std::string& wanted : options.categorical) {
     CsvColumn& column =
         layout.columns[static_cast<std::size_t>(find_column(file, layout, wanted, "categorical"))];
+    TRIREME_CHECK(column.kind != Kind::kCategory,
+                  "categorical: expected each column of \"{}\" once, found {} twice",
+                  {file.path(), column.title});
     TRIREME_CHECK(column.kind != Kind::kTarget,
                   "categorical: expected columns of values, found ",
                   column.title,
@@ -182,7 +227,6 @@ CsvLayout find_csv_layout(const MappedFile& file, const CsvOptions& options, con
 }
 
 // --- of a file that has to be like another
-
 namespace {
 
 std::vector<std::string> names_of(const Preprocessing& training, bool with_target) {
@@ -239,15 +283,38 @@ bool begins_with_names(const MappedFile& file,
       words, target, regression, MissingValues(training.missing_values), categorical);
 }
 
+// Those of the training file that a file with names does not have: "; "city" and "age" are
+// missing". Empty where it has no names, or has them all.
+std::string missing_columns(const std::vector<std::string>& found,
+                            const Preprocessing& training,
+                            const NewDataOptions& options) {
+  std::vector<std::string> missing;
+  for (const std::string& name : names_of(training, options.targets == Targets::kYes)) {
+    if (std::ranges::find(found, name) == found.end()) {
+      missing.push_back(shown(name));
+    }
+  }
+  const bool named = options.header != Header::kNo && has_names(training) &&
+                     std::ranges::any_of(found, [&](const std::string& word) {
+                       return are_known_names({word}, names_of(training, true));
+                     });
+  return missing.empty() || !named
+             ? ""
+             : concat("; ", enumerated(missing), missing.size() == 1 ? " is" : " are", " missing");
+}
+
 void refuse_columns(const MappedFile& file,
                     const Preprocessing& training,
+                    const NewDataOptions& options,
                     char separator,
-                    std::size_t found) {
+                    const std::vector<std::string>& words) {
+  const std::size_t found = words.size();
   throw_text_error(file,
                    text_begin(file),
-                   concat("expected the {} columns of the training file, found {}{}",
+                   concat("expected the {} columns of the training file, found {}{}{}",
                           {training.columns.size(),
                            found,
+                           missing_columns(words, training, options),
                            found == 1 ? concat(": is there a '",
                                                separator,
                                                "' between the cells, as in the training file?")
@@ -296,7 +363,7 @@ CsvLayout find_csv_layout(const MappedFile& file,
   const std::size_t all = training.columns.size();
   const bool with_target = found == all;
   if (!with_target && (found + 1 != all || options.targets == Targets::kYes)) {
-    refuse_columns(file, training, layout.separator, found);
+    refuse_columns(file, training, options, layout.separator, layout.names);
   }
   if (!begins_with_names(file, layout.names, training, options, with_target)) {
     layout.names.clear();
@@ -317,9 +384,9 @@ CsvLayout find_csv_layout(const MappedFile& file,
                     like.name.empty() ? "" : " " + shown(like.name)}));
         continue;
       }
-      const bool ignored = options.targets == Targets::kNo;
-      column.kind = ignored ? Kind::kIgnored : Kind::kTarget;
-      layout.target = ignored ? -1 : layout.size();
+      const bool known = options.targets != Targets::kNo;
+      column.kind = known ? Kind::kTarget : Kind::kIgnored;
+      layout.target = known ? layout.size() : -1;
     } else if (like.categorical) {
       column.kind = Kind::kCategory;
       column.categories = std::make_shared<ClassNames>(like.categories);

@@ -114,7 +114,7 @@ std::string why_may_be_names(const MappedFile& file,
   }
   for (const std::vector<std::string>& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const auto value = missing.contain(row[i]) ? std::nullopt : parse_number(row[i]);
+      const auto value = missing.contain_in_numbers(row[i]) ? std::nullopt : parse_number(row[i]);
       if (columns[i].asked && value) {
         columns[i].has_fractions = columns[i].has_fractions || is_fraction(row[i]);
         columns[i].low = std::min(columns[i].low, *value);
@@ -127,15 +127,15 @@ std::string why_may_be_names(const MappedFile& file,
   });
   const bool any_fractions = std::ranges::any_of(columns, &Column::has_fractions);
   // A row that has whole numbers there, too, shows that such rows occur.
-  const bool another =
-      any_fractions && std::ranges::any_of(rows, [&](const auto& row) {
-        for (std::size_t i = 0; i < row.size(); ++i) {
-          if (columns[i].has_fractions && (is_fraction(row[i]) || missing.contain(row[i]))) {
-            return false;
-          }
-        }
-        return true;
-      });
+  const bool another = any_fractions && std::ranges::any_of(rows, [&](const auto& row) {
+                         for (std::size_t i = 0; i < row.size(); ++i) {
+                           if (columns[i].has_fractions &&
+                               (is_fraction(row[i]) || missing.contain_in_numbers(row[i]))) {
+                             return false;
+                           }
+                         }
+                         return true;
+                       });
   return !all_unlike || another ? std::string()
          : any_fractions
              ? "whole numbers, no two alike, above columns of numbers with fractions"

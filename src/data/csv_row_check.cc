@@ -7,6 +7,7 @@
 #include "data/csv_cells.h"
 #include "data/csv_header.h"
 #include "data/text_lines.h"
+#include "trireme/core/printable.h"
 
 namespace trireme::detail {
 namespace {
@@ -32,7 +33,13 @@ class RowIndexer {
 
   void index(CsvPiece& piece) const {
     piece.categories.resize(layout_.columns.size());
-    piece.rounding.resize(layout_.columns.size());
+    piece.rounding.assign(layout_.columns.size(), CsvRounding(kFloat32Samples));
+    if (rules_.rounded != CsvOptions::Rounded::kFloat32) {
+      piece.further_rounding.assign(
+          layout_.columns.size(),
+          CsvRounding(rules_.rounded == CsvOptions::Rounded::kFloat16 ? kFloat16Samples
+                                                                      : kBFloat16Samples));
+    }
     const char* from = piece.begin;
     while (const auto line = next_line(file_, from)) {
       if (line->data() >= piece.end) {
@@ -61,6 +68,12 @@ class RowIndexer {
   // Looks at every cell.
   Row read(std::string_view line, CsvPiece& piece, bool report) const {
     Row row;
+    if (const auto zero = line.find('\0'); report && zero != std::string_view::npos) {
+      piece.faults.add([&] {
+        return DataFault{file_.offset_of(line.data() + zero), zero_byte_problem(), ""};
+      });
+      return row;
+    }
     if (rules_.missing == Missing::kDrop && lacks_something(line)) {
       row.dropped = true;  // before its words count as classes and categories
       return row;
@@ -112,9 +125,17 @@ class RowIndexer {
 
   // A class may be called what stands for nothing in other columns.
   bool is_missing(const CsvColumn& column, std::string_view text) const {
-    const bool names_class = column.kind == Kind::kTarget && !rules_.regression;
-    return column.kind != Kind::kIgnored &&
-           (names_class ? text.empty() : rules_.missing_values.contain(text));
+    switch (column.kind) {
+      case Kind::kIgnored:
+        return false;
+      case Kind::kCategory:
+        return rules_.missing_values.contain(text);
+      case Kind::kTarget:
+        return rules_.regression ? rules_.missing_values.contain_in_numbers(text) : text.empty();
+      case Kind::kValue:
+        break;
+    }
+    return rules_.missing_values.contain_in_numbers(text);
   }
 
   void look_at(const CsvCells& cells,
@@ -124,8 +145,9 @@ class RowIndexer {
                DataFaults& found) const {
     const CsvColumn& column = layout_.column(number);
     const std::string_view text = cells.text();
-    const auto refuse = [&](const auto& message, const char* advice) {
-      found.add([&] { return DataFault{file_.offset_of(cells.place()), message(), advice}; });
+    // Both are asked for only where they are shown.
+    const auto refuse = [&](const auto& message, const auto& advice) {
+      found.add([&] { return DataFault{file_.offset_of(cells.place()), message(), advice()}; });
     };
     if (column.kind == Kind::kIgnored) {
       return;
@@ -138,16 +160,78 @@ class RowIndexer {
       take_category(text, column, piece.categories[static_cast<std::size_t>(number)], refuse);
     } else if (const auto value = csv_number_written(text)) {
       piece.rounding[static_cast<std::size_t>(number)].add(*value, cells.place());
+      // What is predicted stays in float32.
+      if (!piece.further_rounding.empty() && column.kind == Kind::kValue) {
+        piece.further_rounding[static_cast<std::size_t>(number)].add(*value, cells.place());
+      }
     } else {
       refuse(
           [&] {
             return concat("expected a finite number in ", column.title, ", found ", shown(text));
           },
-          has_decimal_comma(text)          ? decimal_comma_advice()
-          : column.kind == Kind::kTarget   ? "without --regression, words of the target are classes"
-          : is_csv_word(std::string(text)) ? "columns of words are named with --categorical"
-                                           : "");
+          [&] { return advice_for(text, column); });
     }
+  }
+
+  // About what is no number where one was expected.
+  std::string advice_for(std::string_view text, const CsvColumn& column) const {
+    if (has_thousands(text)) {
+      return "if the commas separate thousands, take them out; if they are decimal commas, write "
+             "points instead";
+    }
+    if (has_decimal_comma(text)) {
+      return decimal_comma_advice();
+    }
+    if (column.kind == Kind::kTarget) {
+      return "without --regression, words of the target are classes";
+    }
+    if (is_csv_word(std::string(text))) {
+      return "columns of words are named with --categorical";
+    }
+    return std::ranges::none_of(text, is_digit) && rules_.missing != Missing::kRefuse
+               ? missing_word_advice(text)
+               : "";
+  }
+
+  // "-", say, where values may be missing.
+  std::string missing_word_advice(std::string_view text) const {
+    std::string words;
+    for (const std::string& word : rules_.missing_words) {
+      words += word + ",";
+    }
+    return concat(
+        "if {} stands for a missing value: --missing-values '{}{}' (the list replaces "
+        "the default one)",
+        {shown(text), words, printable(text)});
+  }
+
+  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+  // "1,000", "-12,345.5": up to three digits, and three after each comma.
+  static bool has_thousands(std::string_view text) {
+    text.remove_prefix(text.starts_with('-') || text.starts_with('+') ? 1 : 0);
+    std::size_t at = 0;
+    const auto digits = [&](std::size_t most) {
+      const std::size_t begin = at;
+      while (at < text.size() && at - begin < most && is_digit(text[at])) {
+        ++at;
+      }
+      return at - begin;
+    };
+    if (digits(3) == 0 || text.substr(at, 1) != ",") {
+      return false;
+    }
+    while (text.substr(at, 1) == ",") {
+      ++at;
+      if (digits(3) != 3) {
+        return false;
+      }
+    }
+    if (text.substr(at, 1) == ".") {
+      ++at;
+      digits(text.size());
+    }
+    return at == text.size();
   }
 
   // "1,5", as spreadsheets write it in many countries.
@@ -181,10 +265,12 @@ class RowIndexer {
                            text.empty() ? target && !rules_.regression ? "none" : "an empty cell"
                                         : shown(text)});
           },
-          target ? "rows without a target can be left out: in training with --missing drop; to "
-                   "predict, --targets no"
-                 : "empty cells, and words for a missing value such as NaN, are allowed with "
-                   "--missing mean, zero or drop");
+          [&] {
+            return target ? "rows without a target: in training, --missing drop leaves them "
+                            "out; trireme predict --targets no predicts them as well"
+                          : "empty cells, and words for a missing value such as NaN, are allowed "
+                            "with --missing mean, zero or drop";
+          });
     }
   }
 
@@ -203,7 +289,7 @@ class RowIndexer {
             return concat("expected a class of the training file ({}), found {}",
                           {classes_->list(), shown(text)});
           },
-          "");
+          [] { return ""; });
     }
     return known.value_or(0);
   }
@@ -221,8 +307,10 @@ class RowIndexer {
             return concat("expected a category that the training file has in {} ({}), found {}",
                           {column.title, column.categories->list(), shown(text)});
           },
-          "a model trained with --unseen ignore ignores categories that the training file does not "
-          "have");
+          [] {
+            return "a model trained with --unseen ignore ignores categories that the training file "
+                   "does not have";
+          });
     }
   }
 
@@ -258,7 +346,7 @@ class RowIndexer {
     } catch (const BadQuotes&) {
       return row;  // the same
     }
-    const auto ignored = [&](const auto&, const char*) {};
+    const auto ignored = [](const auto&, const auto&) {};
     row.label = label_of(cells.text(), layout_.column(layout_.target), piece, ignored);
     return row;
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct CsvRules {
   CsvOptions::Missing missing = CsvOptions::Missing::kRefuse;
   CsvOptions::Unseen unseen = CsvOptions::Unseen::kRefuse;
   MissingValues missing_values;
+  CsvOptions::Rounded rounded = CsvOptions::Rounded::kFloat32;
+  std::vector<std::string> missing_words{};  // as they were given, for messages
 };
 
 // The rows of a CSV file.
@@ -47,8 +50,10 @@ struct CsvPiece {
   CsvRows rows;        // labels are numbers of `classes`; dropped count from the piece's first row
   ClassNames classes;  // in the order of their appearance, where they are not known before
   std::vector<ClassNames> categories;  // the same, by column
-  std::vector<CsvRounding> rounding;   // by column, of the rows that were looked at
-  std::int64_t count = 0;              // of rows, those dropped too
+  // By column, of the rows that were looked at: in samples, and where those are rounded further.
+  std::vector<CsvRounding> rounding;
+  std::vector<CsvRounding> further_rounding;
+  std::int64_t count = 0;  // of rows, those dropped too
   DataFaults faults;
 };
 

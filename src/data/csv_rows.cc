@@ -110,12 +110,18 @@ void warn_of_rounding(const MappedFile& file,
                       const std::vector<CsvPiece>& pieces,
                       int parts) {
   for (std::size_t column = 0; column < layout.columns.size(); ++column) {
-    CsvRounding all;
-    for (const CsvPiece& piece : pieces) {
-      all.append(piece.rounding[column]);
-    }
-    if (all.loses()) {
-      log(LogLevel::kWarning, all.warning(file, layout.columns[column], parts));
+    for (const auto rounding : {&CsvPiece::rounding, &CsvPiece::further_rounding}) {
+      if ((pieces[0].*rounding).empty()) {
+        continue;
+      }
+      CsvRounding all = (pieces[0].*rounding)[column];
+      for (std::size_t i = 1; i < pieces.size(); ++i) {
+        all.append((pieces[i].*rounding)[column]);
+      }
+      if (all.loses()) {
+        log(LogLevel::kWarning, all.warning(file, layout.columns[column], parts));
+        break;  // what samples have lost is not there to be rounded further
+      }
     }
   }
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "data/text_lines.h"
+
 namespace trireme::detail {
 namespace {
 
@@ -25,6 +27,9 @@ MissingValues::MissingValues(const std::vector<std::string>& words) {
     begins_[static_cast<unsigned char>(letters[0])] = true;
     begins_[static_cast<unsigned char>(capital(letters[0]))] = true;
     words_.push_back(std::move(letters));
+    if (const auto number = parse_number(word)) {
+      numbers_.push_back(*number);
+    }
   }
 }
 
@@ -35,6 +40,11 @@ bool MissingValues::is_word(std::string_view cell) const {
              return letter == small(found);
            });
   });
+}
+
+bool MissingValues::is_number(std::string_view cell) const {
+  const auto number = parse_number(cell);
+  return number && std::find(numbers_.begin(), numbers_.end(), *number) != numbers_.end();
 }
 
 }  // namespace trireme::detail

@@ -200,8 +200,9 @@ void refuse_one_number(const Dataset& train, const std::string& path, const char
   throw_data_error(
       path,
       -1,
-      concat("expected at least two different numbers to predict, found one, {}, in all {} rows: {}",
-             {first.value_or(0), train.size(), advice}));
+      concat(
+          "expected at least two different numbers to predict, found one, {}, in all {} rows: {}",
+          {first.value_or(0), train.size(), advice}));
 }
 
 // Numbers to predict, or names of the rows, that are taken for classes, since nobody has said what

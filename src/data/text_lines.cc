@@ -1,6 +1,9 @@
 #include "data/text_lines.h"
 
 #include <algorithm>
+#include <cstdlib>
+
+#include <locale.h>
 
 #include "trireme/core/printable.h"
 
@@ -63,16 +66,30 @@ const char* text_begin(const MappedFile& file) {
   return file.begin() + (file.bytes().starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
 }
 
+namespace {
+
+// What from_chars finds out of range, without telling too large from too small.
+double out_of_range(std::string_view text) {
+  // strtod() reads a comma for a point where the language of the process has that.
+  static const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
+  return strtod_l(std::string(text).c_str(), nullptr, plain);
+}
+
+}  // namespace
+
 std::optional<double> parse_number(std::string_view text) {
   if (text.starts_with('+') && !text.starts_with("+-")) {
     text.remove_prefix(1);
   }
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+  if (end != text.data() + text.size() || error == std::errc::invalid_argument) {
     return std::nullopt;
   }
-  return value;
+  if (error == std::errc::result_out_of_range) {
+    value = out_of_range(text);
+  }
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
 std::string shown(std::string_view text) {

@@ -37,11 +37,17 @@ std::optional<std::string_view> next_line(const MappedFile& file, const char*& f
 // What is wrong with a text that is in UTF-16, and what to do; empty: it is not.
 std::string utf16_problem(std::string_view bytes);
 
+// What is wrong with a zero byte, which makes another word of what looks the same.
+inline std::string zero_byte_problem() {
+  return "expected text, found a zero byte, which no text in UTF-8 has";
+}
+
 // Where a text begins: after a byte order mark, which spreadsheets like to write. Throws DataError
 // for a text in UTF-16.
 const char* text_begin(const MappedFile& file);
 
-// A finite number that is the whole of `text`; a leading plus is allowed.
+// A finite number that is the whole of `text`; a leading plus is allowed. One that is too small for
+// a double is 0, or the nearest there is (1e-400).
 std::optional<double> parse_number(std::string_view text);
 
 // As it is put into messages: in quotes, cut where it is long (between characters), with control

@@ -104,11 +104,13 @@ class TokenDataset final : public detail::ContiguousDataset {
     shape_.kind = SampleKind::kTokens;
     shape_.length = options.sequence + 1;
     shape_.classes = options.vocabulary > 0 ? options.vocabulary : find_vocabulary();
+    choose_part(options);
+    if (options.vocabulary > 0) {
+      check_tokens();
+    }
     for (const Section& section : *sections_) {
       section.file->advise_random_reads();
     }
-    choose_part(options);
-    look_at_beginning();
   }
 
   std::int64_t size() const override { return size_; }
@@ -160,28 +162,35 @@ class TokenDataset final : public detail::ContiguousDataset {
       return 256;
     }
     std::int64_t largest = 0;
-    std::vector<std::int64_t> scratch(1 << 14);
+    std::vector<std::int64_t> scratch(kAtOnce);
     for (const Section& section : *sections_) {
       section.file->advise_one_pass();
-      const auto step = static_cast<std::int64_t>(scratch.size());
-      for (std::int64_t at = section.begin; at < section.end; at += step) {
+      for (std::int64_t at = section.begin; at < section.end; at += kAtOnce) {
         largest = std::max(largest,
                            widen(type_,
                                  section.file->begin() + (at - section.begin) * bytes_of(type_),
-                                 std::min(step, section.end - at),
+                                 std::min(kAtOnce, section.end - at),
                                  scratch.data()));
       }
     }
     return largest + 1;
   }
 
-  // All of a text is read only while it is trained on; a vocabulary that does not fit shows at
-  // once.
-  void look_at_beginning() const {
-    constexpr std::int64_t kLooked = 1 << 16;
-    std::vector<std::int64_t> tokens(
-        static_cast<std::size_t>(std::min(kLooked, sections_->back().end)));
-    copy(0, static_cast<std::int64_t>(tokens.size()), tokens.data());
+  // A pass over this part of the text, which is read only while it is used: a token outside the
+  // vocabulary would end a training at its last evaluation, with nothing to show for it.
+  void check_tokens() const {
+    if (shape_.classes >= std::int64_t{1} << (8 * bytes_of(type_))) {
+      return;  // no token of this size is outside
+    }
+    for (const Section& section : *sections_) {
+      section.file->advise_one_pass();
+    }
+    std::vector<std::int64_t> scratch(kAtOnce);
+    for (const Stretch& stretch : stretches_) {
+      for (std::int64_t at = stretch.begin; at < stretch.end; at += kAtOnce) {
+        copy(at, std::min(kAtOnce, stretch.end - at), scratch.data());
+      }
+    }
   }
 
   void choose_part(const TokenOptions& options) {
@@ -275,6 +284,9 @@ class TokenDataset final : public detail::ContiguousDataset {
                             : "the tokenizer's whole vocabulary, or check the size and byte order "
                               "of the tokens"}));
   }
+
+  // Tokens that a pass looks at together.
+  static constexpr std::int64_t kAtOnce = 1 << 14;
 
   TokenType type_;
   std::int64_t stride_;

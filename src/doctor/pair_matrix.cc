@@ -18,6 +18,7 @@ constexpr double kMuchWorse = 2;
 // a training should be divided over, takes longer than this.
 constexpr double kLongInside = 100;
 constexpr double kLongBetween = 1000;  // us
+constexpr double kSlowInside = 1e9;    // bytes per second: less than any memory's
 
 // One of the two quantities. Latency is a time, where less is better; its reverse holds for speed.
 struct Quantity {
@@ -110,6 +111,12 @@ Finding judge(const PairMatrix& pairs,
                             between ? "idle machines; if nothing changes, they are far apart or "
                                       "their network is slow, and every step waits for it"
                                     : "an idle machine, with no more ranks than processors");
+    return finding;
+  }
+  if (!quantity.less_is_better && !between && usual < kSlowInside) {
+    finding.verdict = Verdict::kWarning;
+    finding.value += concat(", where more than {} is usual", {quantity.text(kSlowInside)});
+    finding.advice = "run the doctor again on an idle machine, with no more ranks than processors";
     return finding;
   }
   if (badness <= kMuchWorse) {

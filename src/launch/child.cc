@@ -114,10 +114,14 @@ std::string find_program(const std::string& program) {
       return path;
     }
   }
-  throw ConfigError(concat(
-      "the program \"{}\" was not found in PATH{}",
-      {program,
-       is_executable_file("./" + program) ? concat("; did you mean ./", program, "?") : ""}));
+  const std::string here = "./" + program;
+  throw ConfigError(
+      concat("the program \"{}\" was not found in PATH{}",
+             {program,
+              is_executable_file(here) ? concat("; did you mean ", here, "?")
+              : access(here.c_str(), F_OK) == 0
+                  ? concat("; ", here, " is no program: it is not a file that may be executed")
+                  : ""}));
 }
 
 Child start_child(const ChildOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -119,6 +120,11 @@ void DrillBook::take(const DrillNews& news) {
       continue;
     }
     const bool is_struck = fault.what.struck >= 0 && news.struck == fault.what.struck;
+    const bool is_loss =
+        news.kind == DrillNews::Kind::kBlames || news.kind == DrillNews::Kind::kGone;
+    if (is_loss && has_gone_on(fault, news.nanoseconds)) {
+      continue;
+    }
     if (news.kind == DrillNews::Kind::kEnded && news.pid == fault.what.pid &&
         news.machine == fault.what.machine && fault.what.struck < 0) {
       fault.reached = std::max(fault.reached, news.step);
@@ -135,6 +141,23 @@ void DrillBook::take(const DrillNews& news) {
       fault.woke = news.nanoseconds;
     }
   }
+}
+
+// Whether a launcher that was stopped had gone on by then, so that what was lost on its machine is
+// not for this fault. Where it was killed next, the word that it had woken may have gone with it.
+bool DrillBook::has_gone_on(DrillEntry& fault, std::int64_t when) const {
+  if (fault.what.fault != DrillKind::kStopLauncher || !fault.noticed.empty()) {
+    return false;
+  }
+  const auto planned = std::ranges::find(plan_.faults, fault.what.fault, &DrillFault::kind);
+  const bool hit_again = std::ranges::any_of(entries_, [&](const DrillEntry& other) {
+    return other.is_open && other.what.struck == fault.what.struck &&
+           other.what.nanoseconds > fault.what.nanoseconds;
+  });
+  if (!fault.woke && hit_again && planned != plan_.faults.end()) {
+    fault.woke = fault.what.nanoseconds + std::llround(planned->seconds * 1e9);
+  }
+  return fault.woke && when >= *fault.woke;
 }
 
 void DrillBook::begin(const DrillNews& news) {
@@ -236,7 +259,8 @@ void DrillBook::take_step(const DrillNews& kept) {
 void DrillBook::close(DrillEntry& fault, const DrillNews& kept) {
   fault.is_open = false;
   fault.recovered = static_cast<double>(kept.nanoseconds - fault.what.nanoseconds) * 1e-9;
-  const bool lost = !changes_membership(fault.what.fault) && kept.epoch > fault.epoch;
+  const bool over = fault.woke && fault.noticed.empty();  // another may have ended the world since
+  const bool lost = !changes_membership(fault.what.fault) && kept.epoch > fault.epoch && !over;
   // The one at hand, which it began, and those before it that nobody had kept.
   fault.reached = std::max(fault.reached, kept_ + 1);
   fault.again = lost ? std::max<std::int64_t>(0, fault.reached - kept.step + 1) : 0;

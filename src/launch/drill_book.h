@@ -60,6 +60,7 @@ class DrillBook {
   void begin(const DrillNews& news);
   std::string begin_launchers_fault(DrillEntry& entry);
   void take_step(const DrillNews& kept);
+  bool has_gone_on(DrillEntry& fault, std::int64_t when) const;
   void notice(DrillEntry& entry, std::int64_t when, const std::string& who, const std::string& how);
   void close(DrillEntry& entry, const DrillNews& kept);
   std::string launcher_of(int machine) const;

@@ -16,6 +16,9 @@ namespace {
 
 // Worlds may end because a rank was slow for once, not again and again.
 constexpr int kMostVainEpochs = 3;
+// Who has lost another says so sooner than the launcher of that one, now and then. Everybody is to
+// hear who it was.
+constexpr Milliseconds kTimeForCause{100};
 
 // Trying again would find the same mistake.
 bool means_wrong_usage(const JobEvent& failure) {
@@ -236,7 +239,12 @@ void Epochs::end_epoch(bool lost, const std::string& why) {
 
 std::string Epochs::turn() {
   if (any(&MachineStatus::asks) && !lost_) {  // whatever has ended the epoch has begun to
-    end_epoch(true, forming_ ? std::string(why_) : "a rank has lost another");
+    if (!forming_ && !unexplained_) {
+      unexplained_.emplace(kTimeForCause);
+    }
+    if (forming_ || unexplained_->passed()) {
+      end_epoch(true, forming_ ? std::string(why_) : "a rank has lost another");
+    }
   }
   const bool newcomers = any(&Machine::is_new);
   if (newcomers && !forming_ && !ends_ && !finished_ && any(&MachineStatus::keeps) &&
@@ -361,6 +369,7 @@ void Epochs::begin() {
   waiting_.reset();
   losses_ = 0;
   forming_ = lost_ = false;
+  unexplained_.reset();
   if (order.world_size() == 0) {
     return;  // all have come to their end
   }

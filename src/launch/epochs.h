@@ -116,17 +116,18 @@ class Epochs {
   std::int64_t kept_ = 0;  // news of memory, of all machines
   int world_size_ = 0;
   int restarts_left_;
-  int losses_ = 0;                     // in this epoch
-  int vain_epochs_ = 0;                // in a row, that ended without a loss and kept nothing
-  std::optional<int> wanted_;          // ranks, from the next epoch on
-  bool ends_ = false;                  // it was asked to
-  bool forming_ = false;               // this epoch has ended, or is to end
-  std::string why_;                    // it does
-  std::string who_comes_;              // "machine 1 (host) joins the job", of the last one
-  bool lost_ = false;                  // and whoever waits in it was told
-  bool finished_ = false;              // a rank of this epoch has come to its end: the job has
-  std::optional<Deadline> waiting_;    // for machines to come back
-  std::optional<Deadline> gathering_;  // before the first epoch of one that has taken over
+  int losses_ = 0;                       // in this epoch
+  int vain_epochs_ = 0;                  // in a row, that ended without a loss and kept nothing
+  std::optional<int> wanted_;            // ranks, from the next epoch on
+  bool ends_ = false;                    // it was asked to
+  bool forming_ = false;                 // this epoch has ended, or is to end
+  std::string why_;                      // it does
+  std::string who_comes_;                // "machine 1 (host) joins the job", of the last one
+  bool lost_ = false;                    // and whoever waits in it was told
+  std::optional<Deadline> unexplained_;  // a rank has lost another, and nobody has said why
+  bool finished_ = false;                // a rank of this epoch has come to its end: the job has
+  std::optional<Deadline> waiting_;      // for machines to come back
+  std::optional<Deadline> gathering_;    // before the first epoch of one that has taken over
 };
 
 }  // namespace trireme::detail

@@ -334,7 +334,7 @@ class Job {
     }
     if (!asked_to_end_) {
       if (time_to_end() > kTimeForOthers) {
-        detail::say_first_failure(events(), ranks_.world_size(), options_.end_seconds, complain_);
+        detail::say_first_failure(events(), ranks_.world_size(), options_, complain_);
       }
       begin_ending(SIGTERM);
     } else {

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 
 #include "trireme/core/error.h"
-#include "trireme/launch/launcher.h"
 
 namespace trireme::detail {
 namespace {
@@ -54,8 +53,9 @@ int blame_rank(const Evidence& evidence, const JobEvent& cause, const Say& say) 
     return means_usage(spokesman->status) || means_usage(cause.number) ? kExitUsage
                                                                        : kExitRankFailed;
   }
-  if (evidence.rank0_speaks && cause.rank == 0 && means_usage(cause.number)) {
-    return kExitUsage;  // it has said why, on its own machine
+  // Said by rank 0, on its own machine, or in the last words: rank 0 may not have got to its end.
+  if (evidence.rank0_speaks && means_usage(cause.number)) {
+    return kExitUsage;
   }
   return cause.rendezvous_timed_out ? kExitRendezvousTimedOut : kExitRankFailed;
 }
@@ -88,14 +88,21 @@ int say_verdict(const Evidence& evidence, const Say& say) {
 
 void say_first_failure(const std::vector<JobEvent>& events,
                        int world_size,
-                       double seconds,
+                       const LaunchOptions& options,
                        const Say& say) {
   const auto failed = std::find_if(events.begin(), events.end(), [](const JobEvent& event) {
     return event.kind == JobEvent::Kind::kRankFailed;
   });
-  if (failed != events.end()) {
+  // What is wrong with the call is rank 0's to say.
+  const bool is_said =
+      failed != events.end() && options.rank0_speaks && means_usage(failed->number);
+  if (failed != events.end() && !is_said) {
     say(concat("rank {} of {} (pid {}) {}: waiting up to {} s for the other ranks to end",
-               {failed->rank, world_size, failed->pid, how_it_ended(failed->number), seconds}));
+               {failed->rank,
+                world_size,
+                failed->pid,
+                how_it_ended(failed->number),
+                options.end_seconds}));
   }
 }
 

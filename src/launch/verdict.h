@@ -7,6 +7,7 @@
 #include "launch/fleet.h"
 #include "launch/job_event.h"
 #include "launch/rank_process.h"
+#include "trireme/launch/launcher.h"
 
 namespace trireme::detail {
 
@@ -24,10 +25,11 @@ struct Evidence {
 int say_verdict(const Evidence& evidence, const std::function<void(const std::string&)>& say);
 
 // The verdict comes when all have ended. Where that takes long (a rank that computes something else
-// does not notice; it has so many seconds), a rank that has died must not be a secret until then.
+// does not notice; it has LaunchOptions::end_seconds), a rank that has died must not be a secret
+// until then.
 void say_first_failure(const std::vector<JobEvent>& events,
                        int world_size,
-                       double seconds,
+                       const LaunchOptions& options,
                        const std::function<void(const std::string&)>& say);
 
 }  // namespace trireme::detail

@@ -1,5 +1,8 @@
 #include "trireme/models/convnet.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <string>
 
 #include <ATen/ops/max_pool2d.h>
@@ -70,6 +73,12 @@ Trainable make_convnet(const TrainSettings& settings, const SampleShape& shape) 
                 settings.data,
                 ": use --model ",
                 models_on(SampleKind::kDense, /*images=*/false));
+  const auto smaller = static_cast<std::uint64_t>(std::min(shape.dense[1], shape.dense[2]));
+  const int most = static_cast<int>(std::bit_width(smaller)) - 1;
+  TRIREME_CHECK(static_cast<int>(settings.stages.size()) <= most,
+                "stages: expected at most {} for images of {} x {}, which each of them halves, "
+                "found {}",
+                {most, shape.dense[1], shape.dense[2], settings.stages.size()});
   const Convnet model(ConvnetOptions{.channels = shape.dense[0],
                                      .rows = shape.dense[1],
                                      .columns = shape.dense[2],

@@ -68,6 +68,9 @@ Schedule Schedule::one_cycle(std::int64_t total,
   const double end = static_cast<double>(total) - 1;
   return Schedule([=](std::int64_t at) {
     const auto now = static_cast<double>(at);
+    if (total == 1) {
+      return 1.0;  // a single step would else be the end, which trains nothing
+    }
     return now <= peak ? half_cosine(start_factor, 1, peak > 0 ? now / peak : 1)
                        : half_cosine(1, final_factor, end > peak ? (now - peak) / (end - peak) : 1);
   });

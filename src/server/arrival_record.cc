@@ -59,7 +59,9 @@ std::optional<std::uintmax_t> bytes_up_to(const std::string& line,
 ArrivalRecord::ArrivalRecord(const std::string& folder,
                              int rank,
                              const std::vector<std::string>& run)
-    : path_(record_path(folder, rank)), run_(run) {}
+    : path_(record_path(folder, rank)), run_(run) {
+  out_.imbue(std::locale::classic());
+}
 
 void ArrivalRecord::begin() {
   const std::string folder = fs::path(path_).parent_path().string();
@@ -83,6 +85,14 @@ void ArrivalRecord::add(const ClockTable::Act& act) {
   }
   out_ << (act.kind == ClockTable::Act::Kind::kApply ? "apply " : "answer ") << act.worker << ' '
        << act.clock << '\n';
+}
+
+void ArrivalRecord::leaves(int worker) {
+  if (!out_.is_open()) {
+    begin();
+    out_ << all_line(0) << '\n';
+  }
+  out_ << "leave " << worker << '\n';
 }
 
 void ArrivalRecord::all_at(std::int64_t clock) {
@@ -145,8 +155,10 @@ Arrivals Arrivals::read(const std::string& folder,
                 {path, line});
   Arrivals arrivals;
   std::vector<std::int64_t> answered(static_cast<std::size_t>(workers), 0);
+  std::vector<bool> left(answered.size(), false);  // with less data than others
   while (next_line(in, line)) {
     std::istringstream words(line);
+    words.imbue(std::locale::classic());
     std::string what;
     words >> what;
     if (what == "all") {
@@ -165,9 +177,15 @@ Arrivals Arrivals::read(const std::string& folder,
       continue;
     }
     ClockTable::Act act;
-    words >> act.worker >> act.clock;
+    words >> act.worker;
+    if (what == "leave" && words && act.worker >= 0 && act.worker < workers) {
+      left[static_cast<std::size_t>(act.worker)] = true;
+      continue;
+    }
+    words >> act.clock;
     TRIREME_CHECK(
-        words && (what == "apply" || what == "answer") && act.worker >= 0 && act.worker < workers,
+        words && words.peek() == std::istringstream::traits_type::eof() &&
+            (what == "apply" || what == "answer") && act.worker >= 0 && act.worker < workers,
         "replay: {} has the line \"{}\": expected apply or answer, one of {} ranks that compute, "
         "and a step",
         {path, line, workers});
@@ -179,7 +197,12 @@ Arrivals Arrivals::read(const std::string& folder,
       arrivals.acts.push_back(act);
     }
   }
-  arrivals.steps = *std::ranges::min_element(answered);
+  arrivals.steps = *std::ranges::max_element(answered);
+  for (std::size_t worker = 0; worker < answered.size(); ++worker) {
+    if (!left[worker]) {
+      arrivals.steps = std::min(arrivals.steps, answered[worker]);
+    }
+  }
   return arrivals;
 }
 

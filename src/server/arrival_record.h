@@ -21,6 +21,8 @@ class ArrivalRecord {
   ArrivalRecord(const std::string& folder, int rank, const std::vector<std::string>& run);
 
   void add(const ClockTable::Act& act);
+  // This one has no more data.
+  void leaves(int worker);
   // All ranks have taken so many steps. What was written up to here outlives this process.
   void all_at(std::int64_t clock);
   // Goes on from where all ranks had taken so many steps: what came after is dropped.

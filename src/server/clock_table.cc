@@ -35,6 +35,12 @@ void ClockTable::came(int worker) {
 
 void ClockTable::leaves(int worker) {
   workers_[index_of(worker)].left = true;
+  if (script_) {
+    // A replay that is interrupted: nobody waits for what this one does not do any more.
+    std::erase_if(*script_, [&](const Act& act) {
+      return act.worker == worker && act.clock >= workers_[index_of(worker)].came;
+    });
+  }
 }
 
 std::optional<ClockTable::Act> ClockTable::next() {

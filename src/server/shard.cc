@@ -128,6 +128,10 @@ void Shard::take(int worker, Push push) {
 void Shard::leaves(int worker) {
   const std::lock_guard lock(mutex_);
   clocks_.leaves(worker);
+  if (record_ && order_ == Order::kArrival) {
+    record_->leaves(worker);
+    record_->flush();
+  }
   act(worker);
 }
 

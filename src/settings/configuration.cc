@@ -82,10 +82,10 @@ Json parse_with_repetitions(const std::string& text, Problems& repetitions) {
 }
 
 // Which of the two counts would be anybody's guess.
-void refuse_two_names(const std::set<std::string>& ours, detail::DeepspeedNotes& theirs) {
-  for (const auto& [name, other] : theirs.set_by) {
-    if (ours.count(name) > 0) {
-      theirs.problems.push_back(
+void refuse_two_names(detail::DeepspeedNotes& notes) {
+  for (const auto& [name, other] : notes.set_by) {
+    if (notes.own.count(name) > 0) {
+      notes.problems.push_back(
           concat("expected one name for each setting, found \"{}\" and DeepSpeed's {}, which set "
                  "the same thing: leave one of them out",
                  {name, other}));
@@ -142,30 +142,41 @@ std::string value_text(const std::string& name, const TrainSettings& settings) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-void apply_json(TrainSettings& settings, const std::string& text, const std::string& source) {
+void apply_json(TrainSettings& settings,
+                const std::string& text,
+                const std::string& source,
+                const std::set<std::string>& flags) {
   detail::DeepspeedNotes notes;
+  notes.flags = flags;
   const Json json = parsed(text, source, notes.problems);
   std::vector<std::string> names = detail::deepspeed_names();
   for (const Setting& setting : settings_table()) {
     names.push_back(setting.name);
   }
-  std::set<std::string> own_names;
-  for (const auto& item : json.items()) {
-    const std::string& name = item.key();
-    const Json& value = item.value();
-    notes.attempt([&] {
-      const Setting* ours = find_setting(name);
-      // "optimizer" and "tensorboard" are a word here and an object there.
-      if (ours != nullptr && !value.is_object()) {
-        ours->set_json(settings, value.dump());
-        own_names.insert(name);
-      } else if (!detail::apply_deepspeed(settings, name, value, notes)) {
-        throw ConfigError(unknown_name(name, names));
+  // "optimizer" and "tensorboard" are a word here and an object there.
+  const auto is_own = [](const auto& item) {
+    return find_setting(item.key()) != nullptr && !item.value().is_object();
+  };
+  const auto for_each_of = [&](bool own, const auto& action) {
+    for (const auto& item : json.items()) {
+      if (is_own(item) == own) {
+        notes.attempt([&] { action(item.key(), item.value()); });
       }
-    });
-  }
-  refuse_two_names(own_names, notes);
+    }
+  };
+  // Ours first: what comes of DeepSpeed's depends on the number of steps, say.
+  for_each_of(/*own=*/true, [&](const std::string& name, const Json& value) {
+    find_setting(name)->set_json(settings, value.dump());
+    notes.own.insert(name);
+  });
+  for_each_of(/*own=*/false, [&](const std::string& name, const Json& value) {
+    if (!detail::apply_deepspeed(settings, name, value, notes)) {
+      throw ConfigError(unknown_name(name, names));
+    }
+  });
+  refuse_two_names(notes);
   refuse_problems(notes.problems, source);
+  detail::apply_deepspeed_defaults(settings, json, notes);
   for (const std::string& name : notes.without_effect) {
     log(LogLevel::kWarning, concat(source, ": ", name, " has no effect here"));
   }

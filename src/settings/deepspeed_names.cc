@@ -5,58 +5,12 @@
 #include <functional>
 #include <map>
 
+#include "settings/deepspeed_items.h"
 #include "trireme/core/error.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/settings/settings_table.h"
 
 namespace trireme::detail {
 namespace {
-
-using Json = nlohmann::json;
-using Names = std::vector<std::string>;
-
-bool contains(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-struct Target {
-  TrainSettings& settings;
-  DeepspeedNotes& notes;
-};
-
-// Sets one of our settings, with DeepSpeed's name in what it says.
-void set(const Target& target, const char* ours, const std::string& theirs, const Json& value) {
-  if (value == "auto") {
-    return;  // Hugging Face's word for: as elsewhere
-  }
-  target.notes.set_by[ours] = theirs;
-  try {
-    find_setting(ours)->set_json(target.settings, value.dump());
-  } catch (const ConfigError& error) {
-    throw ConfigError(concat(theirs, " (DeepSpeed's name of ", error.what(), ")"));
-  }
-}
-
-void require_object(const std::string& name, const Json& value) {
-  TRIREME_CHECK(value.is_object(), name, ": expected an object { ... }, found ", value.dump());
-}
-
-// Calls each(name, value) for all members, also after one that is refused.
-template <class Each>
-void for_each_item(const Json& object, DeepspeedNotes& notes, const Each& each) {
-  for (const auto& item : object.items()) {
-    notes.attempt([&] { each(item.key(), item.value()); });
-  }
-}
-
-[[noreturn]] void refuse_unknown(const std::string& object,
-                                 const std::string& name,
-                                 const Names& known) {
-  const std::string near = nearest_name(name, known);
-  throw ConfigError(
-      concat("{}: unknown name \"{}\"{}",
-             {object, name, near.empty() ? "" : concat("; did you mean \"", near, "\"?")}));
-}
 
 void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
   require_object("optimizer", value);
@@ -92,9 +46,9 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
   for_each_item(params, notes, [&](const std::string& name, const Json& item) {
     const std::string whole = "optimizer.params." + name;
     if (name == "betas" && item == Json("auto")) {
-      return;
-    }
-    if (name == "betas") {
+      set({settings, notes}, "beta1", whole, item);
+      set({settings, notes}, "beta2", whole, item);
+    } else if (name == "betas") {
       TRIREME_CHECK(item.is_array() && item.size() == 2,
                     "{}: expected two numbers, found {}",
                     {whole, item.dump()});
@@ -114,127 +68,14 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
       TRIREME_CHECK(item == Json(true),
                     "{}: expected true, which it always is here, found {}",
                     {whole, item.dump()});
+    } else if (name == "torch_adam" && !params.contains("weight_decay")) {
+      return;  // it says what the weight decay is
     } else if (contains(tuning, name)) {
       notes.without_effect.push_back(whole);
     } else {
       refuse_unknown("optimizer.params", name, known_params);
     }
   });
-}
-
-void apply_scheduler(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
-  require_object("scheduler", value);
-  const Json params = value.value("params", Json::object());
-  require_object("scheduler.params", params);
-  for_each_item(value, notes, [&](const std::string& name, const Json& /*item*/) {
-    if (name != "type" && name != "params") {
-      refuse_unknown("scheduler", name, {"type", "params"});
-    }
-  });
-  const Json named = value.value("type", Json());
-  const std::string type = named.is_string() ? named.get<std::string>() : "";
-  notes.set_by["schedule"] = "scheduler.type";
-  const auto number = [&](const char* name, double otherwise) {
-    const Json item = params.value(name, Json(otherwise));
-    TRIREME_CHECK(
-        item.is_number(), "scheduler.params.", name, ": expected a number, found ", item.dump());
-    return item.get<double>();
-  };
-  Names known = {
-      "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "last_batch_iteration"};
-  if (type == "WarmupLR") {
-    settings.schedule = ScheduleKind::kConstant;
-  } else if (type == "WarmupDecayLR") {
-    settings.schedule = ScheduleKind::kLinear;
-    known.push_back("total_num_steps");
-  } else if (type == "WarmupCosineLR") {
-    settings.schedule = ScheduleKind::kCosine;
-    known = {"total_num_steps",
-             "warmup_num_steps",
-             "warmup_min_ratio",
-             "cos_min_ratio",
-             "warmup_type",
-             "last_batch_iteration"};
-    notes.attempt([&] {
-      set({settings, notes},
-          "final_factor",
-          "scheduler.params.cos_min_ratio",
-          Json(number("cos_min_ratio", 0.0001)));
-    });
-    notes.attempt([&] {
-      TRIREME_CHECK(number("warmup_min_ratio", 0) == 0,
-                    "scheduler.params.warmup_min_ratio: expected 0, since a warm-up begins at 0 in "
-                    "Trireme, found ",
-                    number("warmup_min_ratio", 0));
-    });
-  } else if (type == "OneCycle") {
-    settings.schedule = ScheduleKind::kOneCycle;
-    known = {"cycle_min_lr", "cycle_max_lr", "cycle_first_step_size", "cycle_second_step_size"};
-    const double first = number("cycle_first_step_size", 2000);
-    const double second = number("cycle_second_step_size", first);
-    TRIREME_CHECK(number("cycle_max_lr", 0) > 0 && first >= 1 && second >= 1,
-                  "scheduler OneCycle: expected cycle_max_lr and step sizes above 0");
-    settings.lr = number("cycle_max_lr", 0);
-    notes.set_by["lr"] = "scheduler.params.cycle_max_lr";
-    set({settings, notes},
-        "start_factor",
-        "scheduler.params.cycle_min_lr",
-        Json(number("cycle_min_lr", 0) / settings.lr));
-    settings.rise = first / (first + second);
-    notes.set_by["rise"] = "scheduler.params.cycle_first_step_size";
-    set({settings, notes},
-        "schedule_steps",
-        "scheduler.params.cycle_first_step_size",
-        Json(first + second));
-  } else {
-    throw ConfigError(concat(
-        "scheduler.type: expected WarmupLR, WarmupDecayLR, WarmupCosineLR or OneCycle, found ",
-        named.is_null() ? "none" : named.dump(),
-        "; Trireme's own schedules are set with \"schedule\""));
-  }
-  for_each_item(params, notes, [&](const std::string& name, const Json& item) {
-    const std::string whole = "scheduler.params." + name;
-    if (!contains(known, name)) {
-      refuse_unknown("scheduler.params", name, known);
-    }
-    if (name == "warmup_num_steps") {
-      set({settings, notes}, "warm_up", whole, item);
-    } else if (name == "total_num_steps") {
-      set({settings, notes}, "schedule_steps", whole, item);
-    } else if (name == "warmup_max_lr") {
-      set({settings, notes}, "lr", whole, item);
-    } else if (name == "warmup_min_lr") {
-      TRIREME_CHECK(item == Json(0) || item == Json(0.0) || item == Json("auto"),
-                    "{}: expected 0, since a warm-up begins at 0 in Trireme, found {}",
-                    {whole, item.dump()});
-    } else if (name == "warmup_type") {
-      TRIREME_CHECK(item == Json("linear"),
-                    "{}: expected \"linear\": in Trireme a warm-up raises the learning rate by the "
-                    "same amount in each step; found {}",
-                    {whole, item.dump()});
-    } else if (name == "last_batch_iteration") {
-      notes.without_effect.push_back(whole);
-    }
-  });
-  const bool warms_up = type != "OneCycle";
-  if (warms_up && !params.contains("warmup_type")) {
-    notes.remarks.emplace_back(
-        "the warm-up is linear, as with \"warmup_type\": \"linear\"; DeepSpeed's default is "
-        "\"log\", "
-        "which Trireme does not have");
-  }
-  if (contains(known, "warmup_max_lr") && !params.contains("warmup_max_lr")) {
-    notes.remarks.emplace_back(
-        "the warm-up ends at the learning rate (optimizer.params.lr, or the model's own), not at "
-        "0.001, DeepSpeed's default of scheduler.params.warmup_max_lr, which sets another");
-  }
-  if (warms_up && !params.contains("warmup_num_steps")) {
-    settings.warm_up = 1000;  // DeepSpeed's default
-    notes.set_by["warm_up"] = "scheduler.type (whose warmup_num_steps is 1000 if it is not given)";
-    notes.remarks.emplace_back(
-        "the warm-up takes 1000 steps, DeepSpeed's default; scheduler.params.warmup_num_steps sets "
-        "another number");
-  }
 }
 
 void apply_zero(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
@@ -297,12 +138,21 @@ void apply_half(TrainSettings& settings,
     settings.precision = precision;
     notes.set_by["precision"] = which + ".enabled";
   }
+  static const Names known = {"enabled",
+                              "initial_scale_power",
+                              "loss_scale_window",
+                              "loss_scale",
+                              "hysteresis",
+                              "min_loss_scale"};
+  const bool off = value.value("enabled", Json(false)) == Json(false);
   for_each_item(value, notes, [&](const std::string& name, const Json& item) {
     const std::string whole = concat(which, ".", name);
     if (name == "enabled") {
       TRIREME_CHECK(item.is_boolean() || item == Json("auto"),
                     "{}: expected true or false, found {}",
                     {whole, item.dump()});
+    } else if (off && which == "fp16" && contains(known, name)) {
+      return;  // DeepSpeed does not look at it either
     } else if (which == "fp16" && name == "initial_scale_power") {
       TRIREME_CHECK(item.is_number(), whole, ": expected a number, found ", item.dump());
       set({settings, notes}, "loss_scale_initial", whole, Json(std::exp2(item.get<double>())));
@@ -315,8 +165,7 @@ void apply_half(TrainSettings& settings,
     } else if (which == "fp16" && (name == "hysteresis" || name == "min_loss_scale")) {
       notes.without_effect.push_back(whole);
     } else {
-      refuse_unknown(
-          which, name, {"enabled", "initial_scale_power", "loss_scale_window", "loss_scale"});
+      refuse_unknown(which, name, known);
     }
   });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ namespace trireme::detail {
 
 // What a configuration of DeepSpeed has said besides values.
 struct DeepspeedNotes {
+  std::set<std::string> own;    // our settings that the file gives by our names
+  std::set<std::string> flags;  // and those that flags give, which come after the file
+  std::set<std::string> named;  // and those that DeepSpeed's names speak of, were it with "auto"
   std::vector<std::string> without_effect;
   std::vector<std::string> remarks;           // what is done otherwise than by DeepSpeed
   std::vector<std::string> problems;          // what cannot be done
@@ -37,6 +41,14 @@ bool apply_deepspeed(TrainSettings& settings,
                      const std::string& name,
                      const nlohmann::json& value,
                      DeepspeedNotes& notes);
+
+// What DeepSpeed takes where a configuration that names a batch or an optimizer leaves something
+// out, and Trireme would take another value: constant where there is no scheduler, say. To be
+// called after all members have been applied. What the file gives otherwise, and what flags give,
+// stays.
+void apply_deepspeed_defaults(TrainSettings& settings,
+                              const nlohmann::json& configuration,
+                              const DeepspeedNotes& notes);
 
 // The names it knows, for suggestions.
 std::vector<std::string> deepspeed_names();

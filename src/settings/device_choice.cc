@@ -37,6 +37,9 @@ std::string why_not_on_gpu(const TrainSettings& s) {
   if (s.round_weights != "none") {
     return concat("weights are not rounded there: leave out --round-weights ", s.round_weights);
   }
+  if (s.prune > 0) {
+    return concat("weights are not pruned there: leave out --prune ", s.prune);
+  }
   if (s.sync != Synchronisation::kExact) {
     return concat("ranks stay in step there, in every step: leave out --sync ",
                   value_text("sync", s));

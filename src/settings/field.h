@@ -193,6 +193,8 @@ T from_text(const std::string& name, const std::string& text, const Bounds& boun
     T result;
     std::istringstream words(text);
     for (std::string word; std::getline(words, word, ',');) {
+      const std::size_t begin = word.find_first_not_of(' ');  // "a, b" is "a,b"
+      word.erase(0, begin == std::string::npos ? 0 : begin);
       result.push_back(from_text<typename T::value_type>(name, word, bounds));
     }
     return result;

@@ -85,9 +85,9 @@ std::string expected(const std::string& words, const std::string& found) {
   if (reads("while parsing array")) {
     return "',' or ']'";
   }
-  return reads("expected end of input") ? "nothing more after the last '}'"
-         : found.starts_with('/')       ? concat(kValue, "; JSON has no comments")
-                                        : kValue;
+  return reads("; expected end of input") ? "nothing more after the last '}'"
+         : found.starts_with('/')         ? concat(kValue, "; JSON has no comments")
+                                          : kValue;
 }
 
 }  // namespace

@@ -84,6 +84,9 @@ void check_compress(const TrainSettings& s) {
                 "round_weights: expected none where parameters have 16 bits already (precision = "
                 "{}), found {}: use float32 or autocast",
                 {value_text("precision", s), s.round_weights});
+  TRIREME_CHECK(s.prune_end == 0 || s.prune_end >= s.prune_begin,
+                "prune_end: expected 0 or a step that is not before prune_begin ({}), found {}",
+                {s.prune_begin, s.prune_end});
   TRIREME_CHECK(s.compress_check == 0 || s.compress != "none",
                 "compress_check: expected 0 where nothing is compressed (compress = none), found ",
                 s.compress_check);
@@ -186,9 +189,11 @@ void check_ranks(const TrainSettings& s) {
                 "part of the data that it holds out; leave out --eval-data, or leave out --folds "
                 "to train one model and evaluate it on \"{}\"",
                 {s.eval_data});
-  TRIREME_CHECK(s.sampling == Sampling::kWeighted || s.class_weights.empty(),
-                "class_weights: they are only used with sampling = weighted, found sampling = ",
-                value_text("sampling", s));
+  TRIREME_CHECK(
+      s.sampling == Sampling::kWeighted || s.class_weights.empty(),
+      "class_weights: they are only used with sampling = weighted (--sampling weighted), found "
+      "sampling = ",
+      value_text("sampling", s));
   TRIREME_CHECK(
       s.loss_weights.empty() ||
           std::ranges::any_of(s.loss_weights, [](double weight) { return weight > 0; }),

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "trireme/core/error.h"
+#include "trireme/core/json_depth.h"
 #include "trireme/core/printable.h"
 #include "trireme/settings/values.h"
 
@@ -20,14 +24,27 @@ std::string quoted(const fs::path& path) {
   return concat("\"", detail::printable(path.string()), "\"");
 }
 
+// What config.json of a folder has; of one that is no JSON, or not there, something else than an
+// object.
+nlohmann::json config_in(const fs::path& folder) {
+  std::ifstream file(folder / kSettingsFile, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return json_too_deep_at(text) ? nlohmann::json()
+                                : nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 std::string what_is_at(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   switch (status.type()) {
     case fs::file_type::not_found:
       return "nothing with this name";
-    case fs::file_type::directory:
-      return concat("no ", kSettingsFile, " in this folder");
+    case fs::file_type::directory: {
+      const auto config = config_in(path);
+      return !config.is_object()             ? concat("no ", kSettingsFile, " in this folder")
+             : config.contains("model_type") ? "a model of Hugging Face"
+                                             : concat("a ", kSettingsFile, " without a model");
+    }
     case fs::file_type::regular:
       return "a file";
     case fs::file_type::none:
@@ -68,6 +85,9 @@ fs::path run_inside(const fs::path& path) {
 }
 
 std::string what_to_give(const fs::path& path) {
+  if (config_in(path).contains("model_type")) {
+    return concat("trireme ckpt import ", path.string(), " NEW makes a checkpoint of a GPT-2");
+  }
   std::error_code error;
   if (fs::exists(path, error)) {
     if (const fs::path around = run_around(path); !around.empty()) {
@@ -84,7 +104,12 @@ std::string what_to_give(const fs::path& path) {
 
 bool is_run_folder(const std::string& path) {
   std::error_code error;
-  return fs::is_regular_file(fs::path(path) / kSettingsFile, error);
+  if (!fs::is_regular_file(fs::path(path) / kSettingsFile, error)) {
+    return false;
+  }
+  // Other programs have a file of this name. One that cannot be read may be a run's, damaged.
+  const nlohmann::json config = config_in(path);
+  return !config.is_object() || config.contains("model");
 }
 
 std::string expected_run_folder(const std::string& path) {

@@ -142,7 +142,10 @@ std::vector<Setting> data_settings() {
             {.choices = {"refuse", "mean", "zero", "drop"}}),
       field("missing_values",
             &S::missing_values,
-            "What counts as missing besides an empty cell, in small or capital letters.",
+            "What counts as missing besides an empty cell, in small or capital letters; in columns "
+            "of numbers a number counts in every spelling (-999.0 for -999). A list that is given "
+            "replaces "
+            "the default one.",
             {.kind = "list of words"}),
       field("normalise",
             &S::normalise,
@@ -376,11 +379,14 @@ std::vector<Setting> optimizer_settings() {
             {"scheduler.params.total_num_steps"}),
       field("step_every",
             &S::step_every,
-            "Steps between reductions in the schedule step; 0: a third of all steps.",
+            "Steps between reductions in the schedule step, from the end of the warm-up on; 0: a "
+            "third "
+            "of all steps.",
             {.least = 0}),
       field("milestones",
             &S::milestones,
-            "Steps at which multi_step reduces the learning rate.",
+            "Steps at which multi_step reduces the learning rate, counted from the end of the "
+            "warm-up.",
             {.least = 1}),
       field("gamma",
             &S::gamma,
@@ -498,6 +504,26 @@ std::vector<Setting> rank_settings() {
             "owners update exact ones. Changes the result, but not with the number of ranks or the "
             "stage.",
             {.choices = {"none", "int8", "bf16", "fp16"}, .absent = "\"none\""}),
+      field(
+          "prune",
+          &S::prune,
+          "The part of every matrix whose elements become zero and stay so, those of least "
+          "magnitude (0: none; 0.9: nine of ten): more and more of them, first quickly and then "
+          "slowly, between two steps of the training. Changes the result, but not with the number "
+          "of ranks or the stage.",
+          {.least = 0, .most = 0.9999, .absent = "0.0"}),
+      field("prune_begin",
+            &S::prune_begin,
+            "The step in which pruning begins.",
+            {.least = 0, .absent = "0"}),
+      field("prune_end",
+            &S::prune_end,
+            "The step in which as much is pruned as is to be (0: half of the run).",
+            {.least = 0, .absent = "0"}),
+      field("prune_every",
+            &S::prune_every,
+            "Steps from one time that more is pruned to the next.",
+            {.least = 1, .absent = "100"}),
       field("loss_scale_initial",
             &S::loss_scale_initial,
             "Initial loss scale of float16, a power of two.",

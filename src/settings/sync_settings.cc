@@ -83,6 +83,13 @@ void choose_sync(TrainSettings& s) {
   if (trains_stale(s)) {
     check_stale_settings(s);
   }
+  TRIREME_CHECK(s.prune == 0,
+                "prune: {}, with sync = {}: leave one of them out",
+                {trains_stale(s) ? "servers update weights one owner at a time, and what is pruned "
+                                   "depends on all of them"
+                                 : "each replica would prune other weights, which averages would "
+                                   "bring back",
+                 value_text("sync", s)});
   if (s.sync_every == 0 && !trains_stale(s)) {
     s.sync_every = s.sync == Synchronisation::kLocal    ? 32
                    : s.sync == Synchronisation::kDiLoCo ? 100

@@ -115,12 +115,17 @@ std::string why_not_by(const Choice& choice, const std::string& setting, const S
   if (users.empty() || !known || used) {
     return "";
   }
+  // A model of text takes none of the data that would use it.
+  const bool other_data =
+      choice.name == "format" && model_kind(settings.model).samples != SampleKind::kTokens;
   return concat("the {} {} does not use it, but {}{}: leave it out, or choose {}",
                 {choice.name,
                  chosen,
                  enumerated(users),
                  users.size() > 1 ? " do" : " does",
-                 choice.name == "format" ? "other --data" : concat("another --", choice.name)});
+                 other_data                ? "other --data"
+                 : choice.name == "format" ? "another --model"
+                                           : concat("another --", choice.name)});
 }
 
 // What others decide.
@@ -140,6 +145,9 @@ std::string why_not_beside_others(const std::string& setting, const S& s) {
       {{"keep_last", "keep_every", "snapshot_limit"},
        s.save_every == 0,
        "no checkpoints are saved: leave it out, or add --save-every N"},
+      {{"prune_begin", "prune_end", "prune_every"},
+       s.prune == 0,
+       "nothing is pruned: leave it out, or add --prune FRACTION"},
       {{"histogram_every"},
        !s.tensorboard,
        "histograms are for TensorBoard's file, which is off: leave it out, or --tensorboard"},

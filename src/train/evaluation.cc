@@ -84,9 +84,10 @@ void count(const Task& task,
     }
     if (!tally.samples.empty()) {
       double* at = tally.samples.data() + 3 * (static_cast<std::size_t>(first) + i);
-      at[0] = result.target;
-      at[1] = result.prediction;
-      at[2] = result.loss;
+      // Never -0, which a sum with the zeros of other ranks makes 0, and one rank alone would keep.
+      at[0] = result.target + 0.0;
+      at[1] = result.prediction + 0.0;
+      at[2] = result.loss + 0.0;
     }
   }
 }

@@ -16,6 +16,9 @@ namespace {
 constexpr double kFairPrice = 3;
 constexpr std::int64_t kRows = 64;
 constexpr std::int64_t kWidth = 256;
+constexpr int kLeastProducts = 4;
+constexpr int kMostProducts = 60;
+constexpr double kSeconds = 0.1;
 
 // LibTorch warns of a product that it has no fast kernel for, with a trace of its calls. What that
 // means is said in our own words.
@@ -24,20 +27,27 @@ class NoWarnings final : public c10::WarningHandler {
   void process(const c10::Warning& /*warning*/) override {}
 };
 
-// The shortest of a few: what else the machine does only makes it longer.
-double seconds_of_product(at::ScalarType type) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor a = at::ones({kRows, kWidth}, at::TensorOptions().dtype(type));
-  const at::Tensor b = at::ones({kWidth, kWidth}, at::TensorOptions().dtype(type));
-  double least = INFINITY;
-  for (int i = 0; i < 4; ++i) {
+// The shortest of its products: what else the machine does only makes them longer.
+class Product {
+ public:
+  explicit Product(at::ScalarType type)
+      : a_(at::ones({kRows, kWidth}, at::TensorOptions().dtype(type))),
+        b_(at::ones({kWidth, kWidth}, at::TensorOptions().dtype(type))) {}
+  void take() {
     const auto start = std::chrono::steady_clock::now();
-    const at::Tensor product = at::mm(a, b);
+    const at::Tensor product = at::mm(a_, b_);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    least = std::min(least, taken.count());
+    least_ = std::min(least_, taken.count());
+    all_ += taken.count();
   }
-  return least;
-}
+  double least() const { return least_; }
+  double all() const { return all_; }
+
+ private:
+  at::Tensor a_, b_;
+  double least_ = INFINITY;
+  double all_ = 0;
+};
 
 }  // namespace
 
@@ -48,7 +58,14 @@ double slowdown_of_precision(TrainPrecision precision) {
   NoWarnings nothing;
   const c10::WarningUtils::WarningHandlerGuard quiet(&nothing);
   const at::ScalarType type = precision == TrainPrecision::kFloat16 ? at::kHalf : at::kBFloat16;
-  return seconds_of_product(type) / seconds_of_product(at::kFloat);
+  const at::NoGradGuard no_grad;
+  Product half(type), whole(at::kFloat);
+  // In turns, so that both have the same share of a machine that has more to do.
+  for (int i = 0; i < kMostProducts && (i < kLeastProducts || half.all() < kSeconds); ++i) {
+    half.take();
+    whole.take();
+  }
+  return half.least() / whole.least();
 }
 
 std::string slow_precision_warning(TrainPrecision precision, double slowdown) {

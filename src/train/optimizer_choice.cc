@@ -78,6 +78,10 @@ EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {
                       : s.precision == TrainPrecision::kFloat16 ? Precision::kFloat16
                                                                 : Precision::kAsModel;
   options.round_weights = s.round_weights == "none" ? nullptr : make_compressor(s.round_weights);
+  options.prune.fraction = s.prune;
+  options.prune.begin = s.prune_begin;
+  options.prune.end = s.prune_end > 0 ? s.prune_end : std::max(s.prune_begin, steps / 2);
+  options.prune.every = s.prune_every;
   options.loss_scale.initial = s.loss_scale_initial;
   options.loss_scale.growth_interval = s.loss_scale_window;
   options.unit_bytes = static_cast<std::size_t>(s.unit_bytes);

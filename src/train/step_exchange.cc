@@ -57,8 +57,10 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
                                    static_cast<double>(losses.size());
   // Note [ending together]
   // Who wants to end has time to wait for the others: where all of them want to, as after Ctrl-C,
-  // this step is the last, and not the one in which the news is old enough for everybody.
-  const bool all_want_to = late > 0 && notice.wants_stop && all_want_to_stop(*told_.back());
+  // this step is the last, and not the one in which the news is old enough for everybody. In a
+  // replay the others may need what this rank does next to come so far.
+  const bool may_wait = late > 0 && settings_.replay.empty();
+  const bool all_want_to = may_wait && notice.wants_stop && all_want_to_stop(*told_.back());
   if (told_.size() <= late) {
     mine.stop = all_want_to;
     return mine;

@@ -90,6 +90,7 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
       result.compression.weights = {use.at("received_bytes").get<std::int64_t>(),
                                     use.at("exact_bytes").get<std::int64_t>()};
     }
+    result.pruned = json.value("pruned", 0.0);
     if (json.contains("averaging")) {
       const Json& use = json.at("averaging");
       result.averaging = {use.at("averagings").get<std::int64_t>(),

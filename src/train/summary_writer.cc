@@ -120,6 +120,9 @@ std::string summary_json(const TrainSettings& settings,
     json["rounded_weights"] = {{"received_bytes", use.received_bytes},
                                {"exact_bytes", use.exact_bytes}};
   }
+  if (result.pruned > 0) {
+    json["pruned"] = result.pruned;
+  }
   if (result.stale) {
     json["stale"] = {{"mode", value_text("sync", settings)},
                      {"workers", settings.ranks - settings.servers},

@@ -297,6 +297,7 @@ void Training::summarise() {
   }
   result_.memory = runner_.memory_report();
   result_.compression = compression_use();
+  result_.pruned = runner_.engine().pruned();
   result_.averaging = averaging_use();
   result_.replicas = runner_.replicas();
   result_.stale = stale_use();

@@ -155,6 +155,9 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                      megabytes_text(use.received_bytes),
                      megabytes_text(use.exact_bytes)}));
   }
+  if (result.pruned > 0) {
+    add_line(table, "pruned", format("%.2f %% of the weights of matrices", 100 * result.pruned));
+  }
   if (const CompressionUse::Check& check = result.compression.check; check.step > 0) {
     add_line(table,
              "compressed sum",

@@ -102,13 +102,16 @@ void Training::say_what_is_left() {
   }
   say(concat(
       runner_.steps() == 1 ? "the only step is" : concat("all ", runner_.steps(), " steps are"),
-      " done: nothing is left to train; ",
+      " done: nothing is left to train",
       how_to_train_longer(settings_.steps > 0 ? "--steps N" : "--epochs N")));
 }
 
 std::string Training::how_to_train_longer(const std::string& flags) const {
+  if (settings_.save_every == 0 && !checkpoints_.resumed_step()) {
+    return "";  // it goes on with what is in memory: there will be nothing to resume from
+  }
   return concat(
-      "to train longer: {}{} --allow-changes",
+      "; to train longer: {}{} --allow-changes",
       {settings_.run.empty() ? "" : concat("trireme train --resume ", settings_.run, " "), flags});
 }
 

@@ -20,6 +20,23 @@ using Time = std::chrono::steady_clock;
 // Per-sample results of a larger set would fill memory, not a table.
 constexpr std::int64_t kMostSampleResults = 1'000'000;
 
+// An engine knows nothing of flags, which are what most people can change.
+template <class Action>
+StepRunner::Outcome naming_flags(const TrainSettings& settings, const Action& action) {
+  try {
+    return action();
+  } catch (const GradientError& error) {
+    const bool clips = settings.clip_norm > 0;
+    throw GradientError(
+        error.rank(),
+        concat("{}: try a lower --lr (it was {}), or {}",
+               {error.what(),
+                settings.lr,
+                clips ? concat("a lower --clip-norm (it was ", settings.clip_norm, ")")
+                      : std::string("--clip-norm 1")}));
+  }
+}
+
 }  // namespace
 
 bool Training::take_step() {
@@ -29,9 +46,10 @@ bool Training::take_step() {
   const bool histograms =
       settings_.histogram_every > 0 && (runner_.next_step() + 1) % settings_.histogram_every == 0;
   begin_step_of_run(runner_.next_step() + 1);
-  const StepRunner::Outcome outcome =
-      runner_.run({.wants_stop = stop_ && stop_(), .failure = checkpoints_.failure()},
-                  histograms ? [this] { show_gradients(); } : std::function<void()>());
+  const StepRunner::Outcome outcome = naming_flags(settings_, [&] {
+    return runner_.run({.wants_stop = stop_ && stop_(), .failure = checkpoints_.failure()},
+                       histograms ? [this] { show_gradients(); } : std::function<void()>());
+  });
   count(outcome);
   report(outcome);
   if (histograms) {
@@ -149,7 +167,7 @@ bool Training::has_stalled() {
               counted(progress_.without_improvement, "evaluation"),
               progress_.best_step,
               first_step_ > 0 && runner_.next_step() == first_step_ && settings_.folds == 0
-                  ? concat("; nothing is left to train; ", how_to_train_longer("--early-stop 0"))
+                  ? concat("; nothing is left to train", how_to_train_longer("--early-stop 0"))
                   : ""}));
   return true;
 }

@@ -50,6 +50,11 @@ std::vector<std::string> unreached(const TrainSettings& s,
     lines.push_back(concat("warning: warm_up is {}, but {}: the learning rate does not reach {}",
                            {s.warm_up, run, s.lr}));
   }
+  if (s.prune > 0 && s.prune_end > steps) {
+    lines.push_back(
+        concat("warning: prune_end is {}, but {}: less than {} of the weights is pruned",
+               {s.prune_end, run, s.prune}));
+  }
   for (const BatchChange& change : batch_changes(s)) {
     if (change.step >= steps) {
       lines.push_back(

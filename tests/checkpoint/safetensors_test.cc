@@ -549,7 +549,7 @@ TEST_F(Safetensors, RefusesTensorsThatDoNotFillTheFileExactly) {
   put(file_of(header, 9));
   expect_refused("expected a file of", after_header(header, 8));
   put(file_of(header, 7));
-  expect_refused("truncated", after_header(header, 7));
+  expect_refused("truncated; copy or download it again", after_header(header, 7));
   header = two(0, 4, 5, 9);
   put(file_of(header, 9));
   expect_refused("tensor b", after_header(header, 4));

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,6 +83,32 @@ TEST(PartialFile, TheNextOneRemovesWhatAKilledProcessHasLeft) {
   EXPECT_TRUE(fs::exists(path));
   kill(alive, SIGKILL);
   waitpid(alive, nullptr, 0);
+}
+
+// As a user to whom nothing belongs; the tests often run as root, who may write anything.
+TEST(OutputFile, LeavesWhatIsWriteProtected) {
+  const testing::TemporaryFolder folder;
+  ASSERT_EQ(chmod(folder.path().c_str(), 0777), 0);  // everybody may make files here
+  const std::string path = folder.path() + "/chart.svg";
+  std::ofstream(path) << "mine";
+  ASSERT_EQ(chmod(path.c_str(), 0444), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    constexpr uid_t kNobody = 65534;
+    bool refused = false;
+    if (getuid() != 0 || (setgid(kNobody) == 0 && setuid(kNobody) == 0)) {
+      try {
+        write_output(path, "theirs", "-o");
+      } catch (const ConfigError& error) {
+        refused = std::string(error.what()).find("Permission denied") != std::string::npos;
+      }
+    }
+    _exit(refused ? 0 : 1);
+  }
+  int status = 1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(testing::read_file(path), "mine");
 }
 
 TEST(OutputFile, IsWholeOrAsItWas) {

@@ -321,19 +321,39 @@ TEST(Tokens, ThatDoNotFitAreRefused) {
   const std::vector<std::uint16_t> tokens{1, 2, 3, 900, 4, 5};
   const std::string path = folder.write("tokens", token_bytes(tokens));
   const TokenOptions below_900{.type = TokenType::kUint16, .sequence = 2, .vocabulary = 900};
-  // What comes first is looked at when it is opened, the rest when it is read.
   expect_data_error(
       [&] { open_tokens({path}, below_900); }, path, 6, {"below 900", "found 900", "tokenizer"});
   expect_data_error([&] { open_tokens({text}, {.sequence = 3, .vocabulary = 10}); },
                     text,
                     0,
                     {"below 10", "found 97", "a vocabulary of 256"});
+  // However late it comes; another part of the data is not looked at.
   const std::string longer =
       folder.write("longer", token_bytes(std::vector<std::uint16_t>(70000, 899)));
-  const auto data = open_tokens({longer, path}, below_900);
+  expect_data_error(
+      [&] {
+        open_tokens({longer, path}, below_900);
+      },
+      path,
+      6,
+      {"below 900", "found 900"});
+  TokenOptions first_half = below_900;
+  first_half.end = 0.5;
+  EXPECT_GT(open_tokens({longer, path}, first_half)->size(), 0);
+  // A file that changes while it is used.
+  const auto data = open_tokens({longer}, below_900);
+  std::fstream(longer, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(2 * 69998)
+      .write("\xff\xff", 2);
   Batch batch;
   const std::int64_t last = data->size() - 1;
-  expect_data_error([&] { data->read({&last, 1}, batch); }, path, 6, {"below 900", "found 900"});
+  expect_data_error(
+      [&] {
+        data->read({&last, 1}, batch);
+      },
+      longer,
+      2 * 69998,
+      {"below 900", "found 65535"});
   EXPECT_THROW(open_tokens({}, {}), ConfigError);
   EXPECT_THROW(open_tokens({text}, {.sequence = 0}), ConfigError);
   EXPECT_THROW(open_tokens({text}, {.sequence = 1, .begin = 0.6, .end = 0.5}), ConfigError);
@@ -548,6 +568,10 @@ TEST(Csv, NamesTheSettingThatAsksForAColumnThatIsNotThere) {
           {.categorical = {"color"}});
   refused(text, {"target: expected", "found \"3\"", "0 to 2"}, {.target = "3"});
   refused("1,2\n", {"target: expected", "found \"2\"", "0 to 1"}, {.target = "2"});
+  refused(text, {"categorical: ", "\"colour\" twice"}, {.categorical = {"colour", "1"}});
+  refused(text,
+          {"found \"size;colour\"", "did you mean a comma, as in size,colour?"},
+          {.categorical = {"size;colour"}});
   refused("a,b,a\n1,2,3\n", {"target: expected one column", "\"a\"", "found 2"}, {.target = "a"});
   refused("a,a,b\n1,2,3\n", {"categorical: expected one column"}, {.categorical = {"a"}});
 }

@@ -471,6 +471,30 @@ TEST(Source, SaysHowTextInUtf16IsConverted) {
   }
 }
 
+// Before anything is trained: the last evaluation would be the first to notice.
+TEST(Source, ComparesAllTokensWithTheVocabulary) {
+  const DataFolder folder;
+  std::vector<std::uint16_t> tokens(100'000, 49);
+  const std::string good = folder.write("a.u16", testing::token_bytes(tokens));
+  tokens[99'990] = 50;
+  const std::string bad = folder.write("b.u16", testing::token_bytes(tokens));
+  const std::vector<std::string> words = {"below 50 (the vocabulary)", "found 50"};
+  expect_data_error(
+      [&] { open_data({.path = good, .evaluation = bad, .sequence = 9}); }, bad, 2 * 99'990, words);
+  for (const double fraction : {0.0, 0.1}) {  // to train on, or held out
+    expect_data_error(
+        [&] {
+          open_data(
+              {.path = bad, .evaluation_fraction = fraction, .sequence = 9, .vocabulary = 50});
+        },
+        bad,
+        2 * 99'990,
+        words);
+  }
+  EXPECT_EQ(
+      open_data({.path = bad, .evaluation = good, .sequence = 9}).parts.train->shape().classes, 51);
+}
+
 TEST(Source, TakesHeaderAndSeparatorForCsvOnly) {
   const DataFolder folder;
   const std::string path = folder.write("a.csv", "1;2;x\n3;4;y\n5;6;x\n7;8;y\n");

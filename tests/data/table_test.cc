@@ -108,6 +108,50 @@ TEST(Table, FindsEveryKindOfFaultInOnePass) {
   }
 }
 
+// What is advised must not make wrong numbers of right ones.
+TEST(Table, KnowsThousandsFromDecimalCommas) {
+  const DataFolder folder;
+  const auto message = [&](const std::string& cells) {
+    return message_of([&] { open_csv(folder.write("a.csv", "x,kind\n" + cells)); });
+  };
+  const auto thousands = message("\"1,000\",a\n\"-12,345.5\",b\n\"1,234,567\",b\n");
+  EXPECT_NE(thousands.find("separate thousands, take them out"), std::string::npos) << thousands;
+  EXPECT_EQ(thousands.find("(1.5)"), std::string::npos) << thousands;
+  const auto decimal = message("\"1,5\",a\n\"1000,125\",b\n\"1,2345\",b\n");
+  EXPECT_NE(decimal.find("write points instead (1.5)"), std::string::npos) << decimal;
+  EXPECT_EQ(decimal.find("thousands"), std::string::npos) << decimal;
+}
+
+TEST(Table, SaysHowToNameAWordForAMissingValue) {
+  const DataFolder folder;
+  const std::string path = folder.write("a.csv", "x,y,kind\n1,2,a\n-,3,b\n2,3,b\n");
+  CsvOptions options{.missing = Missing::kNan};
+  const std::string message = message_of([&] { open_csv(path, options); });
+  for (const char* part : {"found \"-\"", "--missing-values 'NA,N/A,NaN,null,?,-'", "replaces"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  }
+  options.missing_values.emplace_back("-");
+  EXPECT_EQ(open_csv(path, options)->size(), 3);
+}
+
+TEST(Table, SaysOnceThatEveryLineEndsWithASeparator) {
+  const DataFolder folder;
+  const std::string rows = "1,2,a,\n2,3,b,\n3,4,b,\n";
+  for (const std::string& text : {"x,y,kind,\n" + rows, rows}) {
+    for (const Missing missing : {Missing::kRefuse, Missing::kDrop}) {
+      const std::string message =
+          message_of([&] { open_csv(folder.write("a.csv", text), {.missing = missing}); });
+      for (const char* part : {"every line ends with a ','", "the target", "is empty"}) {
+        EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+      }
+      EXPECT_EQ(message.find("errors"), std::string::npos) << message;
+    }
+  }
+  // One row that has something there is enough.
+  const std::string one = message_of([&] { open_csv(folder.write("b.csv", "1,2,a\n2,3,\n")); });
+  EXPECT_EQ(one.find("every line"), std::string::npos) << one;
+}
+
 TEST(Table, IsTheSameForAnyNumberOfThreads) {
   const DataFolder folder;
   const std::string good = folder.write("good.csv", Rows(300'000, 0).text);  // several MB
@@ -540,6 +584,9 @@ TEST_F(NewFile, MayHaveTargetsAndNamesOrNot) {
 TEST_F(NewFile, ThatIsAnotherOneIsRefused) {
   expect_refusal("size\n5\n", {"3 columns", "found 1"});
   expect_refusal("size,kind,colour,more\n5,b,blue,1\n", {"3 columns", "found 4"});
+  expect_refusal("colour\nred\n", {"3 columns", "found 1", "\"size\" is missing"});
+  expect_refusal("size\n5\n", {"\"kind\" and \"colour\" are missing"}, {.targets = Targets::kYes});
+  EXPECT_EQ(refusal("5,b,blue,1\n").find("missing"), std::string::npos);
   // The target is there, and another column is missing.
   expect_refusal("kind,colour\nb,blue\n", {"\"size\"", "\"kind\"", "only the target"});
   expect_refusal("colour,kind,size\nred,b,1\n", {"other names", "\"size\"", "in another place"});

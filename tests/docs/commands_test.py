@@ -47,6 +47,7 @@ def commands_of(text):
         variables = ""  # of the block's own, which its later lines use
         for line in block.replace("\\\n", " ").split("\n"):
             line = re.sub(r"\s+#\s.*", "", line.strip().removeprefix("$ ")).strip()
+            line = line.removeprefix("ExecStart=/usr/local/bin/")  # of a unit for systemd
             words = line.split()
             if re.match(r"\w+=\"", line):
                 variables = line + "; "

@@ -69,6 +69,18 @@ TEST(PairMatrix, NamesTheSlowPair) {
   EXPECT_TRUE(says(findings[3].value, "4.00 times")) << findings[3].value;
 }
 
+// Where all are as slow, there is nothing to compare with.
+TEST(PairMatrix, NamesMemoryThatIsTooSlow) {
+  const std::vector<int> machine_of{0, 0};
+  PairMatrix pairs = usual_pairs(machine_of);
+  pairs.bytes_per_second[pairs.at(0, 1)] = pairs.bytes_per_second[pairs.at(1, 0)] = 0.135e9;
+  const auto findings = judge_pairs(pairs, machine_of);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[1].verdict, Verdict::kWarning);
+  EXPECT_TRUE(says(findings[1].value, "where more than 1000 MB/s is usual")) << findings[1].value;
+  EXPECT_TRUE(says(findings[1].advice, "idle machine")) << findings[1].advice;
+}
+
 TEST(PairMatrix, KnowsAllSlowPairs) {
   using detail::slow_pairs;
   const std::vector<int> machine_of{0, 0, 0, 0, 1, 1};

@@ -217,6 +217,29 @@ TEST(LaunchCall, TakesTheMistakeOfAnyRankForOne) {
   }
 }
 
+// Rank 0 has said it, and is asked to end before it has come to its end.
+TEST(LaunchCall, TakesAMistakeForOneWhereRank0IsSlowToEnd) {
+  for (const auto& [mistake, code] : {std::pair(2, kExitUsage), std::pair(1, kExitRankFailed)}) {
+    const TemporaryFolder folder;
+    const std::string errors = folder.path() + "/errors";
+    const pid_t job = start([&, mistake = mistake] {
+      EXPECT_NE(freopen(errors.c_str(), "w", stderr), nullptr);
+      LaunchOptions options =
+          shells(2,
+                 "if [ $TRIREME_RANK = 1 ]; then exit " + std::to_string(mistake) +
+                     "; fi; echo rank 1 has found a mistake >&2; exec sleep 100");
+      options.rank0_speaks = true;
+      options.end_seconds = 60;
+      _exit(launch(options));
+    });
+    int status = 0;
+    ASSERT_EQ(waitpid(job, &status, 0), job);
+    EXPECT_EQ(WEXITSTATUS(status), code) << read_file(errors);
+    EXPECT_EQ(read_file(errors).find("waiting up to") == std::string::npos, mistake == 2)
+        << read_file(errors);
+  }
+}
+
 TEST(LaunchCall, KeepsLogsWhereItIsTold) {
   const TemporaryFolder folder;
   LaunchOptions options = shells(1, "echo once");

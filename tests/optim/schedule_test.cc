@@ -54,6 +54,7 @@ TEST(Schedule, RunsOneCycle) {
   for (int at = 1; at < 100; ++at) {
     EXPECT_EQ(schedule.factor(at) > schedule.factor(at - 1), at <= 29) << at;
   }
+  EXPECT_EQ(Schedule::one_cycle(1, 0.3).factor(0), 1);  // torch's would be the end
 }
 
 TEST(Schedule, GoesRoundInTriangles) {

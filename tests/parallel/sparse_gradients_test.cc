@@ -317,6 +317,68 @@ std::vector<Setting> settings() {
   };
 }
 
+// A rank's micro-batches that are added up before they travel, by an engine and by DataParallel,
+// are added up in float32, as dense ones are.
+TEST(SparseGradients, AddUpIn16BitsAsDenseOnesDo) {
+  in_world(2, [](const std::shared_ptr<World>& world) {
+    const auto ids = [](std::int64_t k) {
+      return torch::randperm(
+          7, at::detail::createCPUGenerator(static_cast<std::uint64_t>(k)), torch::kLong);
+    };
+    for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+      for (const Mode& mode : modes()) {
+        SCOPED_TRACE(std::string(toString(type)) + ", " + name_of(mode));
+        std::vector<Tensor> gradients;
+        for (const bool sparse : {false, true}) {
+          Net model(sparse);
+          model->to(type);
+          EngineOptions options = in(mode, {.sum_order = SumOrder::kLocalFirst});
+          options.micro_batches = 32;
+          options.loss_scale.initial = 1;
+          Engine engine(model, Sgd({.lr = 1e-3}), options, world);
+          const std::int64_t own = engine.local_micro_batches();
+          for (std::int64_t k = 0; k < own; ++k) {
+            const std::int64_t m = engine.micro_batch(k);
+            const double scale = 0.01 + 0.0037 * static_cast<double>(m);
+            engine.backward(engine.forward(ids(m)) * scale);
+            if (k + 1 == own) {
+              gradients.push_back(engine.grad("table.weight"));
+            }
+            engine.step();
+          }
+        }
+        EXPECT_TRUE(same_bits(gradients[0], gradients[1]));
+      }
+    }
+  });
+}
+
+// Several losses of a micro-batch, which are added up as LibTorch does it; of float16 it adds no
+// rows.
+TEST(SparseGradients, OfSeveralLossesAreAddedUp) {
+  in_world(2, [](const std::shared_ptr<World>& world) {
+    for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+      SCOPED_TRACE(toString(type));
+      std::vector<Tensor> gradients;
+      for (const bool sparse : {false, true}) {
+        Net model(sparse);
+        model->to(type);
+        EngineOptions options{.micro_batches = 2};
+        options.loss_scale.initial = 1;
+        Engine engine(model, Sgd({.lr = 1e-3}), options, world);
+        const auto loss = [&](std::int64_t first) {
+          return engine.forward(torch::arange(first, first + 4, torch::kLong)) * 0.01;
+        };
+        engine.backward(loss(1), {.more = true});
+        engine.backward(loss(3));
+        gradients.push_back(engine.grad("table.weight"));
+        engine.step();
+      }
+      EXPECT_TRUE(same_bits(gradients[0], gradients[1]));
+    }
+  });
+}
+
 // All of the state: weights, masters, moments, averages, steps.
 TEST(SparseGradients, HaveTheSameBitsAtEveryStageAndOnAnyNumberOfRanks) {
   for (const Setting& setting : settings()) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/foreign_locale.h"
 #include "support/processes.h"
 #include "trireme/core/error.h"
 
@@ -47,6 +48,46 @@ class ArrivalRecordTest : public ::testing::Test {
 
   testing::TemporaryFolder folder_;
 };
+
+// Where numbers are written as 1.200, and only here.
+TEST_F(ArrivalRecordTest, HasNumbersAsEverybodyReadsThem) {
+  {
+    const testing::ForeignLocale foreign;
+    ArrivalRecord record(folder_.path(), 2, kRun);
+    for (const Act& act : step(0, 1200)) {
+      record.add(act);
+    }
+    record.flush();
+    EXPECT_EQ(read(0, 1).acts.back().clock, 1200);
+  }
+  EXPECT_EQ(read_file(file()), kBegin + "all 0\napply 0 1200\nanswer 0 1200\n");
+  write(kBegin + "all 0\napply 0 1.200\n");
+  EXPECT_NE(refusal().find("apply 0 1.200"), std::string::npos) << refusal();
+}
+
+// A worker without more data does not end the others' steps; one that is missing does.
+TEST_F(ArrivalRecordTest, GoesOnAfterThoseThatHaveLeft) {
+  ArrivalRecord record(folder_.path(), 2, kRun);
+  for (int clock = 0; clock < 3; ++clock) {
+    for (const Act& act : step(0, clock)) {
+      record.add(act);
+    }
+    if (clock == 0) {
+      for (const Act& act : step(1, clock)) {
+        record.add(act);
+      }
+    }
+  }
+  record.flush();
+  EXPECT_EQ(read().steps, 1);
+  record.leaves(1);
+  record.flush();
+  EXPECT_EQ(read().steps, 3);
+  EXPECT_EQ(read().acts.size(), 8U);
+  record.leaves(0);
+  record.flush();
+  EXPECT_EQ(read().steps, 3);
+}
 
 TEST_F(ArrivalRecordTest, WhatWasDoneIsOnItsWayAtOnce) {
   ArrivalRecord record(folder_.path(), 2, kRun);

@@ -104,6 +104,25 @@ TEST(ClockTable, ArrivalsKeepTheBound) {
   }
 }
 
+// A replay that is interrupted ends where its ranks do.
+TEST(ClockTable, FollowsARecordWithoutThoseWhoHaveLeft) {
+  ClockTable table(2, Stale::kNoBound, Order::kArrival);
+  const std::vector<Act> record = {apply(1, 0),
+                                   answer(1, 0),
+                                   apply(1, 1),
+                                   answer(1, 1),
+                                   apply(1, 2),
+                                   answer(1, 2),
+                                   apply(0, 0),
+                                   answer(0, 0)};
+  table.follow(record);
+  table.came(1);
+  table.came(0);
+  EXPECT_EQ(all_acts(table), (std::vector<Act>{record[0], record[1]}));
+  table.leaves(1);
+  EXPECT_EQ(all_acts(table), (std::vector<Act>{record[6], record[7]}));
+}
+
 TEST(ClockTable, FollowsARecordWhateverComesFirst) {
   ClockTable table(2, Stale::kNoBound, Order::kArrival);
   const std::vector<Act> record = {

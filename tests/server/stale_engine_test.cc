@@ -404,6 +404,32 @@ TEST(StaleEngine, EndsWithUnevenData) {
   }
 }
 
+// Of one rank's data nothing, or less than of the others'.
+TEST(StaleEngine, ReplaysUnevenData) {
+  for (const int least : {0, 2}) {
+    const auto folder = empty_folder("stale-uneven");
+    const Stale recorded{.bound = 1, .order = Order::kArrival, .record = folder / "first"};
+    const auto run = [&](const World& world, const Stale& stale) {
+      Square model;
+      StaleEngine engine(model, Sgd({.lr = 0.25}), stale, world);
+      for (int step = 0; step < least + 3 * world->rank(); ++step) {
+        dawdle(world->rank(), step, stale.replay.empty() ? 0 : 5);
+        engine.backward(engine.forward());
+        engine.step();
+      }
+      engine.finish();
+      return flat(model->parameters());
+    };
+    in_loose_world(3, [&](const World& world) {
+      const auto first = run(world, recorded);
+      Stale replayed = recorded;
+      replayed.record.clear();
+      replayed.replay = recorded.record;
+      EXPECT_TRUE(same_bits(run(world, replayed), first));
+    });
+  }
+}
+
 TEST(StaleEngine, SaysHowStaleGradientsAre) {
   in_loose_world(2, [&](const World& world) {
     Square model;

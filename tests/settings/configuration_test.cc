@@ -61,6 +61,8 @@ TEST(Configuration, SaysWhereJsonIsBrokenAndWhatWasExpected) {
       {"{\"flip\": True}", {"line 1, column 10: expected a value", "found 'True'"}},
       {"{\"hidden\": [3 4]}", {"line 1, column 15: expected ',' or ']', found '4'"}},
       {"{\"batch\": 3", {"line 1, column 12: expected ',' or '}', found the end of the file"}},
+      {"{\"x\":", {"line 1, column 6: expected a value", "found the end of the file"}},
+      {"{\"x\": [1,", {"line 1, column 10: expected a value", "found the end of the file"}},
       {"{\"batch\": -}", {"line 1, column 1", "expected a number like 3"}},
       {"{\"data\": \"a\nb\"}",
        {"line 1, column 12: expected text on one line", "the end of the line"}},
@@ -195,7 +197,8 @@ TEST(Configuration, RefusesTwoNamesOfOneSetting) {
       {R"({"schedule": "step", "scheduler": {"type": "WarmupLR"}})",
        {"\"schedule\"", "scheduler.type"}},
       {R"({"warm_up": 5, "scheduler": {"type": "WarmupLR"}})", {"\"warm_up\"", "1000"}},
-      {R"({"lr": 1, "scheduler": {"type": "OneCycle", "params": {"cycle_max_lr": 1}}})",
+      {R"({"lr": 1, "scheduler": {"type": "OneCycle", "params": {"cycle_max_lr": 1,
+         "cycle_momentum": false}}})",
        {"\"lr\"", "cycle_max_lr"}},
       {R"({"clip_norm": 1, "gradient_clipping": 1})", {"\"clip_norm\"", "gradient_clipping"}},
   };

@@ -88,13 +88,6 @@ TEST(DeepspeedNames, SetTheScheduleOfEachType) {
   EXPECT_EQ(s.schedule_steps, 800);
   EXPECT_EQ(s.warm_up, 20);
   EXPECT_EQ(s.final_factor, 0.25);
-  s = from(R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.001,
-    "cycle_max_lr": 0.004, "cycle_first_step_size": 100, "cycle_second_step_size": 300}}})");
-  EXPECT_EQ(s.schedule, ScheduleKind::kOneCycle);
-  EXPECT_EQ(s.lr, 0.004);
-  EXPECT_DOUBLE_EQ(s.start_factor, 0.001 / 0.004);
-  EXPECT_DOUBLE_EQ(s.rise, 100.0 / 400);
-  EXPECT_EQ(s.schedule_steps, 400);
 }
 
 TEST(DeepspeedNames, WarmUpAsLongAsDeepspeedWhereNothingIsSaid) {
@@ -139,6 +132,19 @@ TEST(DeepspeedNames, SetThePrecision) {
   EXPECT_EQ(s.loss_scale_window, 77);
 }
 
+// DeepSpeed does not look at what else the section has.
+TEST(DeepspeedNames, TakeNothingFromFp16ThatIsOff) {
+  for (const char* off : {"", R"("enabled": false, )"}) {
+    const TrainSettings s = from(R"({"fp16": {)" + std::string(off) +
+                                 R"("loss_scale": 128, "initial_scale_power": 10,
+      "loss_scale_window": 77, "hysteresis": 2, "min_loss_scale": 1}})");
+    EXPECT_EQ(to_json(s), to_json(TrainSettings{}));
+  }
+  expect_parts(refusal_of_json(R"({"fp16": {"enabled": "auto", "loss_scale": 128}})"), {"dynamic"});
+  expect_parts(refusal_of_json(R"({"fp16": {"enabled": false, "los_scale": 128}})"),
+               {"los_scale", "did you mean"});
+}
+
 TEST(DeepspeedNames, LeaveAutomaticValuesAlone) {
   const TrainSettings s =
       from(R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
@@ -163,9 +169,10 @@ TEST(DeepspeedNames, RefuseWhatCannotBeHonoured) {
       {R"({"scheduler": {"type": 3}})", "scheduler.type"},
       {R"({"scheduler": {"params": {}}})", "scheduler.type"},
       {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}})", "linear"},
-      {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.1}}})", "begins at 0"},
+      {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.1}}})",
+       "begins at 1/(n+1)"},
       {R"({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_min_ratio": 0.1}}})",
-       "begins at 0"},
+       "begins at 1/(n+1)"},
       {R"({"scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 2}}})",
        "cos_min_ratio"},
       {R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}}})", "cycle_max_lr"},

@@ -59,6 +59,7 @@ TEST(DeviceChoice, SaysWhatAGpuIsNotFor) {
       {R"("model": "mlp", "optimizer": "adafactor")", "the optimizer adafactor has no kernels"},
       {R"("model": "mlp", "compress": "int8")", "--compress int8"},
       {R"("model": "mlp", "round_weights": "int8")", "--round-weights int8"},
+      {R"("model": "mlp", "prune": 0.5)", "--prune 0.5"},
       {R"("model": "mlp", "sync": "local")", "--sync local"},
       {R"("model": "mlp", "zero": 3, "placement": "mapped")", "--placement mapped"},
   };

@@ -348,7 +348,7 @@ TEST_F(PredictCommand, FindsTheWeights) {
   fs::remove(path("run") + "/model.safetensors");
   const Finished unfinished = predict("run", "--data " + file);
   EXPECT_EQ(rows_of(unfinished.out), last);
-  testing::expect_parts(unfinished.err, {"has not finished", "checkpoints"});
+  testing::expect_parts(unfinished.err, {"no model.safetensors", "checkpoints"});
   // Written again from the same data where it is missing.
   fs::remove(path("run") + "/preprocessing.json");
   expect_refusal("run", "--data " + file, {"preprocessing.json", "--resume"});
@@ -438,7 +438,15 @@ TEST_F(PredictCommand, SaysWhatToDoAboutCategoriesThatItHasNotSeen) {
                  {"\"old\"", "numbers in this column"});
   expect_refusal("strict",
                  "--data " + data_.write("blank.csv", "age,city,income,kind\n30,Oslo,1,\n"),
-                 {"--targets no"});
+                 {"trireme predict --targets no predicts them as well"});
+  const std::string again_said = predict("strict", "--data " + path("blank.csv")).err;
+  EXPECT_EQ(again_said.find("--targets no"), again_said.rfind("--targets no")) << again_said;
+  expect_refusal("strict",
+                 "--data " + data_.write("class.csv", "age,city,income,kind\n30,Oslo,1,new\n"),
+                 {"expected a class", "\"new\"", "--targets no predicts without"});
+  expect_refusal("strict",
+                 "--data " + data_.write("two.csv", "age,city\n30,Oslo\n"),
+                 {"4 columns", "found 2", "\"income\" is missing"});
   predicted("strict", "--targets no --data " + path("blank.csv"));
 }
 

@@ -19,7 +19,10 @@ inline void write_run(const std::string& folder,
                       const std::string& metrics,
                       const std::string& settings = R"("model":"mlp","data":"digits")",
                       const std::string& more = "") {
-  write_file(folder + "/config.json", "{" + settings + "}");
+  const bool named = settings.find("\"model\"") != std::string::npos;  // as every run's is
+  write_file(folder + "/config.json",
+             (named ? "{" : R"({"model":"mlp")") +
+                 std::string(named || settings.empty() ? "" : ",") + settings + "}");
   write_file(folder + "/summary.json",
              R"({"status":"finished","steps":100,"seconds":1.5,"metrics":{)" + metrics +
                  R"(},"memory":{"rank_bytes":84000000,"ddp_bytes":120000000},)" +

@@ -40,14 +40,14 @@ TEST_F(RunFolderCommand, SaysWhatIsThereAndWhatToGive) {
   // A file or a folder of a run, and a folder of runs.
   fs::create_directories(path("runs/first/checkpoints/step-00000200"));
   fs::create_directories(path("runs/second"));
-  data_.write("runs/first/config.json", "{}");
+  data_.write("runs/first/config.json", R"({"model": "mlp"})");
   const std::string run = path("runs/first");
   expect_refusal(data_.write("runs/first/model.safetensors", "x"),
                  {"found a file", "belongs to the run in \"" + run + "\""});
   expect_refusal(path("runs/first/checkpoints"), {"belongs to the run in \"" + run + "\""});
   expect_refusal(path("runs/first/checkpoints/step-00000200/"),
                  {"belongs to the run in \"" + run + "\""});
-  data_.write("runs/second/config.json", "{}");
+  data_.write("runs/second/config.json", R"({"model": "mlp"})");
   expect_refusal(path("runs"), {"one of the runs in it, such as \"" + path("runs/second") + "\""});
   expect_refusal("/dev/null", {"found something that is neither a folder nor a file"});
 }

@@ -33,7 +33,9 @@ TEST(SameWork, TheseSettingsChangeWhatIsComputed) {
                                         "staleness",     "order",          "servers",
                                         "ema_decay",     "precision",      "round_weights",
                                         "sparse_update", "categorical",    "unseen",
-                                        "missing",       "missing_values", "optimizer_options"};
+                                        "missing",       "missing_values", "optimizer_options",
+                                        "prune",         "prune_begin",    "prune_end",
+                                        "prune_every"};
   EXPECT_EQ(found, wanted);
 }
 
@@ -59,14 +61,6 @@ TEST(SameWork, ABertAsksAnotherQuestionThanAGpt) {
             "different model: gpt and bert");
   EXPECT_FALSE(other_question({{"model", "bert", "gpt"}}).empty());
   EXPECT_TRUE(other_question({{"model", "mlp", "convnet"}}).empty());
-}
-
-TEST(SameWork, LossesOfOtherWeightsAreOfAnotherQuestion) {
-  EXPECT_EQ(reasons_text(other_loss({{"loss_weights", "[]", "[1.0,2.0]"}, {"lr", "1", "2"}})),
-            "different loss_weights: [] and [1.0,2.0]");
-  // As an older run, which has no record of it, was trained.
-  EXPECT_TRUE(other_loss({{"loss_weights", "-", "[]"}}).empty());
-  EXPECT_TRUE(other_loss({{"class_weights", "[]", "[1.0,2.0]"}}).empty());  // those of sampling
 }
 
 }  // namespace

@@ -92,6 +92,23 @@ TEST_F(TrainCompress, RoundsWeightsAlikeForAnyNumberOfRanks) {
   EXPECT_FALSE(summary("alone").contains("rounded_weights"));  // nothing was sent
 }
 
+TEST_F(TrainCompress, PrunesTheSameWeightsForAnyNumberOfRanks) {
+  const std::string settings = gpt() + "--steps 6 --schedule constant --save-every 6 " +
+                               "--prune 0.8 --prune-begin 1 --prune-end 5 --prune-every 2 ";
+  const Words exact = train_well("exact", gpt() + "--steps 6 --schedule constant");
+  const Words alone = train_well("alone", settings);
+  EXPECT_NE(alone, exact);
+  EXPECT_EQ(train_well("two", settings + "-n 2 --zero 3 --placement copied"), alone);
+  EXPECT_EQ(weights("two"), weights("alone"));
+  // Ended by two ranks after 3 steps, and taken up by three at another stage.
+  train_well("halves", settings + "-n 2 --steps 3 --save-every 3 --zero 1");
+  EXPECT_EQ(train("halves", settings + "-n 3 --zero 3 --allow-changes").code, 0);
+  EXPECT_EQ(weights("halves"), weights("alone"));
+  const double pruned = summary("halves").at("pruned");
+  EXPECT_NEAR(pruned, 0.8, 0.001);
+  EXPECT_FALSE(summary("exact").contains("pruned"));
+}
+
 TEST_F(TrainCompress, CountsAllPartsOfARun) {
   const std::string settings =
       gpt() + "--schedule constant -n 2 --compress int8 --compress-check 2 --save-every 4 ";
@@ -149,6 +166,11 @@ TEST_F(TrainCompress, RefusesByName) {
       {"--round-weights int4", {"round-weights: expected none, int8, bf16", "found \"int4\""}},
       {"--round-weights int8 --precision bfloat16", {"round-weights", "bfloat16", "autocast"}},
       {"--round-weights int8 -n 2 --sync stale --staleness 1", {"round-weights", "sync = stale"}},
+      {"--prune 1", {"prune: expected", "found 1"}},
+      {"--prune 0.5 --prune-begin 9 --prune-end 3",
+       {"prune-end: expected 0 or a step that is not before prune_begin (9), found 3"}},
+      {"--prune 0.5 -n 2 --sync local", {"prune", "sync = local"}},
+      {"--prune 0.5 -n 2 --sync stale --staleness 1", {"prune", "sync = stale"}},
       {"--compress powersgd:0", {"powersgd has a rank", "found 0"}},
       {"--compress powersgd:500", {"powersgd:500", "expected a matrix", "largest parameter"}},
       {"--compress topk:0.1:0.9", {"topk:0.1:0.9", "--optimizer sgd --momentum 0"}}};

@@ -92,6 +92,16 @@ TEST_F(TrainElastic, GoesOnWithTheRanksThatAreLeft) {
   }
 }
 
+// It goes on after its last step, with what nobody else could: there is no checkpoint to resume.
+TEST_F(TrainElastic, AdvisesNoResumeWithoutACheckpoint) {
+  const std::string model = "--model mlp --hidden 16 " + images(60, 8000) +
+                            "--steps 6 --eval-batch 1 --log-every 1 --threads 1 ";
+  const Finished done = lose("lossy", model + "-n 2 --elastic 1:2", {{"step 6/", 1, 1}});
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+  expect_parts(done.out, {"all 6 steps are done: nothing is left to train"});
+  EXPECT_EQ(done.out.find("--resume"), std::string::npos) << done.out;
+}
+
 TEST_F(TrainElastic, StartsRanksAgain) {
   train_well("calm", mlp() + kSteps);
   const Finished done = lose("lossy",

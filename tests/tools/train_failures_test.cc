@@ -68,9 +68,14 @@ TEST_F(TrainFailures, StopAtAGradientThatIsNoNumber) {
   const Finished finished =
       train("run", gpt() + "-n 2 --zero 2 --steps 10 --lr 1e30 --clip-norm 0");
   EXPECT_EQ(finished.code, 3);
-  expect_parts(
-      finished.err,
-      {"parameter ", "not finite", "on rank ", "in step 2", "EngineOptions::check_gradients"});
+  expect_parts(finished.err,
+               {"parameter ",
+                "not finite",
+                "on rank ",
+                "in step 2",
+                "--lr (it was 1e+30)",
+                "--clip-norm 1"});
+  EXPECT_EQ(finished.err.find("EngineOptions"), std::string::npos) << finished.err;
   const Json summary = this->summary("run");
   EXPECT_EQ(summary.at("status"), "failed");
   // The parameter that is named is one of the model's.
@@ -104,6 +109,44 @@ TEST_F(TrainFailures, SayWhichModelTakesATable) {
   expect_failure("--steps 1 --model mlp -n 2 --target knid --data " + table,
                  2,
                  {"target (--target): expected a column", "\"town\"", "did you mean \"kind\"?"});
+}
+
+TEST_F(TrainFailures, NoticeTokensOutsideTheVocabularyBeforeTheFirstStep) {
+  const auto tokens = [](std::uint16_t late) {
+    std::vector<std::uint16_t> all(70'000, 49);
+    all[69'980] = late;
+    return testing::token_bytes(all);
+  };
+  const std::string good = data_.write("good.u16", tokens(49));
+  const std::string bad = data_.write("bad.u16", tokens(50));
+  for (const std::string& data :
+       {good + " --eval-data " + bad, bad + " --vocabulary 50 --eval-data " + good}) {
+    const std::string run = "run-" + std::to_string(runs_ + 1);
+    expect_failure(gpt() + "--steps 2 --eval-every 0 --data " + data,
+                   2,
+                   {bad, "byte 139960", "expected a token below 50", "found 50"});
+    EXPECT_FALSE(fs::exists(path(run) + "/metrics.jsonl")) << "nothing was trained";
+  }
+}
+
+// Years, of which bfloat16 keeps every eighth.
+TEST_F(TrainFailures, AreForetoldOfInputsThatSixteenBitsMerge) {
+  std::string text = "year,kind\n";
+  for (int i = 0; i < 64; ++i) {
+    text += std::to_string(2000 + i % 16) + (i % 16 < 8 ? ",a\n" : ",b\n");
+  }
+  const std::string settings =
+      "--model mlp --hidden 4 -n 1 --steps 1 --batch 4 --data " + data_.write("a.csv", text);
+  for (const auto& [more, warns] : {std::pair<std::string, bool>{"", false},
+                                    {" --precision bfloat16", true},
+                                    {" --precision autocast", true},
+                                    {" --precision float16", false},
+                                    {" --precision bfloat16 --normalise standard", false}}) {
+    const Finished finished = train("run-" + std::to_string(++runs_), settings + more);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_EQ(finished.err.find("only every 8th whole number") != std::string::npos, warns)
+        << more << finished.err;
+  }
 }
 
 // As GNU timeout ends it: one signal for the program, one for its group.
@@ -296,10 +339,17 @@ TEST_F(TrainFailures, NameBytesThatAreNoText) {
 TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
   const std::string text = data_.write("some.txt", std::string(3000, 'a'));
   expect_failure(
-      "--model convnet --steps 1 -n 2 --data " + text, 2, {"convnet", text, "--model gpt"});
+      "--model convnet --steps 1 -n 2 --data " + text,
+      2,
+      {"--model: expected gpt or bert for the text", text, "found convnet", "does not take text"});
+  expect_failure("--model gpt --regression --steps 1 --data " + text,
+                 2,
+                 {"--regression: ", "choose another --model"});
   expect_failure("--model wide --steps 1 --data " + text, 2, {"wide", text});
   expect_failure(images(60, 37) + "--steps 1 --model gpt", 2, {"gpt", data_.path()});
-  expect_failure(convnet() + "--steps 1 --stages 4,4,4,4,4", 2, {"stages"});
+  expect_failure(convnet() + "--steps 1 --stages 4,4,4,4,4",
+                 2,
+                 {"stages (--stages): expected at most 3", "found 5"});
   expect_failure(gpt() + "--steps 1 --width 30 --heads 4", 2, {"heads"});
   expect_failure(mlp() + "--steps 1 --loss-weights 1,2", 2, {"loss_weights", "3"});
   expect_failure(

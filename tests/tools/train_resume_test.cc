@@ -278,6 +278,7 @@ TEST_F(TrainResume, RefusesOtherSettingsAndChangesNothing) {
         "--allow-changes",
         "--run"}},
       {"--micro-batch share -n 2", {"micro_batch: \"2\" in the checkpoint, \"6\" now"}},
+      {"--model gpt", {"--model: the run in", "is of the model mlp", "another folder"}},
       {"--hidden 8,8", {"hidden: [16] in the checkpoint, [8,8] now"}},
       {"--lr-scaling linear", {"lr_scaling"}},
       {"--resume 3", {"step", "2, 4, 6", "3"}},
@@ -428,10 +429,30 @@ TEST_F(TrainResume, KeepsTheSumGroup) {
   expect_same_run("run", "same");
 }
 
+TEST_F(TrainResume, NamesTheProcessOfARunThatHasSavedNothingYet) {
+  Program program(command("run", mlp() + "--steps 1000000 --log-every 1 --save-every 900000"));
+  ASSERT_TRUE(program.wait_for_output("step 2/"));
+  const Finished refused = run_program({trireme_binary(), "train", "--resume", path("run")});
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  expect_parts(refused.err, {path("run"), "being written by another job, process "});
+  EXPECT_EQ(refused.err.find("found none"), std::string::npos) << refused.err;
+  for (const pid_t rank : program.children()) {
+    kill(rank, SIGKILL);
+  }
+  program.wait();
+  const Finished killed = run_program({trireme_binary(), "train", "--resume", path("run")});
+  EXPECT_EQ(killed.code, 2) << killed.out;
+  expect_parts(killed.err, {"found none", "step 900000", "starts it over"});
+}
+
 TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
   train_well("run", mlp() + "--steps 2");
-  fs::create_directories(path("early"));
-  data_.write("early/config.json", R"({"save_every": 20})");
+  fs::create_directories(path("early/other"));
+  fs::create_directories(path("exports/gpt2"));
+  data_.write("early/config.json", R"({"model": "mlp", "save_every": 20})");
+  // What other programs call by the same name.
+  data_.write("early/other/config.json", R"({"name": "other"})");
+  data_.write("exports/gpt2/config.json", R"({"model_type": "gpt2"})");
   // A run of which nothing is left but its settings, as one that was killed leaves it.
   fs::create_directories(path("killed"));
   fs::copy_file(path("run") + "/config.json", path("killed") + "/config.json");
@@ -467,6 +488,10 @@ TEST_F(TrainResume, SaysWhereThereIsNothingToGoOnFrom) {
       {{"--resume", path("nowhere")}, {path("nowhere"), "found nothing"}},
       {{"--resume", path("run") + "/logs"}, {"belongs to the run in \"" + path("run") + "\""}},
       {{"--resume", path("run") + "/.."}, {"found no config.json", "one of the runs in it"}},
+      {{"--resume", path("early/other")},
+       {"found a config.json without a model", "belongs to the run in \"" + path("early") + "\""}},
+      {{"--resume", path("exports/gpt2")}, {"of Hugging Face", "trireme ckpt import"}},
+      {{"--resume", path("exports")}, {"found no config.json", "trireme train says"}},
       {{"--resume"}, {"--resume", "--run"}},
       {{"--resume", "7"}, {"--resume", "--run"}},
       {{"--weights-partial"}, {"--weights-partial: ", "weights_from"}},

@@ -54,7 +54,7 @@ TEST_F(TrainSettingsGiven, AreRefusedWhereTheyHaveNoEffect) {
       {mlp() + "--sparse-update lazy", {"--sparse-update:", "mlp", "wide does"}},
       {gpt() + "--hidden 5", {"--hidden:", "gpt"}},
       {gpt() + "--flip", {"--flip: found true", "gpt"}},
-      {gpt() + "--target x", {"--target:", "format text", "csv does", "--data"}},
+      {gpt() + "--target x", {"--target:", "format text", "csv does", "another --model"}},
       {mlp() + "--missing mean", {"--missing:", "format idx"}},
       {gpt() + "--regression", {"--regression:", "csv and libsvm"}},
       {table() + "--shift 2", {"--shift:", "format csv", "idx does"}},
@@ -117,6 +117,18 @@ TEST_F(TrainSettingsGiven, OfAFileAreNamedWhereTheyHaveNoEffect) {
   expect_parts(finished.err,
                {file + ": layers is 12, which has no effect", "beta1 is 0.5", "optimizer sgd"});
   EXPECT_FALSE(testing::parse_json(finished.out).contains("layers"));
+}
+
+// What the file's micro-batch means for the batch it means only where no flag says another.
+TEST_F(TrainSettingsGiven, ByAFlagCountBeforeWhatAFileForDeepspeedLeavesOut) {
+  const std::string words = "--model mlp -n 2 --config " +
+                            data_.write("micro.json", R"({"train_micro_batch_size_per_gpu": 4})");
+  EXPECT_EQ(settings_shown(words).at("batch"), 4 * 2);
+  EXPECT_EQ(settings_shown(words).at("clip_norm"), 0.0);
+  const Json flagged = settings_shown(words + " --batch 64 --clip-norm 0.5");
+  EXPECT_EQ(flagged.at("batch"), 64);
+  EXPECT_EQ(flagged.at("micro_batch"), "4");
+  EXPECT_EQ(flagged.at("clip_norm"), 0.5);
 }
 
 // No -1 that stands for something else, and nothing that counts for nothing.

@@ -128,6 +128,25 @@ TEST_F(WrongCalls, HelpOfBenchmarksSaysHowToGoOn) {
   expect_parts(help.out, {"trireme bench NAME --help", "--json FILE", "--peers", "needs root"});
 }
 
+TEST_F(WrongCalls, AFileThatIsNoProgramIsNamed) {
+  data_.write("book.txt", "text");
+  const Finished finished = in_shell("--version; cd " + data_.path() + " && " + trireme_binary() +
+                                     " run -n 2 -- book.txt");
+  EXPECT_EQ(finished.code, 2);
+  expect_parts(finished.err, {"\"book.txt\" was not found in PATH; ./book.txt is no program"});
+}
+
+TEST_F(WrongCalls, HelpIsAlsoACommand) {
+  const Finished flag = run_program({trireme_binary(), "--help"});
+  const Finished help = run_program({trireme_binary(), "help"});
+  EXPECT_EQ(help.code, 0) << help.err;
+  EXPECT_EQ(help.out, flag.out);
+  const Finished of_train = run_program({trireme_binary(), "help", "plot"});
+  EXPECT_EQ(of_train.out, run_program({trireme_binary(), "plot", "--help"}).out);
+  expect_refusal({"train", "--version"}, {"found --version", "trireme --version"});
+  expect_refusal({"ckpt", "show", "--version"}, {"found --version", "trireme --version"});
+}
+
 // Of two values, the first would be lost without a word.
 TEST_F(WrongCalls, AFlagIsGivenOnce) {
   expect_refusal({"train", "--lr", "0.1", "--lr=0.2"},

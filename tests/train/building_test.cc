@@ -90,6 +90,52 @@ TEST(Building, CountsWhatIsBuiltInParts) {
   });
 }
 
+// With a convolution, for which oneDNN takes memory and gives it back, to see how many features
+// there are; and with a part that is built divided by itself.
+struct CuriousImpl : torch::nn::Module {
+  explicit CuriousImpl(Communicator* ranks = nullptr) {
+    torch::manual_seed(1);
+    auto conv =
+        register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 5).padding(2)));
+    {
+      const torch::NoGradGuard no_grad;
+      const auto features = conv->forward(torch::zeros({2, 3, 64, 64})).flatten(1).size(1);
+      register_module("head", torch::nn::Linear(features / 64, 30));
+    }
+    const auto make = [] { return std::make_shared<torch::nn::LinearImpl>(300, 301); };
+    register_module("part", ranks == nullptr ? make() : build_sharded(*ranks, make));
+  }
+};
+
+TEST(Building, GoesOnInsideOfItselfAndInConvolutions) {
+  for (const bool limit : {false, true}) {
+    for (const int size : {1, 2}) {
+      fork_ranks(size, [=, job = testing::unique_job()](int rank) {
+        if (limit) {
+          MemoryLimit::set(0);
+        }
+        const auto world = init(testing::options_for(job, rank, size));
+        const CuriousImpl whole;
+        const auto parts =
+            build_sharded(*world, [&] { return std::make_shared<CuriousImpl>(world.get()); });
+        EXPECT_EQ(parts->parameters().size(), whole.parameters().size());
+        EXPECT_EQ(torch::ones({3}).sum().item<float>(), 3);
+        world->barrier().wait();
+      });
+    }
+  }
+}
+
+TEST(Building, MayBeDoneByRanksThatAreThreads) {
+  for (int i = 0; i < 20; ++i) {
+    testing::spawn_world(2, [](World& world) {
+      build_sharded(world, [] { return std::make_shared<torch::nn::LinearImpl>(300, 301); });
+      world.barrier().wait();
+    });
+  }
+  EXPECT_EQ(torch::ones({3}).sum().item<float>(), 3);
+}
+
 TEST(Building, GivesTheSameWeightsInPartsAndWhole) {
   for (const char* name : {"gpt", "bert", "mlp", "convnet"}) {
     fork_ranks(3, [&, job = testing::unique_job()](int rank) {

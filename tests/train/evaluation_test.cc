@@ -161,6 +161,26 @@ TEST(Evaluate, IsTheSameForAnyNumberOfRanks) {
   }
 }
 
+// Where a model is sure of the right class, LibTorch's loss is -0.
+TEST(Evaluate, ALossOfZeroIsTheSameForAnyNumberOfRanks) {
+  in_world(2, [](std::shared_ptr<World> world) {
+    const FormulaDataset data(
+        5, {kFeatures}, kClasses, [](std::int64_t) { return 1; }, value_of);
+    const Task task(data.shape());
+    Net net(kClasses);
+    const Trainable sure{net.ptr(), [](const TensorBatch& batch) {
+                           Tensor scores = at::zeros({batch.samples, kClasses});
+                           scores.select(1, 1).fill_(1000);
+                           return scores;
+                         }};
+    const EvaluationOptions options{.batch = 2, .keep_samples = true};
+    const Evaluation found = evaluate(sure, task, data, options, *world);
+    expect_same_bits(found, evaluate(sure, task, data, options, *world_of_one()));
+    EXPECT_EQ(found.samples.front().loss, 0);
+    EXPECT_FALSE(std::signbit(found.samples.front().loss));
+  });
+}
+
 TEST(Evaluate, PredictsTokens) {
   in_world(2, [](std::shared_ptr<World> world) {
     SampleShape shape;

@@ -175,7 +175,7 @@ def check_archive(folder):
     ckpt("diff", folder / "archive", folder / "plain.safetensors")
 
     torch.save({"weight": torch.ones(3)}, folder / "state.pt")
-    said = ckpt("import", folder / "state.pt", folder / "state", code=1)
+    said = ckpt("import", folder / "state.pt", folder / "state", code=2)
     assert "Python's torch.save" in said and "frame #" not in said, said
     assert not (folder / "state").exists() or not list((folder / "state").glob("step-*"))
 

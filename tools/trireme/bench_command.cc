@@ -158,6 +158,9 @@ void add_bench_command(CLI::App& program, Action& action) {
   add_program(
       "compress",
       "Steps with compressed gradients over a slow link, next to PyTorch's hooks; needs root");
+  add_program("sync",
+              "Loose synchronisation over a slow link and with slow ranks, next to exact training "
+              "and to PyTorch's; needs root");
   add_program("gpu", "What a GPU moves, and steps on it next to plain LibTorch and PyTorch");
   add_program("checkpoint", "Saving and loading the state of a training, next to PyTorch");
 

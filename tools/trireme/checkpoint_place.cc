@@ -79,7 +79,7 @@ std::string checkpoints_of(const std::string& path) {
   throw ConfigError(concat("expected checkpoints in \"", folder, "\", found none", hint));
 }
 
-std::string why_no_checkpoint(const std::string& run) {
+std::string why_no_checkpoint_yet(const std::string& run) {
   std::ifstream file(fs::path(run) / "config.json", std::ios::binary);
   const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   const auto every = config.is_object() && config.contains("save_every") ? config.at("save_every")
@@ -89,7 +89,13 @@ std::string why_no_checkpoint(const std::string& run) {
                       every.dump(),
                       ", after which it saves the first; if it is no longer running, its original "
                       "command, without --resume, starts it over")
-             : "a run saves them if it is told to (trireme train --save-every N)";
+             : "";
+}
+
+std::string why_no_checkpoint(const std::string& run) {
+  const std::string not_yet = why_no_checkpoint_yet(run);
+  return not_yet.empty() ? "a run saves them if it is told to (trireme train --save-every N)"
+                         : not_yet;
 }
 
 std::string checkpoint_at(const std::string& path, std::optional<std::int64_t> step) {

@@ -21,6 +21,8 @@ std::string checkpoints_of(const std::string& path);
 
 // Of a RUN that has no checkpoint: because it was to save none, or because it was not yet time to.
 std::string why_no_checkpoint(const std::string& run);
+// The same; empty: it was to save none.
+std::string why_no_checkpoint_yet(const std::string& run);
 
 // The CHECKPOINT itself; of a FOLDER or RUN the one of `step`, else the newest.
 std::string checkpoint_at(const std::string& path, std::optional<std::int64_t> step);

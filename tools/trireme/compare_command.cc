@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
 #include "comparison_report.h"
@@ -17,11 +18,16 @@ struct CompareOptions {
 
 int compare(const CompareOptions& options) {
   const Comparison comparison = compare_runs(options.a, options.b);
+  std::optional<OutputFile> json;  // before the report, below which a refusal would be overlooked
+  if (!options.json_path.empty()) {
+    json.emplace(options.json_path, "--json");
+  }
   if (!is_standard_output(options.json_path)) {
     std::fputs(report_text(comparison).c_str(), stdout);
   }
-  if (!options.json_path.empty()) {
-    write_output(options.json_path, report_json(comparison), "--json");
+  if (json) {
+    json->write(report_json(comparison));
+    json->finish();
   }
   return kExitOk;
 }

@@ -173,32 +173,6 @@ void compare_metrics(Comparison& comparison) {
   compare_numbers(comparison, std::nullopt);
 }
 
-// Losses that weigh the classes differently are numbers of different things; what they are of is
-// the same, so that all else can be compared.
-void leave_out_other_losses(Comparison& comparison) {
-  const Reasons reasons = other_loss(comparison.settings);
-  if (reasons.empty() || comparison.basis == Basis::kNothing) {
-    return;
-  }
-  std::string names;
-  for (ComparedMetric& metric : comparison.metrics) {
-    if (metric.name == "loss" || metric.name == "perplexity") {
-      names += (names.empty() ? "" : ", ") + metric.name;
-      metric = {metric.name,
-                metric.a,
-                metric.b,
-                {},
-                1,
-                {Better::kNeither,
-                 detail::concat(metric.name, " is not compared: ", reasons_text(reasons))}};
-      metric.compared = false;
-    }
-  }
-  if (!names.empty()) {
-    comparison.not_compared.push_back({names, reasons_text(reasons)});
-  }
-}
-
 std::string no_common_metric(const Comparison& comparison) {
   std::string without;
   bool all_finished = true;
@@ -230,7 +204,6 @@ Comparison compare_runs(const std::string& folder_a, const std::string& folder_b
   comparison.settings = differing_settings(comparison.a, comparison.b);
   note_unfinished(comparison);
   compare_metrics(comparison);
-  leave_out_other_losses(comparison);
   note_seeds(comparison);
   judge(comparison.metrics);
   if (comparison.metrics.empty() && comparison.basis != Basis::kNothing) {

@@ -33,7 +33,6 @@ struct ComparedMetric {
   std::string same_as{};  // the metric that asks the same question, if there is one
   bool untested = false;  // although there is more than one number per run
   Scale scale = Scale::kDifference;
-  bool compared = true;  // false: it answers another question in B than in A
 };
 
 // As far as it was tested; judge() says what comes of it.

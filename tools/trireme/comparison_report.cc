@@ -46,11 +46,10 @@ std::string metrics_text(const Comparison& comparison) {
   const bool compared = comparison.basis != Basis::kNothing;
   for (const ComparedMetric& metric : comparison.metrics) {
     const std::string& name = metric.name;
-    std::vector<std::string> row = {
-        name,
-        value_text(name, metric.a),
-        value_text(name, metric.b),
-        compared && metric.compared ? difference_text(name, metric.b - metric.a) : "-"};
+    std::vector<std::string> row = {name,
+                                    value_text(name, metric.a),
+                                    value_text(name, metric.b),
+                                    compared ? difference_text(name, metric.b - metric.a) : "-"};
     if (metric.difference) {
       row.push_back(interval_text(name, metric.difference->interval95, metric.scale));
       const bool bound = is_bound(*metric.difference);
@@ -62,9 +61,9 @@ std::string metrics_text(const Comparison& comparison) {
                  {"-",
                   "-",
                   "-",
-                  metric.untested               ? "not tested"
-                  : compared && metric.compared ? "one number each"
-                                                : "not compared"});
+                  metric.untested ? "not tested"
+                  : compared      ? "one number each"
+                                  : "not compared"});
     }
     table.add(row);
     if (!metric.same_as.empty()) {
@@ -233,9 +232,8 @@ std::string report_json(const Comparison& comparison) {
       add_difference(entry, metric);
       entry["p_adjusted"] = metric.adjusted_p;
     } else {
-      entry["difference"] = comparison.basis == Basis::kNothing || !metric.compared
-                                ? OrderedJson()
-                                : OrderedJson(metric.b - metric.a);
+      entry["difference"] =
+          comparison.basis == Basis::kNothing ? OrderedJson() : OrderedJson(metric.b - metric.a);
     }
     entry["better"] = metric.verdict.better == Better::kNeither ? OrderedJson()
                       : metric.verdict.better == Better::kA     ? OrderedJson("a")

@@ -75,6 +75,10 @@ void compare_scaling(Comparison& comparison, Reasons reasons) {
     comparison.not_compared.push_back({"scaling with the ranks", reasons_text(reasons)});
     return;
   }
+  if (!comparison.speed->why_untested.empty()) {
+    comparison.not_compared.push_back({"scaling with the ranks", comparison.speed->why_untested});
+    return;
+  }
   const double speed_up = comparison.speed->ratio();
   comparison.scaling = Scaling{.few = std::min(a, b),
                                .many = std::max(a, b),

@@ -125,7 +125,8 @@ void compare_folds(Comparison& comparison) {
   if (!paired) {
     comparison.notes.emplace_back(
         "the folds hold different samples in A and B, so they are compared as two independent "
-        "sets, which is less conclusive");
+        "sets; if they were cut from the same rows, they are not quite that, and the result is a "
+        "rough one: give both runs the same --seed");
   }
   std::vector<const std::map<std::string, double>*> all;
   for (const std::size_t fold : of_a) {

@@ -37,6 +37,10 @@ int run_program(int argc, char** argv) {
   program.set_version_flag("--version", std::string("trireme ") + TRIREME_VERSION);
   program.require_subcommand(1);
   std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words.front() == "help") {  // "help train" is "train --help"
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
   const std::vector<std::string> command = trireme::tools::split_off_command(words);
   const std::vector<std::string> worker = trireme::tools::split_off_worker_words(words);
   trireme::tools::Action action;
@@ -91,6 +95,12 @@ int main(int argc, char** argv) {
   try {
     return checked_output(run_program(argc, argv));
   } catch (const trireme::ConfigError& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return trireme::kExitUsage;
+  } catch (const trireme::CheckpointError& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return 1;
+  } catch (const trireme::DataError& error) {  // as wrong to name as a file that is not there
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return trireme::kExitUsage;
   } catch (const trireme::StoreDoesNotAnswer& error) {

@@ -88,13 +88,6 @@ Reasons other_question(const std::vector<ComparedSetting>& differing) {
   });
 }
 
-Reasons other_loss(const std::vector<ComparedSetting>& differing) {
-  return reasons_among(differing, [](const ComparedSetting& setting) {
-    const auto none = [](const std::string& weights) { return weights == "-" || weights == "[]"; };
-    return setting.name == "loss_weights" && !(none(setting.a) && none(setting.b));
-  });
-}
-
 std::string reasons_text(const Reasons& reasons) {
   constexpr std::size_t kMost = 4;  // one line of them says enough: all settings are shown anyway
   std::string text;

@@ -35,10 +35,6 @@ Reasons more_than_ranks(const std::vector<ComparedSetting>& differing, bool same
 // Why results of runs whose settings differ like this are answers to different questions.
 Reasons other_question(const std::vector<ComparedSetting>& differing);
 
-// Why losses of runs whose settings differ like this, and what is computed from them, are of
-// different questions, where their other results are not.
-Reasons other_loss(const std::vector<ComparedSetting>& differing);
-
 // "different model: mlp and gpt; batch: 128 and 32".
 std::string reasons_text(const Reasons& reasons);
 

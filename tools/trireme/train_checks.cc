@@ -60,17 +60,30 @@ void check_data(const TrainSettings& settings, bool resumes) {
     const std::string format =
         data_format({.path = data_path(settings.data, settings), .format = settings.format});
     const ModelKind& kind = model_kind(settings.model);
-    TRIREME_CHECK(format != "csv" || (kind.samples == SampleKind::kDense && !kind.needs_images) ||
-                      kind.samples == SampleKind::kSparse,
-                  "--model: expected ",
-                  models_on(SampleKind::kDense, /*images=*/false),
-                  " or ",
-                  models_on(SampleKind::kSparse),
-                  " for the table \"",
-                  settings.data,
-                  "\", found ",
-                  settings.model,
-                  ", which does not take tables");
+    const bool dense = kind.samples == SampleKind::kDense;
+    const bool sparse = kind.samples == SampleKind::kSparse;
+    const auto check_taken = [&](bool taken, const char* what, const std::string& models) {
+      TRIREME_CHECK(taken,
+                    "--model: expected {} for the {} \"{}\", found {}, which does not take {}",
+                    {models,
+                     what,
+                     settings.data,
+                     settings.model,
+                     what == std::string("table") ? "tables" : what});
+    };
+    if (format == "csv") {
+      check_taken((dense && !kind.needs_images) || sparse,
+                  "table",
+                  concat(models_on(SampleKind::kDense, /*images=*/false),
+                         " or ",
+                         models_on(SampleKind::kSparse)));
+    } else if (format == "libsvm") {
+      check_taken(sparse, "sparse rows", models_on(SampleKind::kSparse));
+    } else if (format == "idx") {
+      check_taken(dense, "images", models_on(SampleKind::kDense));
+    } else {
+      check_taken(kind.samples == SampleKind::kTokens, "text", models_on(SampleKind::kTokens));
+    }
   } catch (const DataError&) {
     return;  // the ranks say what is wrong with the file
   }
@@ -80,6 +93,11 @@ void check_goes_on(const std::string& run,
                    std::int64_t step,
                    const TrainSettings& before,
                    const TrainSettings& settings) {
+  // Of another model, nearly all settings are others, and no flag lets it have these weights.
+  TRIREME_CHECK(before.model.empty() || settings.model == before.model,
+                "--model: the run in \"{}\" is of the model {}, and is resumed as that: leave it "
+                "out, or choose another folder for a run of {} (--run)",
+                {run, before.model, settings.model});
   TRIREME_CHECK(
       settings.weights_from == before.weights_from,
       "--weights-from: the run in \"{}\" is resumed with the weights that it has: leave it "

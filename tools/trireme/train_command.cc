@@ -81,7 +81,7 @@ void naming_flags(const TrainCommand& command, const Action& action) {
 // What is given, over these.
 TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
   if (!command.config.empty()) {
-    apply_json(settings, text_of(command.config), command.config);
+    apply_json(settings, text_of(command.config), command.config, command.typed());
   }
   if (command.typed().contains("size")) {
     leave_out_size(settings);

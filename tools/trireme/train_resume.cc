@@ -47,9 +47,9 @@ bool has_ended_well(const fs::path& run) {
 }
 
 bool has_checkpoint(const std::string& run) {
-  const std::string checkpoints = checkpoints_in(run);
+  const CheckpointFolder folder(checkpoints_in(run));
   std::error_code error;
-  return fs::is_directory(checkpoints, error) && CheckpointFolder(checkpoints).newest();
+  return fs::is_directory(folder.path(), error) && folder.newest();
 }
 
 bool is_damaged(const std::string& run, std::int64_t step) {
@@ -145,17 +145,6 @@ std::string settings_of_folds(const fs::path& run, bool asked_for) {
   return text.empty() ? text_in(first / "config.json") : text;
 }
 
-// A cross-validation resumes without being told, as others do from a checkpoint; one that has come
-// to its end has nothing left to do.
-std::int64_t fold_to_resume(const std::string& run, const ResumeFlag& flag) {
-  const auto asked = parse_integer(flag.value);
-  TRIREME_CHECK(!asked,
-                "--resume: expected no step: \"{}\" is a cross-validation, which resumes with the "
-                "first fold that is not finished; found {}",
-                {run, asked.value_or(0)});
-  return kNextFold;
-}
-
 }  // namespace
 
 std::optional<std::string> ResumeFlag::run() const {
@@ -168,16 +157,21 @@ bool ResumeFlag::names_step() const {
 }
 
 std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeFlag& flag) {
-  if (flag.value == kNever) {
+  if (flag.value == kNever || (run.empty() && !flag.given)) {
     return std::nullopt;
   }
-  TRIREME_CHECK(!flag.given || !run.empty(),
+  TRIREME_CHECK(!run.empty(),
                 "--resume: expected the folder of a run, here or with --run, found none");
-  if (run.empty()) {
-    return std::nullopt;
-  }
+  const auto asked = parse_integer(flag.value);
+  // A cross-validation resumes without being told, as others do from a checkpoint; one that has
+  // come to its end has nothing left to do.
   if (!settings_of_folds(run, flag.given).empty()) {
-    return fold_to_resume(run, flag);
+    TRIREME_CHECK(
+        !asked,
+        "--resume: expected no step: \"{}\" is a cross-validation, which resumes with the "
+        "first fold that is not finished; found {}",
+        {run, asked.value_or(0)});
+    return kNextFold;
   }
   const CheckpointFolder folder(checkpoints_in(run));
   std::error_code error;
@@ -185,12 +179,14 @@ std::optional<std::int64_t> step_to_resume(const std::string& run, const ResumeF
   TRIREME_CHECK(!flag.given || is_run_folder(run) || fs::is_directory(folder.path(), error),
                 "--resume: \"{}\": {}",
                 {run, expected_run_folder(run)});
+  if (!newest && flag.given) {
+    FolderLock::check_free(run);  // else that of a run which has saved none yet
+  }
   TRIREME_CHECK(newest || !flag.given,
                 "--resume: expected a checkpoint in \"{}\", found none: {}{}",
                 {folder.path(),
                  why_no_checkpoint(run),
                  is_run_folder(run) ? "; " + how_to_begin_with(run) : ""});
-  const auto asked = parse_integer(flag.value);
   if (!asked) {
     return newest;
   }
@@ -297,6 +293,9 @@ std::string how_to_resume(const std::string& run, std::optional<std::int64_t> re
 std::string how_to_complete(const std::string& run) {
   if (!settings_of_folds(run, false).empty() || has_checkpoint(run)) {
     return concat("to complete it: trireme train --resume ", run);
+  }
+  if (const std::string why = why_no_checkpoint_yet(run); !why.empty() && !has_ended_well(run)) {
+    return why;
   }
   return concat(
       "it saved no checkpoint to resume from (--save-every N does); to train it again: trireme "

@@ -58,6 +58,9 @@ std::string did_you_mean(const std::string& found, const std::vector<std::string
 
 // The same for flags: "-n or --ranks", where one has a short name.
 std::string which_flag(const std::string& found, const CLI::App& command) {
+  if (found == "--version") {
+    return "; trireme --version says it";
+  }
   const std::string near = nearest_name(found, flags_of(command));
   const CLI::Option* option = near.empty() ? nullptr : command.get_option_no_throw(near);
   // As of trireme train: others are told by their place.

@@ -4,6 +4,18 @@
 #include "trireme/settings/values.h"
 
 namespace trireme::worker {
+namespace {
+
+// Normalised values are near 0, where all types have many numbers.
+CsvOptions::Rounded rounded(const TrainSettings& s) {
+  if (s.normalise != Normalise::kNone || s.precision == TrainPrecision::kFloat32) {
+    return CsvOptions::Rounded::kFloat32;
+  }
+  return s.precision == TrainPrecision::kFloat16 ? CsvOptions::Rounded::kFloat16
+                                                 : CsvOptions::Rounded::kBFloat16;
+}
+
+}  // namespace
 
 DataSource source_of(const TrainSettings& s) {
   DataSource source;
@@ -22,6 +34,7 @@ DataSource source_of(const TrainSettings& s) {
   source.csv.unseen = s.unseen;
   source.csv.missing = s.missing;
   source.csv.missing_values = s.missing_values;
+  source.csv.rounded = rounded(s);
   source.regression = s.regression;
   return source;
 }

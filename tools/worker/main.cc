@@ -98,6 +98,12 @@ int main(int argc, char** argv) {
   } catch (const trireme::ConfigError& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return trireme::kExitUsage;
+  } catch (const trireme::CheckpointError& error) {
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return 1;
+  } catch (const trireme::DataError& error) {  // as wrong to name as a file that is not there
+    std::fprintf(stderr, "trireme: %s\n", error.what());
+    return trireme::kExitUsage;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trireme: %s\n", error.what());
     return 1;

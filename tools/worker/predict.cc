@@ -194,7 +194,11 @@ std::string what_to_do(const std::string& refusal,
         "\nWhat to do about values that are missing: fill them in, or take their rows out of the "
         "file; or train a model that takes them: ",
         train("--missing mean"));
-  } else if (names("--missing")) {
+  } else if (names("--missing-values")) {
+    advice +=
+        "\nWhat this model takes for missing was decided when it was trained: empty the cells, or "
+        "fill them in";
+  } else if (names("expected a class of the training file")) {
     advice += "\n--targets no predicts without looking at the targets";
   }
   if (names("--categorical")) {

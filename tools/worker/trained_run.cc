@@ -5,6 +5,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/model_kinds.h"
@@ -49,6 +51,19 @@ void check_no_folds(const std::string& run) {
                 {run, run});
 }
 
+namespace {
+
+// Of a run without model.safetensors.
+std::string why_no_weights(const std::string& run) {
+  std::ifstream file(run + "/summary.json");
+  const auto summary = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() && summary.value("status", nlohmann::json()) == "finished"
+             ? "the run has no model.safetensors (--save-weights off, or it was removed)"
+             : "the run has not finished";
+}
+
+}  // namespace
+
 RunWeights weights_in(const std::string& run, const std::string& which) {
   namespace fs = std::filesystem;
   using detail::concat;
@@ -74,10 +89,9 @@ RunWeights weights_in(const std::string& run, const std::string& which) {
            : concat(
                  "; to train it again: trireme train --config ", run, "/config.json --run NEW")});
   const std::string path = CheckpointFolder(folder).path_of(*newest);
-  return {
-      path,
-      /*is_checkpoint=*/true,
-      which == "auto" ? concat("the run has not finished: the weights are those of ", path) : ""};
+  return {path,
+          /*is_checkpoint=*/true,
+          which == "auto" ? concat(why_no_weights(run), ": the weights are those of ", path) : ""};
 }
 
 at::Device device_to_use(const TrainSettings& settings, const std::string& which) {

@@ -34,7 +34,8 @@ struct TokenOptions {
 };
 
 // Text (bytes as tokens) or a file of token numbers. Several files are read as one, one after
-// another. A sample never needs more than mapped pages.
+// another. A sample never needs more than mapped pages. With a vocabulary that is given, all tokens
+// of the part are compared with it when the files are opened.
 std::shared_ptr<Dataset> open_tokens(const std::vector<std::string>& files,
                                      const TokenOptions& options);
 
@@ -68,8 +69,12 @@ struct CsvOptions {
   // is left out. A missing category is none of them: all features 0. A target cannot be filled in:
   // it is refused unless its row is left out.
   enum class Missing { kRefuse, kNan, kZero, kDrop } missing = Missing::kRefuse;
-  // What is missing besides an empty cell, in small or capital letters. A class may be called so.
+  // What is missing besides an empty cell, in small or capital letters; in columns of numbers also
+  // other spellings of those that are numbers (-999.0 for -999). A class may be called so.
   std::vector<std::string> missing_values = {"NA", "N/A", "NaN", "null", "?"};
+  // What values are rounded to as they stand in the file. Of columns that lose much by that the log
+  // warns, as it does of those that lose by becoming float32. Nothing is rounded here.
+  enum class Rounded { kFloat32, kBFloat16, kFloat16 } rounded = Rounded::kFloat32;
   SharedCheck check{};
 };
 

@@ -209,6 +209,8 @@ class EngineBase : public Resumable {
 
   CompressionUse compression() const;  // of this rank, so far
   SparseUse sparse() const;            // of this rank, so far
+  // The part of the weights of EngineOptions::prune that is pruned by now; 0 without. Collective.
+  double pruned();
 
   MemoryUse memory() const;      // of this rank
   MemoryReport memory_report();  // of all ranks

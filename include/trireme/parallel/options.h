@@ -64,6 +64,21 @@ struct GradientBucket {
 // each round of micro-batches; by a process alone once in a step.
 using GradientHook = std::function<at::Tensor(const GradientBucket& bucket)>;
 
+// Weights that become zero and stay so: those of least magnitude of each parameter, of more and
+// more of them between two steps (Zhu and Gupta's cubic schedule). The result is the same, bit for
+// bit, at every stage and for any number of ranks.
+struct Pruning {
+  double fraction = 0;       // of each parameter's elements, in the end; 0: none
+  std::int64_t begin = 0;    // the step (from 1) before whose update it begins ...
+  std::int64_t end = 0;      // ... and that before whose update it ends
+  std::int64_t every = 100;  // steps from one time to the next in between
+  // Which parameters, by name and sizes; none: all with two dimensions or more, but for those with
+  // sparse gradients, rows with a max_norm or complex numbers.
+  std::function<bool(const std::string& name, at::IntArrayRef sizes)> which{};
+
+  double fraction_at(std::int64_t step) const;
+};
+
 struct EngineOptions {
   // 0: DistributedDataParallel. 1: optimizer states are divided among the ranks. 2: gradients too.
   // 3: parameters too. The result is the same, bit for bit.
@@ -116,6 +131,7 @@ struct EngineOptions {
   // Matrices and larger tensors only; owners keep and update exact values. The result is the same,
   // bit for bit, at every stage and for any number of ranks.
   std::shared_ptr<const Compressor> round_weights{};
+  Pruning prune{};
   GradientHook gradient_hook{};
   bool broadcast_buffers = true;  // rank 0's buffers (running statistics) to all, after each step
   // Threads of this rank for updates; 0: as many as LibTorch uses.

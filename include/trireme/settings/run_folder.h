@@ -6,7 +6,8 @@
 
 namespace trireme {
 
-// Whether this is the folder of a run: every run writes its settings there, as config.json.
+// Whether this is the folder of a run: every run writes its settings there, as config.json,
+// in which it names its model.
 bool is_run_folder(const std::string& path);
 
 // For messages where it is not: "expected the folder of a run, with the config.json that trireme

@@ -43,8 +43,13 @@ std::string value_text(const std::string& name, const TrainSettings& settings);
 // both have a setting (train_batch_size, optimizer.params.lr, zero_optimization.stage, ...). Throws
 // ConfigError for text that is no JSON (with the place), for unknown names (with the nearest known
 // one), for a name that is there twice and for two names of one setting, and for what DeepSpeed has
-// and Trireme has not. `source` is for messages.
-void apply_json(TrainSettings& settings, const std::string& text, const std::string& source);
+// and Trireme has not. What a configuration with DeepSpeed's names of the batch or the optimizer
+// leaves out is as DeepSpeed has it, but for the settings in `flags`, which the caller sets after
+// it. `source` is for messages.
+void apply_json(TrainSettings& settings,
+                const std::string& text,
+                const std::string& source,
+                const std::set<std::string>& flags = {});
 
 // The settings that a run has recorded: config.json, or a checkpoint's note. What an older version
 // did not write is as that version did it (Setting::absent_text). Throws ConfigError like

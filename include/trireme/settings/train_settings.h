@@ -139,6 +139,10 @@ struct TrainSettings {
   std::string compress = "none";
   std::int64_t compress_check = 0;
   std::string round_weights = "none";
+  double prune = 0;
+  std::int64_t prune_begin = 0;
+  std::int64_t prune_end = 0;  // half of the run
+  std::int64_t prune_every = 100;
   double loss_scale_initial = 65536;
   std::int64_t loss_scale_window = 2000;
   std::int64_t unit_bytes = 16 << 20;

@@ -28,8 +28,8 @@ class MemoryLimit {
   // To what is in use, or to an earlier peak where that was more.
   static void reset_peak(std::uint64_t earlier = 0);
 
-  // For another allocator that takes this one's place for a while: what it gives and takes back. The
-  // first throws, as an allocation here would.
+  // For another allocator that takes this one's place for a while: what it gives and takes back.
+  // The first throws, as an allocation here would.
   static void count(std::size_t bytes);
   static void discount(std::size_t bytes) noexcept;
   static constexpr std::uint8_t kPriority = 1;  // among LibTorch's allocators; less is ignored

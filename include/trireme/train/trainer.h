@@ -114,6 +114,7 @@ struct TrainResult {
   bool counts_tokens = false;          // per_second counts tokens
   double communication_share = 0;      // of the steps' time, mean of the ranks
   CompressionUse compression{};        // of the rank that reports
+  double pruned = 0;                   // of the weights of matrices
   AveragingUse averaging{};            // the same, of replicas
   int replicas = 1;
   std::optional<StaleUse> stale{};  // of all ranks, where they were

@@ -305,6 +305,9 @@ CompressionUse EngineBase::compression() const {
   use.weights = parts().memory->received();
   return use;
 }
+double EngineBase::pruned() {
+  return parts().pruner ? parts().pruner->fraction() : 0;
+}
 MemoryUse EngineBase::memory() const {
   return parts().ledger->use();
 }

@@ -98,6 +98,7 @@ void EngineParts::list_model() {
   check_same_model(*model, plan.parameters, *ranks);
   choose_precision();
   check_rounded(plan.parameters, options);
+  check_pruning(plan.parameters, options);
   if (options.scale_loss) {
     scaler = std::make_unique<LossScaler>(options.loss_scale);
   }
@@ -186,6 +187,9 @@ void EngineParts::take_model() {
         });
     if (std::ranges::any_of(plan.parameters, [](const Parameter& p) { return !!p.bound; })) {
       bounds = std::make_unique<RowBounds>(context(), *memory, optimizer->memory());
+    }
+    if (options.prune.fraction > 0) {
+      pruner = std::make_unique<Pruner>(context(), optimizer->memory());
     }
     for (const Parameter& parameter : plan.parameters) {
       parameter.tensor.mutable_grad().reset();

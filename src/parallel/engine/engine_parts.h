@@ -6,6 +6,7 @@
 #include <string>
 
 #include "parallel/engine/micro_batches.h"
+#include "parallel/engine/pruning.h"
 #include "parallel/engine/row_bounds.h"
 #include "parallel/engine/sharded_optimizer.h"
 #include "parallel/engine/shared_passes.h"
@@ -77,6 +78,7 @@ struct EngineParts {
   std::unique_ptr<ParameterMemory> memory;
   std::unique_ptr<ShardedOptimizer> optimizer;
   std::unique_ptr<RowBounds> bounds;  // null: no embedding has one
+  std::unique_ptr<Pruner> pruner;     // null: nothing is pruned
   std::unique_ptr<GradientRounds> gradients;
   std::optional<UnchangedModel> unchanged;
   std::unique_ptr<GradientHooks> hooks;

@@ -29,6 +29,16 @@ std::string compress_text(const Compressor* compressor) {
        try_compressor(*compressor)});
 }
 
+std::string prune_text(const Pruning& prune) {
+  return prune.fraction == 0 ? "nothing pruned"
+                             : concat("prune {} between {} and {} every {}, of {}",
+                                      {exact_text(prune.fraction),
+                                       prune.begin,
+                                       prune.end,
+                                       prune.every,
+                                       prune.which ? "chosen parameters" : "matrices"});
+}
+
 }  // namespace
 
 void check_options(const EngineOptions& options) {
@@ -66,6 +76,15 @@ void check_options(const EngineOptions& options) {
                   {format.name});
     try_compressor(*options.compress);
   }
+  const Pruning& prune = options.prune;
+  TRIREME_CHECK(prune.fraction >= 0 && prune.fraction < 1,
+                "Pruning::fraction must be in [0, 1), found ",
+                prune.fraction);
+  TRIREME_CHECK(
+      prune.fraction == 0 || (prune.begin >= 0 && prune.end >= prune.begin && prune.every >= 1),
+      "Pruning: expected a first step of 0 or more, a last one not before it and at least "
+      "one step from time to time, found begin {}, end {}, every {}",
+      {prune.begin, prune.end, prune.every});
   if (options.round_weights) {
     const Compressor::Format& format = options.round_weights->format();
     TRIREME_CHECK(!format.feedback,
@@ -110,6 +129,7 @@ void check_gpu_options(const ModelPlan& plan,
   refuse(options.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group");
   refuse(static_cast<bool>(options.compress), "EngineOptions::compress");
   refuse(static_cast<bool>(options.round_weights), "EngineOptions::round_weights");
+  refuse(options.prune.fraction > 0, "EngineOptions::prune");
   refuse(static_cast<bool>(options.gradient_hook), "EngineOptions::gradient_hook");
   for (const Parameter& parameter : plan.parameters) {
     refuse(parameter.sparse, concat("sparse gradients of ", parameter.name).c_str());
@@ -167,6 +187,7 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       compress_text(o.compress.get()),
       concat("compress_check ", o.compress_check),
       concat("weights rounded by ", compress_text(o.round_weights.get())),
+      prune_text(o.prune),
   };
 }
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "parallel/engine/pruning.h"
 #include "parallel/engine/run_norms.h"
 #include "parallel/memory/runs.h"
 #include "trireme/core/pulse.h"
@@ -57,6 +59,10 @@ ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
                                            : at::get_num_threads()),
       thread_block_(thread_block(context.options)),
       spread_(context.plan.units.size()) {
+  for (const Parameter& parameter : context.plan.parameters) {
+    const Pruning& prune = context.options.prune;
+    pruned_.push_back(prune.fraction > 0 && is_pruned(parameter, prune));
+  }
   check_rows();
 }
 
@@ -181,6 +187,11 @@ void ShardedOptimizer::update(Update& update,
                                        : blocks(u, all_of_it ? everything : gradients.used);
     pool_.run(all.size(), [&](std::size_t i) {
       const Block& block = all[i];
+      const Span weights = memory_.piece_of(memory_.weights(u), u, block.piece);
+      std::optional<PrunedElements> pruned;
+      if (pruned_[block.parameter]) {
+        pruned.emplace(weights);
+      }
       if (by_rows[u] || !gradients.used[block.parameter]) {
         // its update is done, or there is none
       } else if (unit.sparse && !spread_[u].there()) {
@@ -191,10 +202,15 @@ void ShardedOptimizer::update(Update& update,
                     transform,
                     rules_.rate(block.parameter, learning_rate));
       }
+      if (pruned) {
+        pruned->restore(weights);
+      }
       if (decay > 0) {
-        follow(memory_.piece_of(memory_.averages(u), u, block.piece),
-               memory_.piece_of(memory_.weights(u), u, block.piece),
-               decay);
+        const Span average = memory_.piece_of(memory_.averages(u), u, block.piece);
+        follow(average, weights, decay);
+        if (pruned) {
+          pruned->restore(average);
+        }
       }
       if (rounded) {
         memory_.round(u, block.piece);

@@ -90,6 +90,7 @@ class ShardedOptimizer {
   OptimizerMemory memory_;
   ThreadPool pool_;
   std::int64_t thread_block_;
+  std::vector<bool> pruned_;  // by parameter: what is pruned of it stays so
   struct Spread {
     device::Buffer memory;
     MemoryLedger::Charge charge;

@@ -316,10 +316,17 @@ void StepEnd::update(const GradientTransform& scaling, double rate) {
   if (parts_.bounds) {
     rows = parts_.bounds->measure();
   }
+  std::vector<Pruner::Cut> cuts;
+  if (parts_.pruner) {
+    cuts = parts_.pruner->measure(parts_.steps);
+  }
   parts_.phase.enter(Phase::kUpdating);
   parts_.update.emplace(parts_.plan, *parts_.memory);
   if (parts_.bounds) {
     parts_.bounds->apply(rows);
+  }
+  if (parts_.pruner) {
+    parts_.pruner->apply(cuts);
   }
   parts_.optimizer->update(*parts_.update, gradients(), scaling, rate);
   for (std::size_t i = 0; i < agreement_.used.size(); ++i) {
@@ -329,6 +336,9 @@ void StepEnd::update(const GradientTransform& scaling, double rate) {
   }
   for (const RowBounds::Scaled& row : rows) {
     parts_.update->changed(row.parameter);
+  }
+  for (const Pruner::Cut& cut : cuts) {
+    parts_.update->changed(cut.parameter);
   }
   parts_.update->finish();
   parts_.update.reset();

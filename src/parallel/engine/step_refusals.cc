@@ -10,7 +10,7 @@ GradientError not_finite(const Agreement& agreement,
       concat(
           "the gradient of parameter {} is not finite on rank {} in step {}: nothing was changed "
           "and the step's gradients are dropped; look at the data, the loss and the learning rate, "
-          "or clip (in C++, EngineOptions::check_gradients = false keeps training regardless)",
+          "or clip",
           {parameter, agreement.bad_rank, step}));
 }
 

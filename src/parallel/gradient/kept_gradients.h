@@ -7,6 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 
 namespace trireme::detail {
 
@@ -27,10 +29,7 @@ class KeptGradients {
     }
     const at::NoGradGuard no_grad;
     // The first one may be somebody's buffer, which they write to before the next pass.
-    const at::Tensor sum = !before.defined() ? gradient.detach().clone()
-                           : before.is_sparse() && !gradient.is_sparse()
-                               ? at::add(gradient, before)
-                               : at::add(before, gradient);
+    const at::Tensor sum = before.defined() ? sum_of(before, gradient) : gradient.detach().clone();
     before = collects_ ? sum : at::Tensor();
     return collects_ ? at::Tensor() : sum;
   }
@@ -57,6 +56,22 @@ class KeptGradients {
   }
 
  private:
+  static at::Tensor sum_of(const at::Tensor& before, const at::Tensor& gradient) {
+    const bool half = before.scalar_type() == at::kHalf;  // of which LibTorch adds no rows
+    if (before.is_sparse() && gradient.is_sparse() && half) {
+      const at::Tensor one = before.coalesce(), other = gradient.coalesce();
+      return at::sparse_coo_tensor(at::cat({one.indices(), other.indices()}, 1),
+                                   at::cat({one.values(), other.values()}),
+                                   one.sizes())
+          .coalesce();
+    }
+    const auto whole = [&](const at::Tensor& t) {
+      return half && t.is_sparse() ? t.to_dense() : t;
+    };
+    return before.is_sparse() ? at::add(whole(gradient), whole(before))
+                              : at::add(before, whole(gradient));
+  }
+
   std::vector<at::Tensor> kept_;
   bool collects_ = false;
 };

@@ -22,8 +22,11 @@ SparsePath::SparsePath(const PartContext& context, GradientSums& sums)
 
 bool SparsePath::add(std::size_t parameter, const at::Tensor& gradient) {
   const at::Tensor rows = gradient.is_sparse() ? gradient : gradient.to_sparse(1);
-  gradients_.emplace_back(parameter, rows.coalesce());
-  return gradients_.back().second._values().isfinite().all().item<bool>();
+  const at::Tensor own = rows.coalesce();
+  // Several micro-batches of 16 bits are added up in float32 here, as dense ones are.
+  gradients_.emplace_back(parameter,
+                          own.to(scalar_type_of(dtype_of(context_.plan.places[parameter].unit))));
+  return own._values().isfinite().all().item<bool>();
 }
 
 // Note [sparse gradients and memory]
@@ -61,6 +64,11 @@ void SparsePath::end_round(bool given_up) {
   gradients_.clear();
 }
 
+Dtype SparsePath::dtype_of(std::size_t u) const {
+  const Unit& unit = context_.plan.units[u];
+  return context_.one_communication() ? unit.sum_dtype() : unit.dtype;
+}
+
 SparsePath::Rows SparsePath::rows_of(std::size_t u) const {
   const Unit& unit = context_.plan.units[u];
   const Parameter& parameter = context_.plan.parameters[unit.parameters[0]];
@@ -72,7 +80,7 @@ SparsePath::Rows SparsePath::rows_of(std::size_t u) const {
     }
   }
   const std::int64_t width = parameter.width();
-  const at::ScalarType type = scalar_type_of(unit.dtype);
+  const at::ScalarType type = scalar_type_of(dtype_of(u));
   if (!gradient.defined()) {
     return {u, width, at::empty({0}, at::kLong), at::empty({0, width}, type)};
   }
@@ -118,7 +126,7 @@ void SparsePath::add_up(const Rows& own) {
   for (std::int64_t& each : elements) {
     each *= own.width;
   }
-  const Dtype dtype = context_.plan.units[own.unit].dtype;
+  const Dtype dtype = dtype_of(own.unit);
   const std::size_t bytes = static_cast<std::size_t>(total * own.width) * dtype_bytes(dtype);
   const auto all_rows =
       std::make_shared_for_overwrite<std::int64_t[]>(static_cast<std::size_t>(total));
@@ -139,7 +147,7 @@ void SparsePath::count(const Rows& own) const {
     return;
   }
   const Unit& unit = context_.plan.units[own.unit];
-  const auto element = static_cast<std::int64_t>(dtype_bytes(unit.dtype));
+  const auto element = static_cast<std::int64_t>(dtype_bytes(dtype_of(own.unit)));
   const std::int64_t others =
       own.indices.numel() - own.to[static_cast<std::size_t>(context_.ranks.rank())];
   context_.sparse_use->gradient_bytes +=

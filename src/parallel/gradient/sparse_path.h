@@ -30,6 +30,7 @@ class SparsePath final : public GradientPath {
     Counts to{};    // how many go to each owner
     Counts from{};  // how many come from each rank
   };
+  Dtype dtype_of(std::size_t unit) const;  // of what travels
   Rows rows_of(std::size_t unit) const;
   void deal(Rows& rows) const;
   void add_up(const Rows& rows);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/stack.h>
@@ -30,15 +31,22 @@ constexpr std::size_t kLeastBytes = 64 << 10;
 class PageAllocator final : public c10::Allocator {
  public:
   explicit PageAllocator(c10::Allocator& small) : small_(&small) {}
-  void take_small_ones_from(c10::Allocator& small) { small_ = &small; }
+  void take_small_ones_from(c10::Allocator& small) {
+    small_ = &small;
+    blocks().other = small.raw_deleter();
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free; }
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes < kLeastBytes) {
       return small_.load()->allocate(bytes);
     }
     MemoryLimit::count(bytes);
     try {
-      auto* memory = new device::Buffer(bytes);
-      return {memory->data(), memory, &free, c10::Device(c10::kCPU)};
+      device::Buffer buffer(bytes);
+      std::byte* const memory = buffer.data();
+      const std::lock_guard lock(blocks().mutex);
+      blocks().of.emplace(memory, std::move(buffer));
+      return {memory, memory, &free, c10::Device(c10::kCPU)};
     } catch (...) {
       MemoryLimit::discount(bytes);
       throw;
@@ -49,9 +57,26 @@ class PageAllocator final : public c10::Allocator {
   }
 
  private:
+  struct Blocks {
+    std::mutex mutex;
+    std::unordered_map<void*, device::Buffer> of;
+    std::atomic<c10::DeleterFnPtr> other{nullptr};
+  };
+  static Blocks& blocks() {
+    static auto* const all = new Blocks;
+    return *all;
+  }
+  // oneDNN gives back by the pointer alone what it has had from here, or from before.
   static void free(void* memory) {
-    const std::unique_ptr<device::Buffer> buffer(static_cast<device::Buffer*>(memory));
-    MemoryLimit::discount(buffer->size_bytes());
+    Blocks& all = blocks();
+    std::unique_lock lock(all.mutex);
+    if (const auto block = all.of.extract(memory)) {
+      lock.unlock();
+      MemoryLimit::discount(block.mapped().size_bytes());
+    } else if (memory != nullptr) {
+      lock.unlock();
+      all.other.load()(memory);
+    }
   }
   std::atomic<c10::Allocator*> small_;
 };
@@ -62,7 +87,9 @@ class PageAllocatorScope {
   PageAllocatorScope() : before_(c10::GetCPUAllocator()) {
     // Never destroyed: tensors remember the allocator that they came from.
     static auto* pages = new PageAllocator(*before_);
-    pages->take_small_ones_from(*before_);
+    if (before_ != pages) {  // in another scope it is LibTorch's already
+      pages->take_small_ones_from(*before_);
+    }
     c10::SetCPUAllocator(pages, MemoryLimit::kPriority);
   }
   PageAllocatorScope(const PageAllocatorScope&) = delete;
