@@ -90,6 +90,12 @@ bool DrillBook::go_on() {
   for (DrillEntry& entry : entries_) {
     entry.epoch = place_.first_epoch - 1;
     entry.gone = entry.epoch;  // or its world is
+    // Where it was this one, started again and chosen again, nobody else who led has seen it go.
+    if (entry.is_open && entry.what.fault == DrillKind::kKillLauncher &&
+        entry.what.struck == place_.machine && entry.noticed.empty()) {
+      notice(
+          entry, drill_clock(), launcher_of(place_.machine), "was started again, and leads again");
+    }
   }
   return true;
 }

@@ -17,7 +17,8 @@ constexpr std::int64_t kMillisecond = 1'000'000;
 
 class Book : public ::testing::Test {
  protected:
-  Book() {
+  Book() { open(); }
+  void open() {
     DrillBook::Hands hands;
     hands.objection = [](int, const DrillFault&) { return ""; };
     hands.part_of_world = [this](int machine) {
@@ -25,7 +26,7 @@ class Book : public ::testing::Test {
     };
     hands.say = [](const std::string&) {};
     book_.emplace(DrillOptions{"kill-launcher;stop-launcher:300ms", 1, file()},
-                  DrillBook::Place{.machine = 0, .began = 0},
+                  DrillBook::Place{.machine = 0, .job = "a job", .first_epoch = epoch_, .began = 0},
                   hands);
   }
   std::string file() const { return folder_.path() + "/drill.json"; }
@@ -95,6 +96,20 @@ TEST_F(Book, ALauncherThatIsKilledAfterItWasStoppedIsLostByTheSecondAlone) {
     EXPECT_EQ(kill.at("noticed").size(), 2U) << kill;
     EXPECT_EQ(kill.at("steps_again"), 1) << kill;
   }
+}
+
+// It led, and leads again when it is back: no other launcher had the book to write it into.
+TEST_F(Book, ALauncherThatComesBackToItsBookNoticesThatItWasKilled) {
+  keep(1000, 22);
+  hit(DrillKind::kKillLauncher, 1010, 0, 22);
+  faults();  // written
+  ++epoch_;
+  open();
+  keep(drill_clock() / kMillisecond + 1000, 23);
+  const Json fault = faults().at(0);
+  EXPECT_EQ(fault.at("outcome"), "recovered");
+  ASSERT_EQ(fault.at("noticed").size(), 1U) << fault;
+  EXPECT_EQ(fault.at("noticed").at(0).at("who"), "launcher of machine 0");
 }
 
 // As long as the others had no patience for; whatever is to hit it next finds nobody.
