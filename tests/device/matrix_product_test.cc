@@ -86,6 +86,8 @@ TEST(Multiply, IsTheChainOfTermsForEveryShape) {
   }
   expect_product<float>(130, 65, 67);  // more rows than are packed at a time
   expect_product<double>(257, 34, 20);
+  expect_product<float>(300, 4, 70);  // fewer columns than lanes: transposed
+  expect_product<double>(67, 3, 130);
   expect_product<float>(0, 5, 5);
   expect_product<float>(5, 0, 5);
 }

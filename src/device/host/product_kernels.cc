@@ -10,6 +10,7 @@
 // clang-format on
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "device/host/product_kernels.h"
@@ -19,7 +20,8 @@ namespace trireme::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kTileRows = 4;
-constexpr std::size_t kPanelRows = 128;  // of a, which stay in the cache while b passes by
+constexpr std::size_t kPanelRows = 128;    // of a, which stay in the cache while b passes by
+constexpr std::size_t kStepsAtATime = 16;  // of columns that lie along their steps: a line of each
 
 // A tile of 4 rows and two vectors of columns. `a` has the four elements of each step side by side,
 // `b` the two vectors. (Named one by one: vectors of some machines cannot be in arrays.)
@@ -88,10 +90,13 @@ void pack_columns(
   const auto columns = static_cast<std::size_t>(p.columns);
   const auto depth = static_cast<std::size_t>(p.depth);
   if (p.b_transposed) {
-    for (std::size_t column = 0; column < width; ++column) {
-      const T* from = b + (first + column) * depth;
-      for (std::size_t k = 0; k < depth; ++k) {
-        to[k * width + column] = column < count ? from[k] : T{0};
+    for (std::size_t begin = 0; begin < depth; begin += kStepsAtATime) {
+      const std::size_t end = std::min(begin + kStepsAtATime, depth);
+      for (std::size_t column = 0; column < width; ++column) {
+        const T* from = b + (first + column) * depth;
+        for (std::size_t k = begin; k < end; ++k) {
+          to[k * width + column] = column < count ? from[k] : T{0};
+        }
       }
     }
     return;
@@ -102,14 +107,24 @@ void pack_columns(
   }
 }
 
+// Sums of a row of a tile, to places in the result that are `step` apart.
 template <class T>
-void multiply_all(const Product& p) {
+HWY_INLINE void put(const Product& p, const T* sums, std::size_t count, T* c, std::size_t step) {
+  const auto alpha = static_cast<T>(p.alpha);
+  const auto beta = static_cast<T>(p.beta);
+  for (std::size_t j = 0; j < count; ++j) {
+    const T product = alpha * sums[j];
+    c[j * step] = beta == 0 ? product : product + beta * c[j * step];
+  }
+}
+
+// With `transposed`, the result is stored as columns x rows.
+template <class T>
+void multiply_all(const Product& p, bool transposed) {
   const std::size_t width = 2 * hn::Lanes(hn::ScalableTag<T>());
   const auto rows = static_cast<std::size_t>(p.rows);
   const auto columns = static_cast<std::size_t>(p.columns);
   const auto depth = static_cast<std::size_t>(p.depth);
-  const auto alpha = static_cast<T>(p.alpha);
-  const auto beta = static_cast<T>(p.beta);
   std::vector<T> packed_rows(std::min(kPanelRows, rows + kTileRows) * depth);
   std::vector<T> packed_columns(width * depth);
   HWY_ALIGN T tile[kTileRows * 2 * hn::MaxLanes(hn::ScalableTag<T>())];
@@ -122,10 +137,13 @@ void multiply_all(const Product& p) {
       for (std::size_t row = 0; row < height; row += kTileRows) {
         multiply_tile(packed_rows.data() + row * depth, packed_columns.data(), depth, tile);
         for (std::size_t i = 0; i < std::min(kTileRows, height - row); ++i) {
-          T* const c = static_cast<T*>(p.c) + (top + row + i) * columns + left;
-          for (std::size_t j = 0; j < across; ++j) {
-            const T product = alpha * tile[i * width + j];
-            c[j] = beta == 0 ? product : product + beta * c[j];
+          const std::size_t at = top + row + i;
+          const T* const sums = tile + i * width;
+          T* const c = static_cast<T*>(p.c);
+          if (transposed) {
+            put(p, sums, across, c + left * rows + at, rows);
+          } else {
+            put(p, sums, across, c + at * columns + left, 1);
           }
         }
       }
@@ -133,13 +151,30 @@ void multiply_all(const Product& p) {
   }
 }
 
+// A few columns, as in a product with a factor of low rank, would leave most lanes without work:
+// then rows are in the lanes, as columns of the transposed product, whose elements are the same
+// chains.
+template <class T>
+void multiply_one_way(const Product& p) {
+  const auto width = static_cast<std::int64_t>(2 * hn::Lanes(hn::ScalableTag<T>()));
+  if (p.columns >= width || p.rows <= p.columns) {
+    return multiply_all<T>(p, /*transposed=*/false);
+  }
+  Product turned = p;
+  std::swap(turned.rows, turned.columns);
+  std::swap(turned.a, turned.b);
+  turned.a_transposed = !p.b_transposed;
+  turned.b_transposed = !p.a_transposed;
+  multiply_all<T>(turned, /*transposed=*/true);
+}
+
 void multiply(const Product& product) {
 #if HWY_HAVE_FLOAT64
   if (product.dtype == Dtype::kFloat64) {
-    return multiply_all<double>(product);
+    return multiply_one_way<double>(product);
   }
 #endif
-  return multiply_all<float>(product);
+  return multiply_one_way<float>(product);
 }
 
 }  // namespace trireme::device::HWY_NAMESPACE
