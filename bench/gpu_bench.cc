@@ -19,6 +19,7 @@
 #include "arguments.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_driver.h"
+#include "gpu_ranks.h"
 #include "gpu_steps.h"
 #include "host_text.h"
 #include "json_file.h"
@@ -169,6 +170,8 @@ int run(int argc, char** argv) {
   std::string setting;
   std::string output;
   bool only_steps = false;
+  GpuRanksOptions ranks;
+  ranks.ranks = 0;
   CLI::App program(
       "Measure what a GPU's stream moves, next to a copy, and training steps, next to plain "
       "LibTorch and PyTorch",
@@ -185,6 +188,15 @@ int run(int argc, char** argv) {
   program.add_option("--steps", steps.steps, "Steps of each system in a round (default: 20)")
       ->check(CLI::Range(5, 10000));
   program.add_flag("--only-steps", only_steps, "Leave out the stream");
+  program
+      .add_option(
+          "--ranks", ranks.ranks, "Measure nothing but steps of so many ranks, at every ZeRO stage")
+      ->check(CLI::Range(1, 64));
+  program
+      .add_option("--tokens", ranks.tokens, "Tokens in a step of one of these ranks (default: 256)")
+      ->check(CLI::Range(1, 1024));
+  program.add_option("--bucket-bytes", ranks.bucket_bytes, "EngineOptions::bucket_bytes of these");
+  program.add_option("--bucket-count", ranks.bucket_count, "EngineOptions::bucket_count of these");
   program.add_flag(
       "--peers", steps.peers, "Also measure PyTorch, eager and compiled, in turns in the same run");
   program.add_option("--worker", worker)->group("");
@@ -193,6 +205,11 @@ int run(int argc, char** argv) {
   program.add_option("--json", json_path, "Also write the table as JSON")->type_name("FILE");
   if (const auto code = take_arguments(program, argc, argv)) {
     return *code;
+  }
+  ranks.rounds = steps.rounds;
+  ranks.steps = steps.steps;
+  if (worker == "rank") {
+    return run_gpu_rank(ranks, output);
   }
   if (!worker.empty()) {
     return run_gpu_steps(worker, setting, steps.steps, output);
@@ -208,6 +225,11 @@ int run(int argc, char** argv) {
               report.compiler.c_str(),
               host_text(command_line(argc, argv)).c_str());
   nlohmann::json all;
+  if (ranks.ranks > 0) {
+    all["ranks"] = measure_gpu_ranks(ranks);
+    file.write(all.dump(1));
+    return 0;
+  }
   // First: afterwards this process, too, has memory there.
   all["steps"] = measure_gpu_steps(steps);
   if (!only_steps) {

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "device/parts.h"
 #include "device/stream.h"
 #include "trireme/core/device.h"
 #include "trireme/core/file_descriptor.h"
@@ -14,13 +19,6 @@ namespace trireme::device {
 enum class Reach {
   kDevice,   // nobody
   kVisible,  // the host's memory, in which the device writes: results, and what is to be sent
-};
-
-// Memory of which each of `size` processes has a part of `bytes` (whole pages).
-struct Parts {
-  int rank = 0;
-  int size = 1;
-  std::size_t bytes = 0;
 };
 
 // All parts of shared memory as one run of addresses, rank after rank.
@@ -38,22 +36,34 @@ class Driver {
  public:
   virtual ~Driver() = default;
 
+  // How often memory was asked for so far, shared or not: a steady step asks for none.
+  std::uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
+
   // The stream of whoever needs none of its own.
   virtual Stream& stream() = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  // What tells its device from all others, whatever number a process knows it by.
+  virtual std::string identity() const = 0;
 
   // Zeros, aligned to a page. Throws MemoryError. (device/buffer.h owns it.)
   virtual std::byte* allocate(std::size_t bytes, Reach reach) = 0;
   virtual void release(std::byte* data, std::size_t bytes, Reach reach) noexcept = 0;
 
-  // What the parts of shared memory are a multiple of.
+  // What the blocks of shared memory are a multiple of.
   virtual std::size_t page_bytes() const = 0;
   // Shared memory, in two steps, between which the ranks hand each other their descriptors. `offer`
-  // is this rank's, invalid where one of another rank is for all; `map` takes those of all ranks
-  // and gives this rank's part its pages. Both throw MemoryError, and then nothing has changed.
-  virtual FileDescriptor offer(const Parts& parts) = 0;
+  // is for the blocks that this rank makes, in their order (the host's: rank 0 has one for all);
+  // `map` takes those of all ranks, rank after rank, and gives the blocks of this one their pages.
+  // Both throw MemoryError, and then nothing has changed.
+  virtual std::vector<FileDescriptor> offer(const Parts& parts) = 0;
   virtual std::shared_ptr<Mapping> map(const Parts& parts,
                                        std::span<const FileDescriptor> offers) = 0;
+
+ protected:
+  void note_taken() { taken_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> taken_{0};
 };
 
 // Throws ConfigError where this program has no driver for it.

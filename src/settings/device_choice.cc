@@ -44,9 +44,6 @@ std::string why_not_on_gpu(const TrainSettings& s) {
     return concat("ranks stay in step there, in every step: leave out --sync ",
                   value_text("sync", s));
   }
-  if (s.placement == Placement::kMapped) {
-    return "stage 3 copies parameters there: leave out --placement mapped";
-  }
   return "";
 }
 

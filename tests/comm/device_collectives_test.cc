@@ -271,6 +271,144 @@ TEST_P(DeviceCollectives, FindARankThatIsKilled) {
   EXPECT_EQ(testing::wait_for(second), SIGKILL);
 }
 
+// Bytes of a part by which all differ.
+Bytes marked(std::int64_t bytes, int rank) {
+  Bytes all(static_cast<std::size_t>(bytes));
+  for (std::size_t at = 0; at < all.size(); ++at) {
+    all[at] = static_cast<std::uint8_t>(31 * (rank + 1) + static_cast<int>(at % 7));
+  }
+  return all;
+}
+
+std::vector<Counts> divisions(int size) {
+  Counts uneven;
+  Counts small;
+  Counts last(static_cast<std::size_t>(size), 0);
+  last.back() = 5'000'000;
+  for (int rank = 0; rank < size; ++rank) {
+    uneven.push_back(3'000'000 + 1'234'567 * rank);
+    small.push_back(64 * (rank + 1));
+  }
+  return {uneven, small, last, Counts(static_cast<std::size_t>(size), 0)};
+}
+
+Bytes run_of(const Counts& division) {
+  Bytes all;
+  for (std::size_t rank = 0; rank < division.size(); ++rank) {
+    const Bytes theirs = marked(division[rank], static_cast<int>(rank));
+    all.insert(all.end(), theirs.begin(), theirs.end());
+  }
+  return all;
+}
+
+TEST_P(DeviceCollectives, MapOneRunThatEachWritesItsPartOf) {
+  for (const int size : {1, 2, 3}) {
+    fork_world(size, [&](World& world) {
+      for (const Counts& division : divisions(size)) {
+        const SharedBuffer buffer = world.allocate_run(division, kDevice);
+        const Bytes expected = run_of(division);
+        const auto total = static_cast<std::int64_t>(expected.size());
+        const std::int64_t own = division[static_cast<std::size_t>(world.rank())];
+        EXPECT_EQ(buffer.size_bytes(), static_cast<std::size_t>(own));
+        const std::size_t page = device::driver(kDevice).page_bytes();
+        EXPECT_EQ(buffer.taken_bytes(),
+                  std::max<std::size_t>(1, (expected.size() + page - 1) / page) * page);
+        const ConstSpan whole(buffer.whole(), total, Dtype::kUint8, {}, kDevice);
+        ASSERT_EQ(get(whole), Bytes(expected.size(), 0)) << "zero at first";
+        world.barrier().wait();
+        put(buffer.span(Dtype::kUint8, own), marked(own, world.rank()));
+        EXPECT_TRUE(stream().record().wait(Deadline(std::chrono::minutes(1))));
+        world.barrier().wait();
+        ASSERT_EQ(get(whole), expected);
+        ASSERT_EQ(get({buffer.whole_read_only(), total, Dtype::kUint8, {}, kDevice}), expected);
+        // The part that the others see can be communicated.
+        std::vector<std::int64_t> counts = division;
+        if (own > 0 && size > 1) {
+          const device::Buffer all(expected.size() + 1, kDevice);
+          world.all_gather(buffer.span(Dtype::kUint8, own), all.span(Dtype::kUint8, total), counts)
+              .wait();
+          ASSERT_EQ(get(all.span(Dtype::kUint8, total)), expected);
+        } else if (size > 1 && total > 0) {
+          const device::Buffer all(expected.size() + 1, kDevice);
+          world
+              .all_gather(
+                  {nullptr, 0, Dtype::kUint8, {}, kDevice}, all.span(Dtype::kUint8, total), counts)
+              .wait();
+        }
+      }
+    });
+  }
+}
+
+TEST_P(DeviceCollectives, MapARunWhereOthersPagesCannotBeWritten) {
+  fork_world(2, [&](World& world) {
+    const auto page = static_cast<std::int64_t>(device::open(kDevice).page_bytes());
+    const SharedBuffer buffer = world.allocate_run({2 * page + 64, 2 * page}, kDevice);
+    const std::int64_t theirs = world.rank() == 0 ? 3 * page : 0;
+    world.barrier().wait();
+    const auto write = [&](const std::byte* at) {
+      const std::vector<std::uint8_t> nine(64, 9);
+      stream().copy({const_cast<std::byte*>(at), 64, Dtype::kUint8, {}, kDevice}, nine);
+      static_cast<void>(stream().record().wait(Deadline(std::chrono::minutes(1))));
+    };
+    write(buffer.data());  // its own
+    world.barrier().wait();
+    if (GetParam()) {
+      EXPECT_THROW(write(buffer.whole() + theirs), Error);
+    } else {
+      EXPECT_DEATH(const_cast<std::byte&>(*(buffer.whole() + theirs)) = std::byte{9}, "");
+      EXPECT_DEATH(const_cast<std::byte&>(*buffer.whole_read_only()) = std::byte{9}, "");
+    }
+    world.barrier().wait();
+  });
+}
+
+TEST_P(DeviceCollectives, RefuseRunsThatAreNotTheSameEverywhere) {
+  fork_world(2, [&](World& world) {
+    EXPECT_NE(testing::message_of<ConfigError>([&] {
+                world.allocate_run({1, 2, 3}, kDevice);
+              }).find("expected a number of bytes for each of 2 ranks, found 3"),
+              std::string::npos);
+    EXPECT_NE(testing::message_of<ConfigError>([&] {
+                world.allocate_run({1, -2}, kDevice);
+              }).find("a part cannot have -2 bytes"),
+              std::string::npos);
+    const std::string message = testing::message_of<CommError>([&] {
+      world.allocate_run(world.rank() == 0 ? Counts{64, 128} : Counts{128, 64}, kDevice);
+    });
+    EXPECT_NE(message.find("with different counts"), std::string::npos) << message;
+  });
+}
+
+// What a rank has made stays for those who map it; the next operation finds that it is gone.
+TEST_P(DeviceCollectives, KeepARunOfARankThatIsKilled) {
+  const std::string job = testing::unique_job();
+  const Counts division = {3'000'000, 4'000'000};
+  const auto rank = [&](int number) {
+    std::optional<testing::WithLateDevice> late;
+    if (!GetParam()) {
+      late.emplace();
+    }
+    const auto world = init(testing::options_for(job, number, 2));
+    const SharedBuffer buffer = world->allocate_run(division, kDevice);
+    const std::int64_t own = division[static_cast<std::size_t>(number)];
+    put(buffer.span(Dtype::kUint8, own), marked(own, number));
+    EXPECT_TRUE(stream().record().wait(Deadline(std::chrono::minutes(1))));
+    world->barrier().wait();
+    if (number == 1) {
+      raise(SIGKILL);
+    }
+    const std::string message = testing::message_of<CommError>([&] { world->barrier().wait(); });
+    EXPECT_NE(message.find("crashed or was killed"), std::string::npos) << message;
+    EXPECT_EQ(get({buffer.whole_read_only(), 7'000'000, Dtype::kUint8, {}, kDevice}),
+              run_of(division));
+  };
+  const pid_t first = testing::fork_rank(0, rank);
+  const pid_t second = testing::fork_rank(1, rank);
+  EXPECT_EQ(testing::wait_for(first), 0);
+  EXPECT_EQ(testing::wait_for(second), SIGKILL);
+}
+
 // The lanes of an algorithm with a name are on the host; nobody has taken part in anything then.
 TEST(DeviceCollectivesByName, AreRefused) {
   if (!testing::in_shared_memory()) {

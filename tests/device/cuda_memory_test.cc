@@ -71,11 +71,13 @@ TEST_F(CudaMemory, MapsSharedMemoryForItsOwnerToWriteAndOthersToRead) {
   const auto numel = static_cast<std::int64_t>(bytes / 4);
   std::vector<FileDescriptor> offers;
   for (int rank = 0; rank < 2; ++rank) {
-    offers.push_back(driver.offer({.rank = rank, .size = 2, .bytes = bytes}));
+    auto theirs = driver.offer(device::separate_parts(rank, 2, bytes, bytes));
+    ASSERT_EQ(theirs.size(), 1U);
+    offers.push_back(std::move(theirs.front()));
     ASSERT_TRUE(offers.back().valid());
   }
-  const auto first = driver.map({.rank = 0, .size = 2, .bytes = bytes}, offers);
-  const auto second = driver.map({.rank = 1, .size = 2, .bytes = bytes}, offers);
+  const auto first = driver.map(device::separate_parts(0, 2, bytes, bytes), offers);
+  const auto second = driver.map(device::separate_parts(1, 2, bytes, bytes), offers);
   offers.clear();  // mappings need no descriptors
   EXPECT_EQ(first->size_bytes(), 2 * bytes);
   std::vector<float> values(static_cast<std::size_t>(numel));

@@ -11,6 +11,7 @@
 #include "parallel/gradient/gradient_rounds.h"
 #include "parallel/memory/bucket_ring.h"
 #include "parallel/memory/runs.h"
+#include "support/late_device.h"
 #include "support/ranks.h"
 #include "support/torch.h"
 #include "trireme/core/error.h"
@@ -546,6 +547,49 @@ TEST(BucketRing, GrowsWhereWaitingWouldBeACircleAndShrinksAfterwards) {
     EXPECT_TRUE(ring.has_free());
     ring.take();
     ring.take();
+    EXPECT_FALSE(ring.has_free());
+  });
+}
+
+TEST(BucketRing, OfAGpuHasAPassageForWhatItGrewBy) {
+  fork_world(2, [](World& world) {
+    const testing::WithLateDevice late;
+    const Device gpu = testing::kLateDevice;
+    const auto ledger = MemoryLedger::create();
+    BucketRing ring(world, 64, 2, *ledger, gpu);
+    EXPECT_EQ(ring.size(), 2U);
+    EXPECT_EQ(ledger->use().of(MemoryCategory::kBuckets), 3 * 64) << "with the passage";
+    EXPECT_TRUE(ring.is_seen(ring.take()));
+    EXPECT_TRUE(ring.is_seen(ring.take()));
+    EXPECT_FALSE(ring.has_free()) << "the passage is for what is launched";
+    const int grown = ring.grow();
+    EXPECT_FALSE(ring.is_seen(grown));
+    const std::vector<float> ones(16, 1.0F);
+    std::vector<float> sums(16);
+    const Span hidden = ring.run(grown, 16, Dtype::kFloat32);
+    stream_for(hidden).copy(hidden, ones);
+    EXPECT_THROW(world.all_reduce(hidden).wait(), ConfigError) << "the others cannot see it";
+    for (int time = 0; time < 2; ++time) {
+      EXPECT_TRUE(ring.passage_is_free());
+      const int passage = ring.take_passage();
+      EXPECT_FALSE(ring.passage_is_free());
+      EXPECT_TRUE(ring.is_seen(passage));
+      const Span seen = ring.run(passage, 16, Dtype::kFloat32);
+      stream_for(seen).copy(seen, hidden);
+      world.all_reduce(seen).wait();
+      stream_for(seen).copy(sums, seen);
+      finish_work(gpu);
+      EXPECT_EQ(sums, std::vector<float>(16, 2.0F));
+      ring.give_back(passage);
+      EXPECT_FALSE(ring.has_free());
+    }
+    for (int slot = 0; slot < 2; ++slot) {
+      ring.give_back(slot);
+    }
+    ring.give_back(grown);
+    ring.shrink();
+    EXPECT_EQ(ledger->use().of(MemoryCategory::kBuckets), 3 * 64);
+    EXPECT_NE(ring.take(), ring.take());
     EXPECT_FALSE(ring.has_free());
   });
 }

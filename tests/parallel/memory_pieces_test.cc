@@ -9,6 +9,7 @@
 #include "parallel/memory/live_units.h"
 #include "parallel/memory/optimizer_memory.h"
 #include "parallel/memory/runs.h"
+#include "support/late_device.h"
 #include "support/ranks.h"
 #include "support/torch.h"
 #include "trireme/core/error.h"
@@ -308,6 +309,47 @@ TEST(LiveUnits, StayWithinTheLimitAndLetGoOfWhatIsNeededLast) {
   }
   live->close();
   EXPECT_THROW(live->pin(0), ConfigError);
+}
+
+// As in GPT: one large unit, whose memory comes and goes, beside many of another size.
+TEST(PrivateSource, OfAGpuTakesNothingInASteadyStep) {
+  testing::WithLateDevice late;
+  const std::vector<std::size_t> bytes = {154, 28, 28, 28, 28, 28, 28, 28, 28, 6};
+  const std::size_t limit = 154 + 28;
+  const auto ledger = MemoryLedger::create();
+  const auto live = std::make_shared<LiveUnits>(
+      limit,
+      /*prefetch=*/false,
+      make_private_source(
+          {bytes, limit, [](std::size_t, std::byte*) {}, ledger, testing::kLateDevice}),
+      testing::kLateDevice);
+  std::vector<Parameter> parameters(1);
+  parameters[0].name = "weight";
+  Unit unit;
+  unit.parameters = {0};
+  unit.layout = FlatLayout({1}, Dtype::kFloat32);
+  for (const std::size_t each : bytes) {
+    live->add(each, UnitNames(unit, parameters));
+  }
+  std::uint64_t before = 0;
+  for (int step = 0; step < 8; ++step) {
+    for (int pass = 0; pass < 2; ++pass) {  // forward, and backward in the opposite order
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        const std::size_t u = pass == 0 ? i : bytes.size() - 1 - i;
+        live->pin(u);
+        live->unpin(u);
+        EXPECT_LE(ledger->use().of(MemoryCategory::kGather), 2 * static_cast<int>(limit));
+      }
+    }
+    live->end_of_step();
+    live->drop_all();
+    if (step == 2) {
+      before = late.driver().taken();
+      EXPECT_GT(before, 0U);
+    }
+  }
+  EXPECT_EQ(late.driver().taken(), before);
+  live->close();
 }
 
 }  // namespace

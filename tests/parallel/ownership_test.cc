@@ -130,6 +130,11 @@ TEST(Ownership, StageThreeLivesWhereItsOwnersCanSeeIt) {
   EXPECT_EQ(home(Placement::kAutomatic, here), ParameterHome::kMapped);
   EXPECT_EQ(home(Placement::kMapped, here), ParameterHome::kMapped);
   EXPECT_EQ(home(Placement::kCopied, here), ParameterHome::kCopied);
+  // Ranks with GPUs of their own see each other's memory through a link.
+  const RankGroup linked{0, 2, true, false};
+  EXPECT_EQ(home(Placement::kAutomatic, linked), ParameterHome::kCopied);
+  EXPECT_EQ(home(Placement::kMapped, linked), ParameterHome::kMapped);
+  EXPECT_EQ(home(Placement::kCopied, linked), ParameterHome::kCopied);
   EXPECT_EQ(home(Placement::kAutomatic, apart), ParameterHome::kScattered);
   EXPECT_EQ(home(Placement::kCopied, apart), ParameterHome::kScattered);
   EXPECT_NE(message_of<ConfigError>([&] { home(Placement::kMapped, apart); }).find("placement"),

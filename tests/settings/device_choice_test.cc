@@ -61,7 +61,6 @@ TEST(DeviceChoice, SaysWhatAGpuIsNotFor) {
       {R"("model": "mlp", "round_weights": "int8")", "--round-weights int8"},
       {R"("model": "mlp", "prune": 0.5)", "--prune 0.5"},
       {R"("model": "mlp", "sync": "local")", "--sync local"},
-      {R"("model": "mlp", "zero": 3, "placement": "mapped")", "--placement mapped"},
   };
   for (const auto& [settings, words] : cases) {
     const std::string json = "{" + std::string(settings);
@@ -76,6 +75,14 @@ TEST(DeviceChoice, SaysWhatAGpuIsNotFor) {
     EXPECT_EQ(why_not_on_gpu(from(R"({"model": "mlp", "optimizer": ")" + std::string(optimizer) +
                                   R"(", "compress": "auto", "ema_decay": 0.9})")),
               "");
+  }
+  for (const char* placement : {"auto", "mapped", "copied"}) {
+    const DeviceChoice found =
+        chosen(R"({"model": "mlp", "zero": 3, "device": "cuda", "placement": ")" +
+                   std::string(placement) + R"("})",
+               kOne);
+    EXPECT_EQ(found.settings.device, TrainDevice::kCuda) << placement;
+    EXPECT_EQ(value_text("placement", found.settings), placement);
   }
 }
 

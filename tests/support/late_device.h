@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -161,15 +162,22 @@ class LateStream final : public device::Stream {
   std::thread thread_;                       // last: it uses the others
 };
 
-// One part after another: this rank's can be written, the others' only be read.
+// One block after another: those of this rank's part can be written, the others only be read.
 class LateMapping final : public device::Mapping {
  public:
   LateMapping(const device::Parts& parts, std::span<const FileDescriptor> offers)
-      : bytes_(parts.bytes * offers.size()), data_(reserved(bytes_)), read_only_(reserved(bytes_)) {
-    for (std::size_t part = 0; part < offers.size(); ++part) {
-      const bool mine = part == static_cast<std::size_t>(parts.rank);
-      map_at(data_ + part * parts.bytes, parts.bytes, offers[part], mine);
-      map_at(read_only_ + part * parts.bytes, parts.bytes, offers[part], false);
+      : bytes_(parts.bytes()), data_(reserved(bytes_)), read_only_(reserved(bytes_)) {
+    std::size_t next = 0;
+    for (int maker = 0; maker < parts.size(); ++maker) {
+      std::size_t at = 0;
+      for (const device::Block& block : parts.blocks) {
+        if (block.maker == maker) {
+          map_at(data_ + at, block.bytes, offers[next], block.written_by(parts.rank));
+          map_at(read_only_ + at, block.bytes, offers[next], false);
+          ++next;
+        }
+        at += block.bytes;
+      }
     }
   }
   ~LateMapping() override {
@@ -205,6 +213,7 @@ class LateDriver final : public device::Driver {
   std::unique_ptr<device::Stream> make_stream() override { return std::make_unique<LateStream>(); }
   std::byte* allocate(std::size_t bytes, device::Reach reach) override {
     ++allocated;
+    note_taken();
     return device::driver({}).allocate(bytes, reach);
   }
   void release(std::byte* data, std::size_t bytes, device::Reach reach) noexcept override {
@@ -212,9 +221,17 @@ class LateDriver final : public device::Driver {
     device::driver({}).release(data, bytes, reach);
   }
   std::size_t page_bytes() const override { return device::driver({}).page_bytes(); }
-  // As a GPU's: every rank offers its own part.
-  FileDescriptor offer(const device::Parts& parts) override {
-    return device::create_memory(parts.bytes);
+  std::string identity() const override { return "late"; }
+  // As a GPU's: every rank offers what it makes.
+  std::vector<FileDescriptor> offer(const device::Parts& parts) override {
+    note_taken();
+    std::vector<FileDescriptor> offers;
+    for (const device::Block& block : parts.blocks) {
+      if (block.maker == parts.rank) {
+        offers.push_back(device::create_memory(block.bytes));
+      }
+    }
+    return offers;
   }
   std::shared_ptr<device::Mapping> map(const device::Parts& parts,
                                        std::span<const FileDescriptor> offers) override {

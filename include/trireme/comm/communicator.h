@@ -19,6 +19,7 @@ namespace trireme {
 namespace detail {
 class OperationQueue;
 class GroupMaker;
+struct MemoryRequest;
 struct Operation;
 enum class OpKind : std::uint8_t;
 }  // namespace detail
@@ -140,6 +141,11 @@ class Communicator {
   // that GPU; throws ConfigError where there is none.
   SharedBuffer allocate(std::size_t bytes, Device device = {});
 
+  // The same as one run of bytes, SharedBuffer::whole(), of which rank r writes `bytes[r]`, behind
+  // those of the ranks before it, and everyone reads all. Of ranks of one machine; all ask for the
+  // same. On a GPU the pages in which a rank has nothing cannot be written there.
+  SharedBuffer allocate_run(const Counts& bytes, Device device = {});
+
   // The ranks that share this rank's machine and its memory, as a communicator of their own: itself
   // if all do.
   Communicator& machine() { return parts_.machine ? *parts_.machine : *this; }
@@ -166,6 +172,7 @@ class Communicator {
   using OpKind = detail::OpKind;
 
   Work issue(detail::Operation operation);
+  SharedBuffer take_memory(const detail::MemoryRequest& request);
   void check_rank(OpKind kind, const char* what, int rank) const;
   void check_neighbours(const char* what, const std::vector<int>& ranks) const;
   Counts checked_counts(OpKind kind, Counts counts, std::int64_t total) const;

@@ -8,7 +8,7 @@ namespace trireme {
 
 // Where the parameters of stage 3 live.
 enum class Placement {
-  kAutomatic,  // mapped if all ranks share a machine
+  kAutomatic,  // mapped if all ranks share a machine, and where that has GPUs, one of them
   kMapped,     // one physical copy that every rank of the machine reads; nothing is gathered
   kCopied,     // each rank holds its part; units are put together for use and released after it
 };

@@ -84,20 +84,41 @@ std::unique_ptr<Window> Communicator::expose(const std::byte* data, std::size_t 
 }
 
 SharedBuffer Communicator::allocate(std::size_t bytes, Device device) {
-  detail::Backend& backend = parts_.queue->backend();
-  if (device.is_host()) {
-    backend.announce_memory(bytes);
-  } else {
-    backend.announce_memory_on(device, bytes);
+  return take_memory({.bytes = bytes, .run = {}, .device = device});
+}
+
+SharedBuffer Communicator::allocate_run(const Counts& bytes, Device device) {
+  TRIREME_CHECK(
+      one_machine(),
+      "allocate_run: the ranks are on several machines, and share no memory: use allocate");
+  TRIREME_CHECK(bytes.size() == index(size()),
+                "allocate_run: expected a number of bytes for each of {} ranks, found {}",
+                {size(), bytes.size()});
+  for (const std::int64_t part : bytes) {
+    TRIREME_CHECK(part >= 0, "allocate_run: a part cannot have ", part, " bytes");
   }
+  return take_memory({.bytes = 0, .run = bytes, .device = device});
+}
+
+SharedBuffer Communicator::take_memory(const detail::MemoryRequest& request) {
+  detail::Backend& backend = parts_.queue->backend();
+  detail::Operation operation{.kind = OpKind::kAllocate,
+                              .counts = request.run,
+                              .total = static_cast<std::int64_t>(request.bytes),
+                              .device = request.device};
+  for (const std::int64_t part : request.run) {
+    operation.total += part;
+  }
+  if (!request.device.is_host()) {
+    backend.check_memory(operation);  // before anything is announced
+  }
+  backend.announce_memory(request);
   // In its turn, with its size: ranks that ask for different sizes are told.
-  issue({.kind = OpKind::kAllocate, .total = static_cast<std::int64_t>(bytes), .device = device})
-      .wait();
+  issue(std::move(operation)).wait();
   std::shared_ptr<SharedBuffer::Impl> memory;
   on_all_ranks(*this, [&] {
     try {
-      memory =
-          device.is_host() ? backend.make_memory(bytes) : backend.make_memory_on(device, bytes);
+      memory = backend.make_memory(request);
     } catch (const CommError& error) {
       throw parts_.queue->end(error);
     }

@@ -102,7 +102,7 @@ class HierarchicalBackend final : public Backend {
 
   // In its turn: the parts of earlier operations that go through `inside_` come before it there, on
   // every rank.
-  std::shared_ptr<SharedBuffer::Impl> make_memory(std::size_t bytes) override {
+  std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest& request) override {
     std::vector<int> local(hierarchy_.ranks.size(), -1);
     std::vector<int> here;
     for (int rank = 0; rank < size(); ++rank) {
@@ -112,7 +112,7 @@ class HierarchicalBackend final : public Backend {
       }
     }
     try {
-      return std::make_shared<MachineBuffer>(inside_->allocate(bytes), local, rank());
+      return std::make_shared<MachineBuffer>(inside_->allocate(request.bytes), local, rank());
     } catch (const CommError& error) {
       throw CommError(
           error.reason(), error.peer() < 0 ? -1 : here[index(error.peer())], error.what());

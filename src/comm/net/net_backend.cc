@@ -84,9 +84,9 @@ class NetBackend final : public Backend {
   }
   bool pump() override { return watch_ ? watch_->pump() : transport_.progress(); }
 
-  std::shared_ptr<SharedBuffer::Impl> make_memory(std::size_t bytes) override {
-    device::check_available(bytes);
-    return std::make_shared<PrivateBuffer>(bytes, rank());
+  std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest& request) override {
+    device::check_available(request.bytes);
+    return std::make_shared<PrivateBuffer>(request.bytes, rank());
   }
   std::unique_ptr<Window> expose(Communicator& ranks,
                                  std::span<const std::byte> memory,

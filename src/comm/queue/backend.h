@@ -41,6 +41,13 @@ std::string describe(const Call& call);
 // A rank that is gone, in the words that all backends have for it; `name` is the rank's.
 CommError lost_rank(CommError::Reason reason, int rank, const std::string& name);
 
+// What Communicator::allocate asks for, or allocate_run.
+struct MemoryRequest {
+  std::size_t bytes = 0;            // for each rank, in pages of its own,
+  std::vector<std::int64_t> run{};  // or, unless it is empty, by rank, with nothing between them
+  Device device{};
+};
+
 // What the operations of a communicator run on: shared memory, messages, or both. Whoever adds a
 // backend writes `start`, and how ranks wait for, lose and tell each other; the order of
 // operations, waiting, deadlines and records are the queue's (operation_queue.h), which calls all
@@ -79,12 +86,10 @@ class Backend {
   virtual bool pump() { return false; }
 
   // Of a SharedBuffer, in two parts, without the lock: before all ranks have agreed about its size,
-  // and after. The second throws MemoryError or CommError.
-  virtual void announce_memory(std::size_t /*bytes*/) {}
-  virtual std::shared_ptr<SharedBuffer::Impl> make_memory(std::size_t bytes) = 0;
-  // The same on a device that is not the host.
-  virtual void announce_memory_on(Device /*device*/, std::size_t /*bytes*/) {}
-  virtual std::shared_ptr<SharedBuffer::Impl> make_memory_on(Device device, std::size_t bytes);
+  // and after. The second throws MemoryError or CommError. Only backends of one machine are asked
+  // for memory of a device (check_memory), or for one run.
+  virtual void announce_memory(const MemoryRequest& /*request*/) {}
+  virtual std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest& request) = 0;
   // Communicator::expose of `ranks`, whose backend this is. Without the lock.
   virtual std::unique_ptr<Window> expose(Communicator& ranks,
                                          std::span<const std::byte> memory,

@@ -32,10 +32,6 @@ void Backend::check_memory(const Operation& operation) const {
       {op_name(operation.kind), device_name(operation.device)}));
 }
 
-std::shared_ptr<SharedBuffer::Impl> Backend::make_memory_on(Device device, std::size_t /*bytes*/) {
-  throw InternalError(concat("this backend has no memory of ", device_name(device)));
-}
-
 std::unique_ptr<Window> Backend::expose(Communicator& /*ranks*/,
                                         std::span<const std::byte> /*memory*/,
                                         const FindFailure& /*find_failure*/) {

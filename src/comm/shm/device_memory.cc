@@ -1,11 +1,13 @@
 #include "comm/shm/device_memory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
-#include "device/host/segment.h"
+#include "comm/rendezvous/descriptor_messages.h"
 #include "trireme/core/error.h"
+#include "trireme/core/index.h"
 
 namespace trireme::detail {
 namespace {
@@ -18,10 +20,9 @@ struct MemoryNotice {
 
 std::vector<int> descriptors_of(std::span<const FileDescriptor> owned) {
   std::vector<int> fds;
+  fds.reserve(owned.size());
   for (const FileDescriptor& each : owned) {
-    if (each.valid()) {
-      fds.push_back(each.get());
-    }
+    fds.push_back(each.get());
   }
   return fds;
 }
@@ -36,6 +37,10 @@ void check_device_memory(const Endpoint& endpoint, const Operation& op) {
     case OpKind::kBroadcast:
       break;
     case OpKind::kAllocate:
+      TRIREME_CHECK(2 * endpoint.size() <= static_cast<int>(kMostDescriptors),
+                    "allocate: memory of {} can be shared by {} ranks at most, found {}: use fewer "
+                    "ranks, or the host",
+                    {device_name(op.device), kMostDescriptors / 2, endpoint.size()});
       return;
     default:
       throw ConfigError(
@@ -53,50 +58,50 @@ void check_device_memory(const Endpoint& endpoint, const Operation& op) {
       {op_name(op.kind), device_name(op.device)});
 }
 
-void DeviceMemory::offer(Device device, std::size_t bytes, std::uint32_t id) {
+device::Parts parts_of(const MemoryRequest& request, int rank, int size, std::size_t page) {
+  return request.run.empty() ? device::separate_parts(rank, size, request.bytes, page)
+                             : device::adjoining_parts(rank, request.run, page);
+}
+
+void DeviceMemory::offer(const MemoryRequest& request, std::uint32_t id) {
   id_ = id;
-  device_ = device;
-  mine_.reset();
+  device_ = request.device;
+  mine_.clear();
   refused_ = nullptr;
   try {
-    device::Driver& driver = device::open(device);
-    parts_ = {endpoint_.rank(),
-              endpoint_.size(),
-              device::round_up(std::max<std::size_t>(bytes, 1), driver.page_bytes())};
+    device::Driver& driver = device::open(device_);
+    parts_ = parts_of(request, endpoint_.rank(), endpoint_.size(), driver.page_bytes());
     mine_ = driver.offer(parts_);
   } catch (const Error&) {  // of this rank: the others learn of it
     refused_ = std::current_exception();
   }
   if (endpoint_.rank() != 0) {
-    send(*endpoint_.links().front(), descriptors_of(std::span(&mine_, 1)));
+    send(*endpoint_.links().front(), descriptors_of(mine_));
   }
 }
 
-DeviceMemory::Mapped DeviceMemory::map() {
+std::shared_ptr<device::Mapping> DeviceMemory::map() {
   const std::vector<FileDescriptor> offers = exchange();
   if (refused_) {
     std::rethrow_exception(std::exchange(refused_, nullptr));
   }
-  if (static_cast<int>(offers.size()) != endpoint_.size()) {
-    return {};
-  }
-  return {device::driver(device_).map(parts_, offers), parts_.bytes};
+  return offers.size() == parts_.blocks.size() ? device::driver(device_).map(parts_, offers)
+                                               : nullptr;
 }
 
 std::vector<FileDescriptor> DeviceMemory::exchange() {
   if (endpoint_.rank() != 0) {
-    mine_.reset();  // it comes back with the others'
+    mine_.clear();  // they come back with the others'
     return receive(*endpoint_.links().front());
   }
-  std::vector<FileDescriptor> offers;
-  offers.push_back(std::move(mine_));
-  for (const auto& link : endpoint_.links()) {
-    if (link) {
-      std::vector<FileDescriptor> theirs = receive(*link);
-      offers.push_back(theirs.empty() ? FileDescriptor() : std::move(theirs.front()));
-    }
+  std::vector<FileDescriptor> offers = std::move(mine_);
+  bool all = !refused_ && offers.size() == parts_.made_by(0);
+  for (int rank = 1; rank < endpoint_.size(); ++rank) {
+    std::vector<FileDescriptor> theirs = receive(*endpoint_.links()[index(rank)]);
+    all = all && theirs.size() == parts_.made_by(rank);
+    std::ranges::move(theirs, std::back_inserter(offers));
   }
-  if (!std::ranges::all_of(offers, &FileDescriptor::valid)) {
+  if (!all) {
     offers.clear();
   }
   for (const auto& link : endpoint_.links()) {

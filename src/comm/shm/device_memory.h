@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/order/operation.h"
+#include "comm/queue/backend.h"
 #include "comm/shm/endpoint.h"
 #include "device/driver.h"
 #include "trireme/core/deadline.h"
@@ -17,6 +18,9 @@ namespace trireme::detail {
 // work on.
 void check_device_memory(const Endpoint& endpoint, const Operation& operation);
 
+// How what is asked for is divided into pages.
+device::Parts parts_of(const MemoryRequest& request, int rank, int size, std::size_t page);
+
 // How SharedBuffers on a device come about: every rank offers memory of its own, and rank 0 hands
 // all descriptors to everyone. In two steps, between which the ranks agree about the size.
 class DeviceMemory {
@@ -24,18 +28,15 @@ class DeviceMemory {
   DeviceMemory(Endpoint& endpoint, Milliseconds timeout) : endpoint_(endpoint), timeout_(timeout) {}
 
   // Of buffer `id`. Does not throw: what went wrong here is thrown by `map`.
-  void offer(Device device, std::size_t bytes, std::uint32_t id);
-  // What was offered, of all ranks; no mapping where another rank has none.
-  struct Mapped {
-    std::shared_ptr<device::Mapping> mapping;
-    std::size_t stride = 0;  // bytes of one rank's part
-  };
-  Mapped map();
+  void offer(const MemoryRequest& request, std::uint32_t id);
+  // What was offered, of all ranks; null where another rank has none.
+  std::shared_ptr<device::Mapping> map();
+  const device::Parts& parts() const { return parts_; }
 
  private:
   void send(Link& link, const std::vector<int>& fds) const;
   std::vector<FileDescriptor> receive(Link& link);
-  // All ranks' descriptors, by rank; empty where one has none.
+  // All ranks' descriptors, rank after rank; empty where one has none.
   std::vector<FileDescriptor> exchange();
 
   Endpoint& endpoint_;
@@ -45,7 +46,7 @@ class DeviceMemory {
   std::uint32_t id_ = 0;
   Device device_;
   device::Parts parts_;
-  FileDescriptor mine_;
+  std::vector<FileDescriptor> mine_;
   std::exception_ptr refused_;
 };
 

@@ -186,9 +186,9 @@ std::string Endpoint::name(int peer) const {
 
 void Endpoint::add_buffer(std::uint32_t id,
                           std::shared_ptr<device::Mapping> mapping,
-                          std::size_t stride) {
+                          std::vector<std::size_t> begins) {
   const std::lock_guard lock(buffers_mutex_);
-  buffers_[id] = {std::move(mapping), stride};
+  buffers_[id] = {std::move(mapping), std::move(begins)};
 }
 
 void Endpoint::remove_buffer(std::uint32_t id) {
@@ -202,11 +202,11 @@ bool Endpoint::locate(const std::byte* data,
                       std::uint64_t* offset) const {
   const std::lock_guard lock(buffers_mutex_);
   for (const auto& [number, buffer] : buffers_) {
-    const std::byte* own = buffer.mapping->data() + index(rank()) * buffer.stride;
     // Addresses of unrelated memory are compared as numbers.
     const auto at = reinterpret_cast<std::uintptr_t>(data);
-    const auto begin = reinterpret_cast<std::uintptr_t>(own);
-    if (at >= begin && at + bytes <= begin + buffer.stride) {
+    const auto first = reinterpret_cast<std::uintptr_t>(buffer.mapping->data());
+    const std::uintptr_t begin = first + buffer.begins[index(rank())];
+    if (at >= begin && at + bytes <= first + buffer.begins[index(rank()) + 1]) {
       *id = number;
       *offset = at - begin;
       return true;
@@ -222,7 +222,7 @@ std::byte* Endpoint::resolve(int peer, std::uint32_t id, std::uint64_t offset) c
                 "rank {} has dropped shared buffer #{}, which {} still uses: keep a SharedBuffer "
                 "until every operation on it is finished",
                 {rank(), id, name(peer)});
-  return found->second.mapping->data() + index(peer) * found->second.stride + offset;
+  return found->second.mapping->data() + found->second.begins[index(peer)] + offset;
 }
 
 }  // namespace trireme::detail

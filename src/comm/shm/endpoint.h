@@ -81,7 +81,10 @@ class Endpoint {
 
   // --- shared buffers
 
-  void add_buffer(std::uint32_t id, std::shared_ptr<device::Mapping> mapping, std::size_t stride);
+  // `begins`: of each rank's part, and the end of the last.
+  void add_buffer(std::uint32_t id,
+                  std::shared_ptr<device::Mapping> mapping,
+                  std::vector<std::size_t> begins);
   void remove_buffer(std::uint32_t id);
   // Finds the shared buffer that holds [data, data + bytes) of this rank; false when none does.
   bool locate(const std::byte* data,
@@ -100,7 +103,7 @@ class Endpoint {
  private:
   struct Buffer {
     std::shared_ptr<device::Mapping> mapping;
-    std::size_t stride = 0;  // bytes of one rank's part
+    std::vector<std::size_t> begins;
   };
 
   const pid_t owner_;  // the process that built it

@@ -37,8 +37,8 @@ constexpr Milliseconds kTimeToSayAgain{150};
 // The parts of all ranks, as this one sees them.
 struct MappedParts {
   std::shared_ptr<device::Mapping> mapping;
-  std::size_t stride = 0;  // from one rank's part to the next
-  std::size_t bytes = 0;   // of a part that are used
+  std::vector<std::size_t> begins;  // of each part, and the end of the last
+  std::size_t bytes = 0;            // of this rank's that are used
   Device device{};
 };
 
@@ -47,16 +47,17 @@ class ShmBuffer final : public SharedBuffer::Impl {
  public:
   ShmBuffer(std::shared_ptr<Endpoint> endpoint, std::uint32_t id, MappedParts parts)
       : endpoint_(std::move(endpoint)), id_(id), parts_(std::move(parts)) {
-    endpoint_->add_buffer(id_, parts_.mapping, parts_.stride);
+    endpoint_->add_buffer(id_, parts_.mapping, parts_.begins);
   }
   ~ShmBuffer() override { endpoint_->remove_buffer(id_); }
   ShmBuffer(const ShmBuffer&) = delete;
   ShmBuffer& operator=(const ShmBuffer&) = delete;
 
   std::byte* data(int rank) const override {
-    return parts_.mapping->data() + index(rank) * parts_.stride;
+    return parts_.mapping->data() + parts_.begins[index(rank)];
   }
   std::size_t size_bytes() const override { return parts_.bytes; }
+  std::size_t taken_bytes() const override { return parts_.mapping->size_bytes(); }
   const std::byte* read_only() override { return parts_.mapping->read_only(); }
   int rank() const override { return endpoint_->rank(); }
   Device device() const override { return parts_.device; }
@@ -140,15 +141,19 @@ class ShmBackend final : public Backend {
   // --- memory: one object for all ranks. Rank 0 creates it and hands out its descriptor, each rank
   // gives its own part pages, on its own memory node.
 
-  void announce_memory(std::size_t bytes) override {
+  void announce_memory(const MemoryRequest& request) override {
     ++last_buffer_;
+    if (!request.device.is_host()) {
+      device_memory_.offer(request, last_buffer_);
+      return;
+    }
     shortage_.clear();
     memory_.reset();
     if (rank() != 0) {
       return;
     }
     try {
-      memory_ = device::driver({}).offer(parts_of(bytes));
+      memory_ = std::move(device::driver({}).offer(host_parts(request)).front());
     } catch (const MemoryError& error) {
       shortage_ = error.what();
     }
@@ -163,7 +168,13 @@ class ShmBackend final : public Backend {
     }
   }
 
-  std::shared_ptr<SharedBuffer::Impl> make_memory(std::size_t bytes) override {
+  std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest& request) override {
+    if (!request.device.is_host()) {
+      auto mapping = device_memory_.map();
+      return mapping == nullptr  // the rank that has none says why
+                 ? nullptr
+                 : buffer_of(std::move(mapping), device_memory_.parts(), request);
+    }
     if (rank() != 0) {
       receive_memory();
     }
@@ -174,9 +185,8 @@ class ShmBackend final : public Backend {
     if (!memory.valid()) {
       return nullptr;  // rank 0 says why
     }
-    auto mapping = device::driver({}).map(parts_of(bytes), std::span(&memory, 1));
-    return std::make_shared<ShmBuffer>(
-        endpoint_, last_buffer_, MappedParts{std::move(mapping), stride_of(bytes), bytes});
+    const device::Parts parts = host_parts(request);
+    return buffer_of(device::driver({}).map(parts, std::span(&memory, 1)), parts, request);
   }
 
   void check_memory(const Operation& op) const override {
@@ -184,20 +194,6 @@ class ShmBackend final : public Backend {
       named_->refuse(op.device);
     }
     check_device_memory(*endpoint_, op);
-  }
-  void announce_memory_on(Device device, std::size_t bytes) override {
-    if (named_) {
-      named_->refuse(device);
-    }
-    device_memory_.offer(device, bytes, ++last_buffer_);
-  }
-  std::shared_ptr<SharedBuffer::Impl> make_memory_on(Device device, std::size_t bytes) override {
-    auto [mapping, stride] = device_memory_.map();
-    return mapping == nullptr ? nullptr  // the rank that has none says why
-                              : std::make_shared<ShmBuffer>(
-                                    endpoint_,
-                                    last_buffer_,
-                                    MappedParts{std::move(mapping), stride, bytes, device});
   }
 
   // --- waiting: Note [doorbells] in endpoint.cc
@@ -329,9 +325,18 @@ class ShmBackend final : public Backend {
  private:
   AbortRecord& abort_record() const { return endpoint_->control().header().abort; }
 
-  device::Parts parts_of(std::size_t bytes) const { return {rank(), size(), stride_of(bytes)}; }
-  static std::size_t stride_of(std::size_t bytes) {
-    return device::round_up(std::max<std::size_t>(bytes, 1), SharedBuffer::page_bytes());
+  device::Parts host_parts(const MemoryRequest& request) const {
+    return parts_of(request, rank(), size(), SharedBuffer::page_bytes());
+  }
+  std::shared_ptr<SharedBuffer::Impl> buffer_of(std::shared_ptr<device::Mapping> mapping,
+                                                const device::Parts& parts,
+                                                const MemoryRequest& request) const {
+    const std::size_t bytes =
+        request.run.empty() ? request.bytes : static_cast<std::size_t>(request.run[index(rank())]);
+    return std::make_shared<ShmBuffer>(
+        endpoint_,
+        last_buffer_,
+        MappedParts{std::move(mapping), parts.begins, bytes, request.device});
   }
 
   void receive_memory() {

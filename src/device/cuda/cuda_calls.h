@@ -69,6 +69,7 @@ static_assert(sizeof(AllocationProperties) == 32 && sizeof(AccessDescription) ==
   CALL(device_count, "cuDeviceGetCount", (int* count))                                             \
   CALL(device_get, "cuDeviceGet", (DeviceHandle * device, int index))                              \
   CALL(device_name, "cuDeviceGetName", (char* name, int length, DeviceHandle device))              \
+  CALL(device_uuid, "cuDeviceGetUuid", (unsigned char* sixteen, DeviceHandle device))              \
   CALL(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, DeviceHandle device)) \
   CALL(device_memory, "cuDeviceTotalMem_v2", (std::size_t * bytes, DeviceHandle device))           \
   CALL(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, DeviceHandle device))       \

@@ -23,10 +23,12 @@ class CudaDriver final : public Driver {
 
   Stream& stream() override { return stream_; }
   std::unique_ptr<Stream> make_stream() override { return cuda::CudaStream::on_its_own(gpu_); }
+  std::string identity() const override { return gpu_.uuid(); }
   std::size_t page_bytes() const override { return page_bytes_; }
 
   std::byte* allocate(std::size_t bytes, Reach reach) override {
     const Current current(gpu_);
+    note_taken();
     if (reach == Reach::kVisible) {
       void* data = nullptr;
       check(cuda_calls().host_allocate(&data, bytes, cuda::kHostPortable | cuda::kHostMapped),
@@ -56,11 +58,18 @@ class CudaDriver final : public Driver {
     }
   }
 
-  FileDescriptor offer(const Parts& parts) override {
-    TRIREME_ASSERT(parts.bytes % page_bytes_ == 0,
-                   "shared memory of {} comes in pages of {} bytes, but {} bytes were asked for",
-                   {device_name(gpu_.device()), page_bytes_, parts.bytes});
-    return cuda::create_shared(gpu_, parts.bytes);
+  std::vector<FileDescriptor> offer(const Parts& parts) override {
+    note_taken();
+    std::vector<FileDescriptor> offers;
+    for (const Block& block : parts.blocks) {
+      TRIREME_ASSERT(block.bytes % page_bytes_ == 0,
+                     "shared memory of {} comes in pages of {} bytes, but {} bytes were asked for",
+                     {device_name(gpu_.device()), page_bytes_, block.bytes});
+      if (block.maker == parts.rank) {
+        offers.push_back(cuda::create_shared(gpu_, block.bytes));
+      }
+    }
+    return offers;
   }
 
   std::shared_ptr<Mapping> map(const Parts& parts,

@@ -35,20 +35,28 @@ FileDescriptor create_shared(Gpu& gpu, std::size_t bytes) {
 }
 
 CudaMapping::CudaMapping(Gpu& gpu, const Parts& parts, std::span<const FileDescriptor> offers)
-    : gpu_(gpu), parts_(parts) {
+    : gpu_(gpu), parts_(parts), handles_(parts.blocks.size(), 0) {
   const Current current(gpu_);
   try {
-    for (const FileDescriptor& offer : offers) {
-      Handle handle = 0;
-      // The driver takes a descriptor where it takes handles of other systems.
-      void* const descriptor = pointer_to(static_cast<Address>(offer.get()));
-      check(cuda_calls().import_handle(&handle, descriptor, kDescriptor),
-            "taking shared memory of another rank");
-      handles_.push_back(handle);
+    std::size_t next = 0;  // they come rank after rank
+    for (int maker = 0; maker < parts.size(); ++maker) {
+      for (std::size_t block = 0; block < parts.blocks.size(); ++block) {
+        if (parts.blocks[block].maker == maker) {
+          // The driver takes a descriptor where it takes handles of other systems.
+          void* const descriptor = pointer_to(static_cast<Address>(offers[next++].get()));
+          check(cuda_calls().import_handle(&handles_[block], descriptor, kDescriptor),
+                "taking shared memory of another rank");
+        }
+      }
     }
     own_ = map_all(/*writes=*/true);
-    const Address mine = own_ + static_cast<std::size_t>(parts.rank) * parts.bytes;
-    check(cuda_calls().set_async(mine, 0, parts.bytes, nullptr), "clearing shared memory");
+    Address at = own_;
+    for (const Block& block : parts.blocks) {
+      if (block.maker == parts.rank) {
+        check(cuda_calls().set_async(at, 0, block.bytes, nullptr), "clearing shared memory");
+      }
+      at += block.bytes;
+    }
     check(cuda_calls().stream_synchronize(nullptr), "clearing shared memory");
   } catch (...) {
     release();
@@ -75,15 +83,19 @@ void CudaMapping::release() noexcept {
     unmap(read_only_, handles_.size());
   }
   for (const Handle handle : handles_) {
-    cuda_calls().release_handle(handle);
+    if (handle != 0) {
+      cuda_calls().release_handle(handle);
+    }
   }
   handles_.clear();
 }
 
 // NOLINTNEXTLINE(bugprone-exception-escape): the driver is loaded, as there is one of these
-void CudaMapping::unmap(Address address, std::size_t parts) noexcept {
-  for (std::size_t part = 0; part < parts; ++part) {
-    cuda_calls().unmap(address + part * parts_.bytes, parts_.bytes);
+void CudaMapping::unmap(Address address, std::size_t blocks) noexcept {
+  Address at = address;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    cuda_calls().unmap(at, parts_.blocks[block].bytes);
+    at += parts_.blocks[block].bytes;
   }
   cuda_calls().free_addresses(address, size_bytes());
 }
@@ -93,16 +105,19 @@ Address CudaMapping::map_all(bool writes) {
   check(cuda_calls().reserve_addresses(&address, size_bytes(), 0, 0, 0), "reserving addresses");
   std::size_t mapped = 0;
   try {
-    for (; mapped < handles_.size(); ++mapped) {
-      check(cuda_calls().map(address + mapped * parts_.bytes, parts_.bytes, 0, handles_[mapped], 0),
-            "mapping shared memory");
+    for (Address at = address; mapped < handles_.size(); ++mapped) {
+      const Block& block = parts_.blocks[mapped];
+      check(cuda_calls().map(at, block.bytes, 0, handles_[mapped], 0), "mapping shared memory");
+      at += block.bytes;
     }
-    for (std::size_t part = 0; part < handles_.size(); ++part) {
-      const bool mine = part == static_cast<std::size_t>(parts_.rank);
-      const AccessDescription access{{kOnDevice, gpu_.index()},
-                                     mine && writes ? kReadWrite : kReadOnly};
-      check(cuda_calls().set_access(address + part * parts_.bytes, parts_.bytes, &access, 1),
+    Address at = address;
+    for (const Block& block : parts_.blocks) {
+      const AccessDescription access{
+          {kOnDevice, gpu_.index()},
+          writes && block.written_by(parts_.rank) ? kReadWrite : kReadOnly};
+      check(cuda_calls().set_access(at, block.bytes, &access, 1),
             "allowing a GPU to use shared memory");
+      at += block.bytes;
     }
   } catch (...) {
     unmap(address, mapped);

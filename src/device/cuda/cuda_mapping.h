@@ -14,29 +14,30 @@ FileDescriptor create_shared(Gpu& gpu, std::size_t bytes);
 // What the bytes of shared memory are a multiple of.
 std::size_t shared_page_bytes(Gpu& gpu);
 
-// The parts of all ranks as one run of addresses: this rank's can be written, the others' only be
-// read, by kernels of this process too.
+// The blocks of all ranks as one run of addresses: those in which this rank has a part can be
+// written, the others only be read, by kernels of this process too.
 class CudaMapping final : public Mapping {
  public:
-  // Throws MemoryError. This rank's part is zero then.
+  // Throws MemoryError. The blocks that this rank makes are zero then.
   CudaMapping(Gpu& gpu, const Parts& parts, std::span<const FileDescriptor> offers);
   ~CudaMapping() override;
   CudaMapping(const CudaMapping&) = delete;
   CudaMapping& operator=(const CudaMapping&) = delete;
 
   std::byte* data() const override { return pointer_to(own_); }
-  std::size_t size_bytes() const override { return parts_.bytes * handles_.size(); }
+  std::size_t size_bytes() const override { return parts_.bytes(); }
   const std::byte* read_only() override;
 
  private:
-  // Maps all parts anew; only this rank's can be written, and that only where `writes`.
+  // Maps all blocks anew; only this rank's can be written, and those only where `writes`.
   Address map_all(bool writes);
-  void unmap(Address address, std::size_t parts) noexcept;
+  void unmap(Address address, std::size_t blocks) noexcept;
   void release() noexcept;
 
   Gpu& gpu_;
   Parts parts_;
-  std::vector<Handle> handles_;  // of all ranks: a second mapping needs them
+  std::vector<Handle>
+      handles_;  // by block, 0 for one that did not come: a second mapping needs them
   Address own_ = 0;
   std::once_flag read_only_once_;
   Address read_only_ = 0;

@@ -32,6 +32,18 @@ Gpu::Gpu(int index)
   check(cuda_calls().context_retain(&context_, handle_), "opening a GPU");
 }
 
+std::string Gpu::uuid() const {
+  unsigned char bytes[16] = {};
+  check(cuda_calls().device_uuid(bytes, handle_), "asking a GPU who it is");
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte / 16];
+    text += kDigits[byte % 16];
+  }
+  return text;
+}
+
 int Gpu::attribute(int which) const {
   int value = 0;
   check(cuda_calls().device_attribute(&value, which, handle_), "asking a GPU what it can do");

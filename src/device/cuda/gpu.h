@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "device/cuda/cuda_calls.h"
 #include "device/cuda/kernels.h"
 #include "trireme/core/device.h"
@@ -17,6 +19,8 @@ class Gpu {
 
   Device device() const { return {DeviceType::kCuda, static_cast<std::int16_t>(index_)}; }
   int index() const { return index_; }
+  // As nvidia-smi has it, in other letters: the same for every process, whatever its index there.
+  std::string uuid() const;
   int processors() const { return processors_; }
   int architecture() const { return architecture_; }
   Context context() const { return context_; }

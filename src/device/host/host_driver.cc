@@ -16,6 +16,7 @@ class HostDriver final : public Driver {
  public:
   Stream& stream() override { return host(); }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
+  std::string identity() const override { return "host"; }
 
   std::byte* allocate(std::size_t bytes, Reach /*reach*/) override {
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -39,25 +40,26 @@ class HostDriver final : public Driver {
 
   // One memory object for all ranks, of rank 0: a mapping then is one, however many ranks there
   // are, and a process may have only so many.
-  FileDescriptor offer(const Parts& parts) override {
-    if (parts.rank != 0) {
-      return {};
+  std::vector<FileDescriptor> offer(const Parts& parts) override {
+    std::vector<FileDescriptor> offers;
+    if (parts.rank == 0) {
+      check_available(parts.bytes());  // of all ranks together, before they all take their part
+      offers.push_back(create_memory(parts.bytes()));
     }
-    check_available(total(parts));  // of all ranks together, before they all take their part
-    return create_memory(total(parts));
+    return offers;
   }
 
   std::shared_ptr<Mapping> map(const Parts& parts,
                                std::span<const FileDescriptor> offers) override {
     const FileDescriptor& memory = offers.front();
-    // On this rank's memory node.
-    reserve_pages(memory.get(), static_cast<std::size_t>(parts.rank) * parts.bytes, parts.bytes);
-    return Segment::map(memory, total(parts));
-  }
-
- private:
-  static std::size_t total(const Parts& parts) {
-    return static_cast<std::size_t>(parts.size) * parts.bytes;
+    std::size_t at = 0;
+    for (const Block& block : parts.blocks) {
+      if (block.maker == parts.rank) {  // on this rank's memory node
+        reserve_pages(memory.get(), at, block.bytes);
+      }
+      at += block.bytes;
+    }
+    return Segment::map(memory, parts.bytes());
   }
 };
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/view_as_complex.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "device/driver.h"
 #include "parallel/engine/elastic_check.h"
 #include "parallel/engine/model_move.h"
 #include "parallel/engine/options_check.h"
@@ -40,6 +41,15 @@ std::set<const at::TensorImpl*> batch_norm_parameters(torch::nn::Module& model) 
     }
   }
   return found;
+}
+
+// A GPU has another number in another process.
+bool on_one_device(Communicator& ranks, Device device) {
+  if (device.is_host()) {
+    return true;
+  }
+  const std::vector<std::string> all = all_texts(ranks, device::driver(device).identity());
+  return std::ranges::count(all, all.front()) == std::ssize(all);
 }
 
 }  // namespace
@@ -76,6 +86,7 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
                   {rule.name()});
     options.split = Split::kLayer;  // where parameters are divided changes no bit
   }
+  plan.one_device = on_one_device(*owners, plan.device);
   plan.complete(*model, options, *ranks, *owners);
   memory = make_parameter_memory(context());
   on_all_ranks(*ranks,

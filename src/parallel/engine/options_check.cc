@@ -125,7 +125,6 @@ void check_gpu_options(const ModelPlan& plan,
                   {what, device_name(plan.device)});
   };
   refuse(!ranks.one_machine(), "several machines");
-  refuse(options.placement == Placement::kMapped, "EngineOptions::placement kMapped");
   refuse(options.shard_group != ShardGroup::kWorld, "EngineOptions::shard_group");
   refuse(static_cast<bool>(options.compress), "EngineOptions::compress");
   refuse(static_cast<bool>(options.round_weights), "EngineOptions::round_weights");

@@ -34,6 +34,11 @@ RunNorms::RunNorms(Device device, const Scaling& scaling)
       memory_(device::Buffer::visible_to(device, sizeof(Results))),
       results_(*reinterpret_cast<Results*>(memory_.data())) {}
 
+void RunNorms::begin_again(const Scaling& scaling) {
+  scaling_ = scaling;
+  results_ = {};
+}
+
 double RunNorms::largest(const std::vector<ConstSpan>& runs) {
   for (const ConstSpan& run : runs) {
     stream_for(run).largest(run, scaling_, &results_.largest);

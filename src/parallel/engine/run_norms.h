@@ -13,6 +13,8 @@ namespace trireme::detail {
 class RunNorms {
  public:
   RunNorms(Device device, const Scaling& scaling);
+  // For other runs, in the same memory.
+  void begin_again(const Scaling& scaling);
 
   // Infinity where an element is not finite.
   double largest(const std::vector<ConstSpan>& runs);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -11,7 +10,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include "parallel/engine/pruning.h"
-#include "parallel/engine/run_norms.h"
 #include "parallel/memory/runs.h"
 #include "trireme/core/pulse.h"
 #include "trireme/optim/moving_average.h"
@@ -116,8 +114,12 @@ ShardedOptimizer::Norm ShardedOptimizer::norm(const Gradients& gradients,
       }
     }
   }
-  RunNorms norms(context_.plan.device, scaling);
-  const double largest = norms.largest(parts);
+  if (norms_) {
+    norms_->begin_again(scaling);
+  } else {
+    norms_.emplace(context_.plan.device, scaling);
+  }
+  const double largest = norms_->largest(parts);
   const bool nan = !std::isfinite(largest) && RunNorms::any_nan(parts);
   std::vector<double> message = {largest, nan ? 1.0 : 0.0, bound, -bound};
   compared.all_reduce(message, ReduceOp::kMax).wait();
@@ -126,7 +128,7 @@ ShardedOptimizer::Norm ShardedOptimizer::norm(const Gradients& gradients,
     result.norm = message[1] > 0 ? std::numeric_limits<double>::quiet_NaN() : message[0];
     return result;
   }
-  const SquareSum sum = norms.squares(parts, SquareQuanta::of(message[0], count));
+  const SquareSum sum = norms_->squares(parts, SquareQuanta::of(message[0], count));
   std::vector<double> both = {sum.coarse, sum.fine};
   context_.owners.all_reduce(both).wait();
   result.norm = SquareSum{both[0], both[1]}.norm();

@@ -2,8 +2,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "parallel/engine/run_norms.h"
 #include "parallel/engine/thread_pool.h"
 #include "parallel/engine/update.h"
 #include "parallel/memory/gradient_sums.h"
@@ -97,6 +99,7 @@ class ShardedOptimizer {
     bool there() const { return memory.data() != nullptr; }
   };
   std::vector<Spread> spread_;  // by unit, where spread_rows() has made it, for a step
+  std::optional<RunNorms> norms_;
 };
 
 }  // namespace trireme::detail

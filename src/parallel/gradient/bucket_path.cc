@@ -108,7 +108,9 @@ bool BucketPath::add(std::size_t parameter, const at::Tensor& gradient) {
       order_.filled(b);
     }
     while (may_launch() && next_ < order_.size() && filling_[order_[next_]].missing == 0) {
-      launch_next();  // also one that nothing will come for
+      if (!launch_next(!several_in_backward())) {  // also one that nothing will come for
+        break;
+      }
     }
   }
   local_[parameter] = 1;
@@ -206,10 +208,40 @@ bool BucketPath::may_launch() const {
   return launches_ && (!context_.adds_locally() || round_.last_of_this_rank);
 }
 
-void BucketPath::launch_next() {
-  const std::size_t b = order_[next_++];
+// False where that has to wait, and may not.
+bool BucketPath::launch_next(bool may_wait) {
+  const std::size_t b = order_[next_];
+  if (!show(b, may_wait)) {
+    return false;
+  }
+  ++next_;
   filling_[b].launched = true;
   launch({b, filling_[b].memory, filling_[b].slot, absent_ranges(buckets_[b])});
+  return true;
+}
+
+// Moves a bucket to where the others see it, if it is not there. What is in the passage has been
+// launched: waiting for it is no circle either, except in the middle of a backward of several
+// engines; at its end, all ranks come to the same engine.
+bool BucketPath::show(std::size_t b, bool may_wait) {
+  Filling& filling = filling_[b];
+  BucketRing& ring = memory_.ring();
+  if (filling.slot < 0 || ring.is_seen(filling.slot)) {
+    return true;
+  }
+  poll();
+  while (may_wait && !ring.passage_is_free()) {
+    finish_oldest();
+  }
+  if (!ring.passage_is_free()) {
+    return false;
+  }
+  const Filling hidden = filling;
+  filling.slot = ring.take_passage();
+  filling.memory = memory_.run(buckets_[b], filling.slot);
+  stream_for(filling.memory).copy(filling.memory, hidden.memory);
+  ring.give_back(hidden.slot);  // on the same stream, whoever writes there comes later
+  return true;
 }
 
 std::vector<Range> BucketPath::absent_ranges(const Bucket& bucket) const {
@@ -266,7 +298,7 @@ void BucketPath::finish_oldest() {
 
 void BucketPath::end_round(bool /*given_up*/) {
   while (may_launch() && next_ < order_.size()) {
-    launch_next();  // what has not come by now is absent
+    launch_next(/*may_wait=*/true);  // what has not come by now is absent
   }
 }
 

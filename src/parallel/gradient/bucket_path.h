@@ -83,7 +83,8 @@ class BucketPath : public GradientPath {
   };
 
   bool may_launch() const;
-  void launch_next();
+  bool launch_next(bool may_wait);
+  bool show(std::size_t bucket, bool may_wait);
   Filling& open(std::size_t bucket);
   int acquire_slot();
   bool write(std::size_t parameter, std::size_t bucket, const ConstSpan& gradient);

@@ -28,12 +28,12 @@ void BucketMemory::set_rounds(std::int64_t rounds, const std::vector<Bucket>& bu
     }
   }
   if (slot_bytes > ring_.slot_bytes()) {
-    // On a GPU a slot for each: it cannot grow there, since others do not see private memory.
-    const Device device = context_.plan.device;
-    const auto most =
-        device.is_host() ? static_cast<std::size_t>(context_.options.bucket_count) : buckets.size();
-    ring_ = BucketRing(
-        context_.ranks, slot_bytes, std::min(most, buckets.size()), context_.ledger, device);
+    const auto most = static_cast<std::size_t>(context_.options.bucket_count);
+    ring_ = BucketRing(context_.ranks,
+                       slot_bytes,
+                       std::min(most, buckets.size()),
+                       context_.ledger,
+                       context_.plan.device);
   }
   rounds_ = rounds;
 }

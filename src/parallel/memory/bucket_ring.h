@@ -11,7 +11,9 @@
 namespace trireme::detail {
 
 // Memory for a few buckets, used over and over: shared by the ranks, so that they read it where it
-// is. It can grow by private memory, which collectives copy, where waiting would be a circle.
+// is. It can grow by private memory where waiting would be a circle. That of the host is copied by
+// collectives; that of a GPU, which nobody else sees, by whoever launches the bucket, into one more
+// slot that is kept for this: the passage.
 class BucketRing {
  public:
   BucketRing() = default;
@@ -24,15 +26,22 @@ class BucketRing {
   bool has_free() const { return !free_.empty(); }
   int take();  // a free slot; there must be one
   int grow();  // a new one
-  void give_back(int slot) { free_.push_back(slot); }
+  void give_back(int slot);
   void shrink();  // forgets what it grew by; all slots are free
+
+  // A bucket can be launched from there.
+  bool is_seen(int slot) const { return device_.is_host() || slot < passage_ + 1; }
+  bool passage_is_free() const { return passage_is_free_; }
+  int take_passage();
 
   // The beginning of a slot. It has an owner: operations may outlive the ring.
   Span run(int slot, std::int64_t numel, Dtype dtype) const;
   std::size_t slot_bytes() const { return slot_bytes_; }
-  std::size_t size() const { return slots_.size(); }
+  std::size_t size() const { return slots_.size() - (passage_ >= 0 ? 1 : 0); }
 
  private:
+  void free_all();
+
   MemoryLedger* ledger_ = nullptr;
   Device device_;
   std::size_t slot_bytes_ = 0;
@@ -42,8 +51,10 @@ class BucketRing {
     std::byte* data = nullptr;
     std::shared_ptr<const void> owner;
   };
-  std::vector<Slot> slots_;
-  std::vector<int> free_;
+  std::vector<Slot> slots_;  // shared ones, the passage, those that it grew by
+  std::vector<int> free_;    // all but the passage
+  int passage_ = -1;         // there is none on the host
+  bool passage_is_free_ = true;
 };
 
 }  // namespace trireme::detail

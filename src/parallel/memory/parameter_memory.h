@@ -61,11 +61,9 @@ std::unique_ptr<ParameterMemory> make_parameter_memory(const PartContext& contex
 
 // Stages 0 to 2: whole on every rank.
 std::unique_ptr<ParameterMemory> make_replicated_memory(const PartContext& context);
-// Stage 3 on one machine.
+// Stage 3 on one machine, also on its GPUs.
 std::unique_ptr<ParameterMemory> make_mapped_memory(const PartContext& context);
 std::unique_ptr<ParameterMemory> make_copied_memory(const PartContext& context);
-// Stage 3 on GPUs.
-std::unique_ptr<ParameterMemory> make_divided_memory(const PartContext& context);
 // Stage 3 on several.
 std::unique_ptr<ParameterMemory> make_scattered_memory(const PartContext& context);
 

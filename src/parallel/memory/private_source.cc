@@ -43,7 +43,9 @@ class PrivateSource final : public UnitSource {
       in_use_ += bytes;
       return block;
     }
-    // Of another size: spare memory goes back, as much as the limit asks for.
+    // Of another size: spare memory goes back, as much as the limit asks for. A GPU's is kept for
+    // longer: whoever takes some or gives it back there waits for all work.
+    const std::size_t most = units_.device.is_host() ? units_.limit : 2 * units_.limit;
     const auto held = [&] {
       std::size_t total = in_use_ + bytes;
       for (const Block& block : spare_) {
@@ -51,7 +53,7 @@ class PrivateSource final : public UnitSource {
       }
       return total;
     };
-    while (!spare_.empty() && held() > units_.limit) {
+    while (!spare_.empty() && held() > most) {
       spare_.erase(spare_.begin());
     }
     Block block{device::Buffer(bytes, units_.device),

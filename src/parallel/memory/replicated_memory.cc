@@ -27,9 +27,6 @@ void flatten(const Unit& unit, const std::vector<Parameter>& parameters, const S
 std::unique_ptr<ParameterMemory> make_parameter_memory(const PartContext& context) {
   std::unique_ptr<ParameterMemory> memory;
   const ParameterHome home = context.plan.ownership.home();
-  if (!context.plan.device.is_host() && home != ParameterHome::kReplicated) {
-    return make_divided_memory(context);
-  }
   if (home == ParameterHome::kScattered) {
     return make_scattered_memory(context);  // in which the ranks agree anyway
   }

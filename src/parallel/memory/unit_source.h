@@ -28,7 +28,7 @@ using FetchUnit = std::function<void(std::size_t unit, std::byte* to)>;
 
 struct FetchedUnits {
   std::vector<std::size_t> bytes;  // of each unit
-  std::size_t limit;               // about so many bytes are kept
+  std::size_t limit;               // about so many bytes are kept; of a GPU's, as much again
   FetchUnit fetch;
   std::shared_ptr<MemoryLedger> ledger;
   Device device{};

@@ -14,7 +14,8 @@ struct ModelPlan {
   std::vector<Unit> units;
   std::vector<Place> places;  // by parameter
   Ownership ownership;
-  Device device{};  // where all of it is
+  Device device{};         // where all of it is
+  bool one_device = true;  // the owners', where it is a GPU
 
   const Unit& unit_of(std::size_t parameter) const { return units[places[parameter].unit]; }
   // A parameter's elements in its unit.
@@ -34,7 +35,9 @@ struct ModelPlan {
                 const Communicator& owners) {
     units = plan_units(model, parameters, options);
     places = places_of(units, parameters.size());
-    ownership = Ownership(options, RankGroup::of(ranks), RankGroup::of(owners), units, parameters);
+    RankGroup among = RankGroup::of(owners);
+    among.one_device = among.one_device && one_device;
+    ownership = Ownership(options, RankGroup::of(ranks), among, units, parameters);
   }
 };
 

@@ -52,8 +52,10 @@ ParameterHome home_of(const EngineOptions& options, const RankGroup& owners) {
     return ParameterHome::kReplicated;
   }
   if (owners.one_machine) {
-    return options.placement == Placement::kCopied ? ParameterHome::kCopied
-                                                   : ParameterHome::kMapped;
+    // A GPU reads what another has over the link between them, at every use: one copy is better.
+    const bool copied = options.placement == Placement::kCopied ||
+                        (options.placement == Placement::kAutomatic && !owners.one_device);
+    return copied ? ParameterHome::kCopied : ParameterHome::kMapped;
   }
   TRIREME_CHECK(options.placement != Placement::kMapped,
                 "EngineOptions::placement: parameters can be mapped only if all ranks share a "

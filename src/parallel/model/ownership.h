@@ -16,9 +16,10 @@ struct RankGroup {
   int rank = 0;
   int size = 1;
   bool one_machine = true;
+  bool one_device = true;  // the host of one machine, or a GPU that all of them are on
 
   static RankGroup of(const Communicator& ranks) {
-    return {ranks.rank(), ranks.size(), ranks.one_machine()};
+    return {ranks.rank(), ranks.size(), ranks.one_machine(), ranks.one_machine()};
   }
 };
 
