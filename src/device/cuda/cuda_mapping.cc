@@ -115,8 +115,15 @@ Address CudaMapping::map_all(bool writes) {
       const AccessDescription access{
           {kOnDevice, gpu_.index()},
           writes && block.written_by(parts_.rank) ? kReadWrite : kReadOnly};
-      check(cuda_calls().set_access(at, block.bytes, &access, 1),
-            "allowing a GPU to use shared memory");
+      const Result allowed = cuda_calls().set_access(at, block.bytes, &access, 1);
+      TRIREME_CHECK(allowed == kSuccess || allowed == kOutOfMemory || block.maker == parts_.rank,
+                    "{} cannot use memory of the GPU that rank {} works on ({}): ranks that share "
+                    "memory need "
+                    "GPUs with access to each other, which nvidia-smi topo -p2p r shows; give them "
+                    "those, one "
+                    "GPU, or the host (cpu)",
+                    {device_name(gpu_.device()), block.maker, text_of(allowed)});
+      check(allowed, "allowing a GPU to use shared memory");
       at += block.bytes;
     }
   } catch (...) {
