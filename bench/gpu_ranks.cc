@@ -56,14 +56,14 @@ Json measured(const GpuMode& mode,
   EngineOptions with = mode.options;
   with.bucket_bytes = options.bucket_bytes;
   with.bucket_count = options.bucket_count;
-  Engine<models::Gpt> engine(model, AdamW({.lr = 3e-4}), with, world);
+  Engine engine(model, AdamW({.lr = 3e-4}), with, world);
   std::vector<double> times;
   for (int i = -kWarmUp; i < options.steps; i += kTogether) {
     world->barrier().wait();
     const auto start = Clock::now();
     at::Tensor loss;
     for (int k = 0; k < kTogether; ++k) {
-      loss = engine.model()->loss(text);
+      loss = engine.model().loss(text);
       engine.backward(loss);
       engine.step();
     }

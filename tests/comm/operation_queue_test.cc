@@ -57,7 +57,7 @@ class ScriptedBackend final : public Backend {
     script_.started.push_back(call.number);
     return wait_until(script_.done);
   }
-  std::shared_ptr<SharedBuffer::Impl> make_memory(std::size_t) override { return nullptr; }
+  std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest&) override { return nullptr; }
   void rest(std::uint32_t, Milliseconds) override {
     script_.rested = std::this_thread::get_id();
     ++script_.rests;

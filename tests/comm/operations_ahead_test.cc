@@ -49,7 +49,7 @@ class PlannedBackend final : public Backend {
   int size() const override { return 2; }
   std::string name(int rank) const override { return concat("rank ", rank); }
   Steps start(const Call& call) override { return run(plan_, call.number); }
-  std::shared_ptr<SharedBuffer::Impl> make_memory(std::size_t) override { return nullptr; }
+  std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest&) override { return nullptr; }
   void rest(std::uint32_t, Milliseconds) override {}
   bool was_told() const override { return false; }
   CommError told() const override { return {CommError::Reason::kAborted, -1, ""}; }

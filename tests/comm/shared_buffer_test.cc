@@ -1,5 +1,6 @@
 #include "trireme/comm/shared_buffer.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -32,6 +33,39 @@ TEST(SharedBuffer, IsZeroAtFirstAndReadableByPeers) {
     }
     world.barrier().wait();
   });
+}
+
+// Parts of different sizes with nothing between them, and pages for no more than that.
+TEST(SharedBuffer, MayBeOneRun) {
+  for (const Counts& division : {Counts{10'000, 0, 123}, Counts{0, 0, 1}, Counts{0, 0, 0}}) {
+    fork_world(3, [&](World& world) {
+      const SharedBuffer buffer = world.allocate_run(division);
+      const auto own = static_cast<std::size_t>(division[static_cast<std::size_t>(world.rank())]);
+      const auto total = static_cast<std::size_t>(division[0] + division[1] + division[2]);
+      EXPECT_EQ(buffer.size_bytes(), own);
+      const std::size_t page = SharedBuffer::page_bytes();
+      EXPECT_EQ(buffer.taken_bytes(), std::max<std::size_t>(1, (total + page - 1) / page) * page);
+      EXPECT_THROW(buffer.span(Dtype::kUint8, static_cast<std::int64_t>(own) + 1), ConfigError);
+      for (std::size_t i = 0; i < total; ++i) {
+        ASSERT_EQ(buffer.whole()[i], std::byte{0});
+      }
+      world.barrier().wait();
+      for (std::size_t i = 0; i < own; ++i) {
+        buffer.data()[i] = static_cast<std::byte>(world.rank() + 1);
+      }
+      world.barrier().wait();
+      std::size_t at = 0;
+      for (int peer = 0; peer < 3; ++peer) {
+        EXPECT_EQ(buffer.peer(peer), buffer.whole() + at);
+        const auto theirs = static_cast<std::size_t>(division[static_cast<std::size_t>(peer)]);
+        for (const std::size_t end = at + theirs; at < end; ++at) {
+          ASSERT_EQ(buffer.whole()[at], static_cast<std::byte>(peer + 1)) << at;
+          ASSERT_EQ(buffer.whole_read_only()[at], static_cast<std::byte>(peer + 1)) << at;
+        }
+      }
+      world.barrier().wait();
+    });
+  }
 }
 
 TEST(SharedBuffer, TooLargeIsAnErrorOnEveryRankAndBreaksNothing) {
