@@ -175,6 +175,9 @@ class RowIndexer {
 
   // About what is no number where one was expected.
   std::string advice_for(std::string_view text, const CsvColumn& column) const {
+    if (parse_number(text)) {
+      return "samples are float32, whose numbers end at 3.4e38";
+    }
     if (has_thousands(text)) {
       return "if the commas separate thousands, take them out; if they are decimal commas, write "
              "points instead";

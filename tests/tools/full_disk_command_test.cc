@@ -63,6 +63,21 @@ TEST_F(FullDiskCommand, TheSettingsOfARun) {
   EXPECT_NE(shown.err.find("standard output could not be written"), std::string::npos) << shown.err;
 }
 
+// An exit code that says what was found does not say that nobody could read it.
+TEST_F(FullDiskCommand, WhatACommandHasFound) {
+  const auto weights = [](char value) {
+    const std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+    std::string file(8, '\0');
+    file[0] = static_cast<char>(header.size());
+    return file + header + std::string(4, value);
+  };
+  write_file("a.safetensors", weights('\1'));
+  write_file("b.safetensors", weights('\2'));
+  const Finished done = within(1, "ckpt diff a.safetensors b.safetensors > /dev/full");
+  EXPECT_EQ(done.code, 1) << "they differ";
+  EXPECT_EQ(done.err, "trireme: standard output could not be written\n");
+}
+
 TEST_F(FullDiskCommand, ImportedWeights) {
   const std::string header =
       R"({"a":{"dtype":"F32","shape":[2097152],"data_offsets":[0,8388608]}})";

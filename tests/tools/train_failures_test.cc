@@ -76,6 +76,11 @@ TEST_F(TrainFailures, StopAtAGradientThatIsNoNumber) {
                 "--lr (it was 1e+30)",
                 "--clip-norm 1"});
   EXPECT_EQ(finished.err.find("EngineOptions"), std::string::npos) << finished.err;
+  // What ranks have told each other has nothing to do with it.
+  EXPECT_EQ(finished.err.find("last operations"), std::string::npos) << finished.err;
+  for (const auto& entry : fs::directory_iterator(path("run") + "/logs")) {
+    EXPECT_NE(entry.path().filename().string().rfind("flight", 0), 0U) << entry.path();
+  }
   const Json summary = this->summary("run");
   EXPECT_EQ(summary.at("status"), "failed");
   // The parameter that is named is one of the model's.
@@ -109,6 +114,12 @@ TEST_F(TrainFailures, SayWhichModelTakesATable) {
   expect_failure("--steps 1 --model mlp -n 2 --target knid --data " + table,
                  2,
                  {"target (--target): expected a column", "\"town\"", "did you mean \"kind\"?"});
+}
+
+// 1e39 is finite, so what is wrong with it has to be said.
+TEST_F(TrainFailures, SayWhyANumberIsTooLarge) {
+  const std::string table = data_.write("a.csv", "x,kind\n1e39,a\n2,b\n");
+  expect_failure("--steps 1 --model mlp -n 1 --data " + table, 2, {"\"1e39\"", "float32"});
 }
 
 TEST_F(TrainFailures, NoticeTokensOutsideTheVocabularyBeforeTheFirstStep) {

@@ -47,6 +47,31 @@ TEST_F(WrongCalls, WhatTheRuleOfAnOptimizerRefusesIsSaidOfTheFlag) {
                  {"--flip: expected on or off, found \"maybe\""});
 }
 
+TEST_F(WrongCalls, TheTimeoutOfTheEnvironmentIsThatOfATrainingWithoutOne) {
+  const auto shown = [](const std::string& variable, const Words& more) {
+    Words call = {
+        "env", variable, trireme_binary(), "train", "--data", "licenses", "--print-config"};
+    call.insert(call.end(), more.begin(), more.end());
+    return run_program(call);
+  };
+  expect_parts(shown("TRIREME_TIMEOUT=7", {}).out, {"\"timeout\": 7.0"});
+  expect_parts(shown("TRIREME_TIMEOUT=7", {"--timeout", "9"}).out, {"\"timeout\": 9.0"});
+  const Finished refused = shown("TRIREME_TIMEOUT=soon", {});
+  EXPECT_EQ(refused.code, 2) << refused.out << refused.err;
+  expect_parts(refused.err, {"TRIREME_TIMEOUT", "found \"soon\""});
+}
+
+TEST_F(WrongCalls, WhatToTypeNextCanBeTyped) {
+  const std::string run = path("my run");
+  Words call = words(gpt() + "-n 1 --steps 1 --save-every 1 --run");
+  call.insert(call.begin(), {trireme_binary(), "train"});
+  call.push_back(run);
+  const Finished trained = run_program(call);
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  expect_refusal({"train", "--resume", "never", "--run", run},
+                 {"to resume it: trireme train --resume '" + run + "'"});
+}
+
 // As CLI11 would have it, that flag is the value.
 TEST_F(WrongCalls, AFlagIsNoValueOfAnother) {
   const std::vector<std::pair<Words, Words>> calls = {

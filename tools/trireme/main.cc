@@ -75,15 +75,16 @@ void open_standard_streams() {
 
 }  // namespace
 
-// What could not be written to standard output is a failure: the reader may be a script.
+// What could not be written to standard output is a failure: the reader may be a script. It is said
+// beside another failure, too, whose findings are what was lost.
 int checked_output(int code) {
   std::cout.flush();
   const bool written = std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (written || code != trireme::kExitOk) {
+  if (written) {
     return code;
   }
   std::fprintf(stderr, "trireme: standard output could not be written\n");
-  return 1;
+  return code == trireme::kExitOk ? 1 : code;
 }
 
 int main(int argc, char** argv) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -80,6 +81,11 @@ void naming_flags(const TrainCommand& command, const Action& action) {
 
 // What is given, over these.
 TrainSettings given_over(TrainSettings settings, const TrainCommand& command) {
+  if (const auto seconds = env_seconds(kEnvTimeout)) {
+    constexpr double kLeast = 1;  // as the setting's bounds
+    constexpr double kMost = 1e9;
+    settings.timeout = std::clamp(*seconds, kLeast, kMost);
+  }
   if (!command.config.empty()) {
     apply_json(settings, text_of(command.config), command.config, command.typed());
   }

@@ -80,12 +80,10 @@ std::string how_to_begin_with(const std::string& run) {
   return fs::exists(fs::path(run) / "model.safetensors", error)
              ? concat(
                    "to start a new run with its settings and weights: trireme train --config "
-                   "{}/config.json --weights-from {} --run NEW",
-                   {run, run})
-             : concat(
-                   "to start a new run with its settings: trireme train --config {}/config.json "
-                   "--run NEW",
-                   {run});
+                   "{} --weights-from {} --run NEW",
+                   {shell_text({run + "/config.json"}), shell_text({run})})
+             : concat("to start a new run with its settings: trireme train --config {} --run NEW",
+                      {shell_text({run + "/config.json"})});
 }
 
 // What can be done then: the command at hand, which may have flags that the run has no record of.
@@ -277,12 +275,12 @@ std::string how_to_resume(const std::string& run, std::optional<std::int64_t> re
   std::error_code error;
   if (!settings_of_folds(run, false).empty()) {
     return concat("to resume it with the first fold that is not finished: trireme train --resume ",
-                  run);
+                  shell_text({run}));
   }
   if (has_checkpoint(run)) {
     return resumed && is_damaged(run, *resumed)
                ? how_to_do_without(run, *resumed)
-               : concat("to resume it: trireme train --resume ", run);
+               : concat("to resume it: trireme train --resume ", shell_text({run}));
   }
   if (fs::exists(fs::path(run) / "model.safetensors", error)) {
     return concat("it saved no checkpoint (--save-every N does); ", how_to_begin_with(run));
@@ -292,15 +290,15 @@ std::string how_to_resume(const std::string& run, std::optional<std::int64_t> re
 
 std::string how_to_complete(const std::string& run) {
   if (!settings_of_folds(run, false).empty() || has_checkpoint(run)) {
-    return concat("to complete it: trireme train --resume ", run);
+    return concat("to complete it: trireme train --resume ", shell_text({run}));
   }
   if (const std::string why = why_no_checkpoint_yet(run); !why.empty() && !has_ended_well(run)) {
     return why;
   }
   return concat(
       "it saved no checkpoint to resume from (--save-every N does); to train it again: trireme "
-      "train --config {}/config.json --run NEW",
-      {run});
+      "train --config {} --run NEW",
+      {shell_text({run + "/config.json"})});
 }
 
 std::string dated_folder(const std::string& model) {

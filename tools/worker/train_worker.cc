@@ -62,8 +62,10 @@ int train_in(const std::shared_ptr<World>& world, const std::string& step) {
     // rank 0 as the reason why it was left alone.
     const bool usage = dynamic_cast<const ConfigError*>(&error) != nullptr;
     const std::string reason = usage ? with_flags(error.what(), {}) : detail::reason_of(error);
+    // A gradient that is not finite, and names its rank, is no matter of communication either.
     const bool refused = job.refuses(error);
-    const bool by_input = refused || dynamic_cast<const DataError*>(&error) != nullptr;
+    const bool by_input = refused || dynamic_cast<const DataError*>(&error) != nullptr ||
+                          dynamic_cast<const GradientError*>(&error) != nullptr;
     job.abandon(by_input ? reason : concat("rank ", job.rank(), ": ", reason), by_input);
     if (job.rank() == 0) {
       std::fprintf(stderr, "trireme: %s\n", reason.c_str());
