@@ -2,12 +2,13 @@
 
 // Everything a program needs. Programs that care about build time include the parts.
 
-#include "trireme/average/averaging.h"    // replicas that are averaged now and then
-#include "trireme/comm/communicator.h"    // collectives, messages, shared buffers
-#include "trireme/comm/elastic.h"         // jobs that outlive the loss of ranks
-#include "trireme/comm/world.h"           // init() and World
-#include "trireme/compress/compressor.h"  // how gradients travel
-#include "trireme/core/error.h"           // what is thrown
+#include "trireme/average/averaging.h"      // replicas that are averaged now and then
+#include "trireme/average/phased_engine.h"  // exact and averaged phases of one training
+#include "trireme/comm/communicator.h"      // collectives, messages, shared buffers
+#include "trireme/comm/elastic.h"           // jobs that outlive the loss of ranks
+#include "trireme/comm/world.h"             // init() and World
+#include "trireme/compress/compressor.h"    // how gradients travel
+#include "trireme/core/error.h"             // what is thrown
 #include "trireme/core/random.h"
 #include "trireme/core/version.h"
 #include "trireme/data/loader.h"

@@ -15,11 +15,12 @@ std::int64_t steps_of(const Averaging::Mode& mode) {
   return std::visit([](const auto& each) { return each.steps; }, mode);
 }
 
+void check_steps(std::int64_t steps) {
+  TRIREME_CHECK(
+      steps >= 1, "averaging: expected 1 or more steps between averagings, found ", steps);
+}
+
 void check_averaging(const Averaging::Mode& mode, const AveragingOptions& options) {
-  const auto check_steps = [](std::int64_t steps) {
-    TRIREME_CHECK(
-        steps >= 1, "averaging: expected 1 or more steps between averagings, found ", steps);
-  };
   check_steps(steps_of(mode));
   std::int64_t last = -1;
   for (const AveragingOptions::Change& change : options.schedule) {
@@ -37,6 +38,19 @@ void check_averaging(const Averaging::Mode& mode, const AveragingOptions& option
                   "DiLoCo: expected an outer momentum of 0 or more and below 1, found ",
                   diloco->outer.momentum);
   }
+}
+
+void check_engine_options(const EngineOptions& engine,
+                          const Averaging::Mode& mode,
+                          const Replicas& replicas) {
+  TRIREME_CHECK(engine.prune.fraction == 0,
+                "Averaging: expected an engine without EngineOptions::prune, found one that prunes "
+                "{} of its weights: each replica prunes others, and averages bring them back",
+                {engine.prune.fraction});
+  TRIREME_CHECK(!std::holds_alternative<DiLoCo>(mode) || engine.shard_group == ShardGroup::kWorld ||
+                    replicas.mine()->one_machine(),
+                "DiLoCo: expected EngineOptions::shard_group kWorld in a replica on several "
+                "machines, found kMachine: leave it out");
 }
 
 std::string description_of(const Averaging::Mode& mode, const AveragingOptions& options) {

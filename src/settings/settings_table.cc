@@ -574,23 +574,31 @@ std::vector<Setting> synchronisation_settings() {
             "weights become the mean; diloco: the mean is a gradient for an outer optimizer; "
             "gossip: each takes the mean with its neighbours. A parameter server: stale: no rank "
             "is more than staleness steps ahead of the slowest; async: ranks do not wait for each "
-            "other.",
-            {.choices = {"exact", "local", "diloco", "gossip", "stale", "async"},
+            "other. auto: exact or local, as what is measured says; on one machine exact.",
+            {.choices = {"exact", "local", "diloco", "gossip", "stale", "async", "auto"},
              .absent = "\"exact\""}),
-      field("sync_every",
-            &S::sync_every,
-            "Steps between averagings; 0: 32 for local, 100 for diloco, 1 for gossip.",
-            {.least = 0, .absent = "0"}),
+      field(
+          "sync_every",
+          &S::sync_every,
+          "Steps between averagings; 0: 32 for local, 100 for diloco, 1 for gossip. With auto, the "
+          "most that it may choose; 0: 32.",
+          {.least = 0, .absent = "0"}),
       field("sync_group",
             &S::sync_group,
             "Which ranks are a replica: each rank, those of a machine, or so many. Inside a "
-            "replica, all is exact.",
-            {.kind = "rank, machine or a number", .absent = "\"rank\""}),
+            "replica, all is exact. auto: each rank, and those of a machine with --sync auto.",
+            {.kind = "auto, rank, machine or a number", .absent = "\"rank\""}),
       field("sync_schedule",
             &S::sync_schedule,
             "Other steps between averagings from a step on, as STEP:STEPS, counted from 0: "
-            "0:1,500:8 averages after each of the first 500 steps, and then after every eighth.",
-            {.kind = "list of STEP:STEPS", .absent = "[]"}),
+            "0:1,500:8 averages after each of the first 500 steps, and then after every eighth. "
+            "STEP:exact is a phase in which all ranks sum their gradients: 0:exact,500:8. With "
+            "auto, STEP:auto decides from there on, as before the first entry.",
+            {.kind = "list of STEP:STEPS, STEP:exact", .absent = "[]"}),
+      field("sync_window",
+            &S::sync_window,
+            "With auto, steps from one decision to the next, over which conditions are measured.",
+            {.least = 2, .absent = "20"}),
       field("sync_states",
             &S::sync_states,
             "Average the optimizer's moments with the weights; otherwise each replica keeps its "

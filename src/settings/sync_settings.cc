@@ -1,8 +1,10 @@
 #include "settings/sync_settings.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "settings/step_schedule.h"
+#include "trireme/compress/compressor.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/settings/settings_table.h"
@@ -11,22 +13,39 @@
 namespace trireme {
 
 std::vector<SyncChange> sync_changes(const TrainSettings& settings) {
+  detail::StepSchedule schedule{"sync_schedule",
+                                "STEP:STEPS like 500:8, or STEP:exact",
+                                0,
+                                std::numeric_limits<std::int64_t>::max(),
+                                {{"exact", SyncChange::kExact}}};
+  if (settings.sync == Synchronisation::kAutomatic) {
+    schedule.expected = "STEP:STEPS like 500:8, STEP:exact or STEP:auto";
+    schedule.words["auto"] = SyncChange::kMeasured;
+  }
   std::vector<SyncChange> changes;
-  for (const auto& [step, every] : detail::schedule_entries(
-           {"sync_schedule", "STEP:STEPS like 500:8", 0, std::numeric_limits<std::int64_t>::max()},
-           settings.sync_schedule)) {
+  for (const auto& [step, every] : detail::schedule_entries(schedule, settings.sync_schedule)) {
     changes.push_back({step, every});
   }
   return changes;
 }
 
+bool has_phases(const TrainSettings& settings) {
+  return settings.sync == Synchronisation::kAutomatic ||
+         std::ranges::any_of(sync_changes(settings), [](const SyncChange& change) {
+           return change.every == SyncChange::kExact;
+         });
+}
+
 int ranks_of_replica(const TrainSettings& settings) {
+  if (settings.sync_group == "auto") {
+    return settings.sync == Synchronisation::kAutomatic ? 0 : 1;
+  }
   if (settings.sync_group == "rank" || settings.sync_group == "machine") {
     return settings.sync_group == "rank" ? 1 : 0;
   }
   const auto ranks = parse_integer(settings.sync_group);
   TRIREME_CHECK(ranks && *ranks >= 1 && *ranks <= 4096,
-                "sync_group: expected rank, machine or a number of ranks, found \"{}\"",
+                "sync_group: expected auto, rank, machine or a number of ranks, found \"{}\"",
                 {settings.sync_group});
   return static_cast<int>(*ranks);
 }
@@ -77,6 +96,9 @@ void check_stale_settings(const TrainSettings& s) {
 }  // namespace
 
 void choose_sync(TrainSettings& s) {
+  if (s.sync_group == "auto") {
+    s.sync_group = s.sync == Synchronisation::kAutomatic ? "machine" : "rank";
+  }
   if (s.sync == Synchronisation::kExact) {
     return;
   }
@@ -91,11 +113,18 @@ void choose_sync(TrainSettings& s) {
                                    "bring back",
                  value_text("sync", s)});
   if (s.sync_every == 0 && !trains_stale(s)) {
-    s.sync_every = s.sync == Synchronisation::kLocal    ? 32
-                   : s.sync == Synchronisation::kDiLoCo ? 100
-                                                        : 1;
+    s.sync_every = s.sync == Synchronisation::kDiLoCo   ? 100
+                   : s.sync == Synchronisation::kGossip ? 1
+                                                        : 32;
   }
-  sync_changes(s);
+  if (has_phases(s) && s.compress != "none" && s.compress != "auto") {
+    const auto compressor = make_compressor(s.compress);
+    TRIREME_CHECK(!compressor->format().feedback,
+                  "compress: {} keeps what it leaves out by micro-batch, of which replicas have "
+                  "others than all ranks together (exact phases of --sync {}): use a compressor "
+                  "without feedback (bf16, fp16, int8, randk)",
+                  {s.compress, value_text("sync", s)});
+  }
   const int ranks = ranks_of_replica(s);
   TRIREME_CHECK(ranks == 0 || s.ranks % ranks == 0,
                 "sync_group: expected a number that divides the {} ranks, found {}",

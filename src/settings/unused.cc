@@ -94,7 +94,8 @@ const std::vector<Choice>& choices() {
           "outer_nesterov"}},
         {"gossip", {"sync_every", "sync_group", "sync_schedule", "sync_states", "sync_graph"}},
         {"stale", {"staleness", "order", "servers", "replay"}},
-        {"async", {"servers", "replay"}}}},
+        {"async", {"servers", "replay"}},
+        {"auto", {"sync_every", "sync_group", "sync_schedule", "sync_states", "sync_window"}}}},
   };
   return all;
 }

@@ -259,6 +259,10 @@ void RunRecorder::write(const StepReport& report) {
   if (report.check.step > 0) {
     add("compress_error", report.check.relative_error);
     add("compress_cosine", report.check.cosine);
+    add("compress_descent", report.check.descent);
+  }
+  if (report.averaged_every) {
+    add("averaged_every", *report.averaged_every);
   }
   if (report.skipped) {
     line.add("skipped", true);

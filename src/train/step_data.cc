@@ -56,7 +56,7 @@ std::int64_t StepRunner::count_steps() const {
 void StepRunner::deal(std::int64_t batch) {
   const std::int64_t micro_batches = batch / micro_batch_;
   std::vector<std::int64_t> wanted = balance_.deal(micro_batches);
-  if (replicas_) {  // each its part of them, which its ranks share
+  if (are_apart()) {  // each its part of them, which its ranks share
     const std::vector<std::int64_t> part =
         even_counts(micro_batches / replicas(), replicas_->mine()->size());
     for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
@@ -91,7 +91,7 @@ void StepRunner::request_step(DataPosition position) {
 
 // Of a step's micro-batches, each replica, or rank, computes a part of consecutive ones.
 std::int64_t StepRunner::first_micro_batch_here() const {
-  const int part = replicas_ ? replicas_->number() : workers_ > 0 ? world_->rank() : 0;
+  const int part = are_apart() ? replicas_->number() : workers_ > 0 ? world_->rank() : 0;
   return part * engine_->micro_batches();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "train/step_runner.h"
@@ -36,6 +37,7 @@ StepRunner::Outcome StepRunner::exchange(const Notice& notice, Outcome mine) {
   record[Told::kData] = mine.data_seconds;
   record[Told::kComm] = mine.comm_seconds;
   record[Told::kRankBytes] = static_cast<double>(mine.rank_bytes);
+  record[Told::kNetworkBytes] = static_cast<double>(mine.network_bytes);
   record[Told::kTensorBytes] = static_cast<double>(mine.tensor_bytes);
   const std::vector<double> losses = loss_values();
   std::copy(losses.begin(), losses.end(), record.begin() + Told::kFirst);
@@ -96,6 +98,8 @@ StepRunner::Outcome StepRunner::hear(Told& told, Outcome mine) {
   Outcome all = mine;
   std::vector<double> compute(world);
   double comm = 0;
+  double least_comm = std::numeric_limits<double>::infinity();
+  double network_bytes = 0;
   bool failed = false;
   for (std::size_t rank = 0; rank < world; ++rank) {
     const double* of = records.data() + rank * stride;
@@ -107,6 +111,8 @@ StepRunner::Outcome StepRunner::hear(Told& told, Outcome mine) {
     all.tensor_bytes =
         std::max(all.tensor_bytes, static_cast<std::int64_t>(of[Told::kTensorBytes]));
     comm += of[Told::kComm];
+    least_comm = std::min(least_comm, of[Told::kComm]);
+    network_bytes += of[Told::kNetworkBytes];
     compute[rank] = of[Told::kCompute];
   }
   if (failed) {  // every rank has come to know of it, and learns why
@@ -117,12 +123,16 @@ StepRunner::Outcome StepRunner::hear(Told& told, Outcome mine) {
     });
   }
   all.comm_seconds = comm / static_cast<double>(world);
+  all.exchange_seconds = least_comm;
+  all.network_bytes = static_cast<std::int64_t>(network_bytes);
   // The losses in the order of the micro-batches: replica by replica, there round by round, in rank
   // order.
   double sum = 0;
   std::int64_t micro_batch = 0;
   // Workers of a server compute each for itself, as replicas of one rank do.
-  const std::size_t replica = workers_ > 0 ? 1 : world / static_cast<std::size_t>(replicas());
+  const std::size_t replica = workers_ > 0  ? 1
+                              : are_apart() ? world / static_cast<std::size_t>(replicas())
+                                            : world;
   for (std::size_t place = 0; place < world * rounds; ++place) {
     const std::size_t round = place / replica % rounds;
     const std::size_t rank = place / (replica * rounds) * replica + place % replica;

@@ -29,8 +29,7 @@ double StepRunner::bytes_of_copies() const {
   if (copies_ == 0) {
     return 0;
   }
-  std::vector<double> bytes = {
-      static_cast<double>((averaging_ ? averaging_->state() : engine_->state()).view.size_bytes())};
+  std::vector<double> bytes = {static_cast<double>(resumable().state().view.size_bytes())};
   world_->all_reduce(bytes).wait();
   std::vector<std::int64_t> most = {world_->local_size()};
   world_->all_reduce(most, ReduceOp::kMax).wait();

@@ -64,9 +64,10 @@ StepRunner::StepRunner(const TrainSettings& settings,
                    settings, settings.batch / first_micro_batch(settings), model.task->shape())),
       micro_batch_(first_micro_batch(settings)),
       statistics_(*model.module,
-                  replicas_      ? replicas_->mine()
-                  : workers_ > 0 ? world_->split(world_->rank())
-                                 : world_),
+                  has_phases(settings) ? world_
+                  : replicas_          ? replicas_->mine()
+                  : workers_ > 0       ? world_->split(world_->rank())
+                                       : world_),
       balance_(settings, world_->size()),
       loader_(data_, sampler_, loader_options(settings)) {
   steps_ = count_steps();
@@ -77,23 +78,37 @@ StepRunner::StepRunner(const TrainSettings& settings,
     check_parts(change.batch / micro_batch_, parts(), settings_);
   }
   check_parts(settings_.batch / micro_batch_, parts(), settings_);
-  options.micro_batches = settings_.batch / micro_batch_ / replicas();
+  options.micro_batches = settings_.batch / micro_batch_;
   options.broadcast_buffers = !statistics_.covers_all_buffers();
   const std::unique_ptr<Optimizer> optimizer = optimizer_of(settings_, world_->size());
   base_rate_ = optimizer->learning_rate();
   if (workers_ > 0) {
     stale_ = std::make_unique<StaleEngineBase>(
         model_.module, *optimizer, stale_of(settings_, options), world_);
+  } else if (has_phases(settings_)) {
+    phases_ =
+        std::make_unique<RunPhases>(settings_, model_.module, *optimizer, options, world_, say_);
+    replicas_ = phases_->engine().replicas();
   } else {
+    options.micro_batches /= replicas();
     own_engine_ = std::make_unique<EngineBase>(
         model_.module, *optimizer, options, replicas_ ? replicas_->mine() : world_);
   }
-  engine_ = stale_ ? &stale_->worker() : own_engine_.get();
+  take_engine();
   averaging_ = averaging_of(settings_, *engine_, replicas_);
   say_all({schedule_ends_early(settings_, steps_),
            zero_eps(settings_),
            single_samples(settings_),
            uneven_classes(sampler_)});
+}
+
+// A phase that begins has an engine of its own, among its own ranks.
+void StepRunner::take_engine() {
+  engine_ = stale_ ? &stale_->worker() : phases_ ? &phases_->engine().engine() : own_engine_.get();
+  if (phases_) {
+    statistics_ = RunningStatistics(*model_.module, are_apart() ? replicas_->mine() : world_);
+    dealt_.clear();
+  }
 }
 
 void StepRunner::say_all(const std::vector<std::string>& remarks) const {
@@ -135,6 +150,10 @@ void StepRunner::go_on(const TrainProgress& progress) {
 
 // What it took to load them is not what steps take.
 void StepRunner::take_up_weights() {
+  take_engine();
+  if (phases_) {
+    phases_->begin();
+  }
   statistics_.buffers_changed();
   limit_memory();
 }
@@ -253,6 +272,7 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
   const auto begin = Time::now();
   const double waited = loader_.waited_seconds();
   const double communicated = communication_seconds();
+  const std::int64_t sent = network_bytes();
   for (;;) {
     try {
       compute(batch, before_update);
@@ -276,7 +296,14 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
   if (computes()) {
     statistics_.finish_step(engine_->micro_batches());
   }
-  if (averaging_ && averaging_->step()) {
+  const std::int64_t averagings = averaging().averagings;
+  if (averaging_) {
+    averaging_->step();
+  } else if (phases_) {
+    phases_->engine().end_step();
+  }
+  const bool averaged = averaging().averagings > averagings;
+  if (averaged) {
     statistics_.buffers_changed();
   }
   mine.seconds = seconds_since(begin);
@@ -288,7 +315,18 @@ StepRunner::Outcome StepRunner::run(const Notice& notice,
   mine.tensor_bytes = peak_tensor_bytes();
   mine.rank_bytes = engine_->memory().total() + mine.tensor_bytes;
   mine.samples = batch;
+  mine.network_bytes = network_bytes() - sent;
   Outcome all = exchange(notice, mine);
+  if (phases_) {
+    all.averaged_every = phases_->averaged_every();
+    all.phase_news = phases_->end_step({.seconds = all.seconds,
+                                        .exchange_seconds = all.exchange_seconds,
+                                        .network_bytes = all.network_bytes,
+                                        .averaged = averaged});
+    if (!all.phase_news.empty()) {
+      take_engine();
+    }
+  }
   position_ += batch;
   ++next_step_;
   return all;
@@ -300,10 +338,19 @@ double StepRunner::communication_seconds() const {
                    : world;
 }
 
-Resumable& StepRunner::resumable() {
-  return averaging_ ? static_cast<Resumable&>(*averaging_)
-         : stale_   ? static_cast<Resumable&>(*stale_)
-                    : *engine_;
+// Of this rank, to other machines.
+std::int64_t StepRunner::network_bytes() const {
+  const std::int64_t world = world_->use().network_bytes;
+  return replicas_ ? world + replicas_->mine()->use().network_bytes +
+                         replicas_->across().use().network_bytes
+                   : world;
+}
+
+Resumable& StepRunner::resumable() const {
+  return phases_      ? static_cast<Resumable&>(phases_->engine())
+         : averaging_ ? static_cast<Resumable&>(*averaging_)
+         : stale_     ? static_cast<Resumable&>(*stale_)
+                      : *engine_;
 }
 
 void StepRunner::finish() {
@@ -318,6 +365,8 @@ void StepRunner::finish() {
 void StepRunner::with_mean(const std::function<void()>& body) {
   if (stale_) {
     stale_->with_newest(body);
+  } else if (phases_) {
+    phases_->engine().with_mean(body);
   } else if (averaging_) {
     averaging_->with_mean(body);
   } else {

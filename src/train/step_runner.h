@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/rank_balance.h"
+#include "train/run_phases.h"
 #include "train/train_progress.h"
 #include "trireme/average/averaging.h"
 #include "trireme/comm/world.h"
@@ -59,6 +60,11 @@ class StepRunner {
     std::int64_t tensor_bytes = 0;
     bool stop = false;  // somebody wants to stop
     bool skipped = false;
+    // Of the rank that waited least for data of others, and what all sent to other machines.
+    double exchange_seconds = 0;
+    std::int64_t network_bytes = 0;
+    std::optional<std::int64_t> averaged_every;  // of a run with phases; 0: it was exact
+    std::string phase_news;                      // a phase has ended with it: which, and why
   };
   // What this rank has to tell the others in a step.
   struct Notice {
@@ -73,10 +79,12 @@ class StepRunner {
   EngineBase& engine() { return *engine_; }
   const EngineBase& engine() const { return *engine_; }
   // What checkpoints are of: the engine, or all replicas.
-  Resumable& resumable();
+  Resumable& resumable() const;
   // The same for the memory that the launcher keeps.
   EngineState state_to_keep() {
-    return averaging_ ? averaging_->state_to_keep() : engine_->state();
+    return phases_      ? phases_->engine().state_to_keep()
+           : averaging_ ? averaging_->state_to_keep()
+                        : engine_->state();
   }
   // Calls `body` while the weights are those that all ranks have learned together. Collective.
   void with_mean(const std::function<void()>& body);
@@ -90,7 +98,16 @@ class StepRunner {
   std::optional<StaleUse> stale_use() {
     return stale_ ? std::optional(stale_->use()) : std::nullopt;
   }
-  AveragingUse averaging() const { return averaging_ ? averaging_->use() : AveragingUse{}; }
+  AveragingUse averaging() const {
+    return phases_      ? phases_->engine().averaging_use()
+           : averaging_ ? averaging_->use()
+                        : AveragingUse{};
+  }
+  CompressionUse compression() const {
+    return phases_ ? phases_->engine().compression() : engine_->compression();
+  }
+  // Of phases, as a setting; empty: the run has none.
+  std::string schedule_of_phases() const { return phases_ ? phases_->schedule() : ""; }
   // Of the run that is replayed.
   const std::optional<Replayed>& replayed() const {
     static const std::optional<Replayed> kNone;
@@ -137,6 +154,12 @@ class StepRunner {
   std::vector<double> loss_values() const;
   // Ranks that compute a part of every batch on their own, or replicas; 1: all do it together.
   int parts() const { return workers_ > 0 ? workers_ : replicas(); }
+  // Replicas have engines of their own in this step.
+  bool are_apart() const {
+    return replicas_ && (!phases_ || phases_->engine().averaging() != nullptr);
+  }
+  void take_engine();
+  std::int64_t network_bytes() const;
   bool computes() const { return workers_ == 0 || world_->rank() < workers_; }
   std::int64_t local_micro_batches() const {
     return computes() ? engine_->local_micro_batches() : 0;
@@ -155,6 +178,7 @@ class StepRunner {
       kComm,
       kRankBytes,
       kTensorBytes,
+      kNetworkBytes,
       kFirst
     };
     // Kept by the operation that is on its way, which may outlive this.
@@ -200,6 +224,7 @@ class StepRunner {
   double base_rate_ = 0;
   std::unique_ptr<EngineBase> own_engine_;
   std::unique_ptr<StaleEngineBase> stale_;  // instead of it
+  std::unique_ptr<RunPhases> phases_;       // the same
   EngineBase* engine_ = nullptr;            // one of these
   std::unique_ptr<Averaging> averaging_;    // of the replicas
   RunningStatistics statistics_;

@@ -82,7 +82,8 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
         const Json& check = use.at("check");
         result.compression.check = {check.at("step").get<std::int64_t>(),
                                     check.at("relative_error").get<double>(),
-                                    check.at("cosine").get<double>()};
+                                    check.at("cosine").get<double>(),
+                                    check.value("descent", 0.0)};
       }
     }
     if (json.contains("rounded_weights")) {
@@ -97,6 +98,8 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
                           use.at("sent_bytes").get<std::int64_t>(),
                           use.at("seconds").get<double>()};
       result.replicas = use.at("replicas").get<int>();
+      result.phases = use.value("phases", "");
+      result.phase_changes = use.value("changes", std::vector<std::string>());
     }
     if (json.contains("stale")) {
       const Json& use = json.at("stale");

@@ -113,7 +113,8 @@ std::string summary_json(const TrainSettings& settings,
     if (use.check.step > 0) {
       json["compression"]["check"] = {{"step", use.check.step},
                                       {"relative_error", use.check.relative_error},
-                                      {"cosine", use.check.cosine}};
+                                      {"cosine", use.check.cosine},
+                                      {"descent", use.check.descent}};
     }
   }
   if (const CompressionUse::Weights& use = result.compression.weights; use.received_bytes > 0) {
@@ -135,6 +136,10 @@ std::string summary_json(const TrainSettings& settings,
                          {"averagings", result.averaging.averagings},
                          {"sent_bytes", result.averaging.sent_bytes},
                          {"seconds", result.averaging.seconds}};
+    if (!result.phases.empty()) {
+      json["averaging"]["phases"] = result.phases;
+      json["averaging"]["changes"] = result.phase_changes;
+    }
   }
   json["data_share"] = result.data_share;
   json["record_share"] = result.record_share;

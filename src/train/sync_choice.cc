@@ -4,10 +4,9 @@
 #include "trireme/settings/values.h"
 
 namespace trireme::detail {
-namespace {
 
 Averaging::Mode averaging_mode(const TrainSettings& s) {
-  if (s.sync == Synchronisation::kLocal) {
+  if (s.sync == Synchronisation::kLocal || s.sync == Synchronisation::kAutomatic) {
     return Local{.steps = s.sync_every};
   }
   if (s.sync == Synchronisation::kDiLoCo) {
@@ -21,8 +20,6 @@ Averaging::Mode averaging_mode(const TrainSettings& s) {
                                                                      : Gossip::Graph::kRandom,
                 .seed = s.seed};
 }
-
-}  // namespace
 
 std::optional<Replicas> replicas_of(const TrainSettings& settings,
                                     const std::shared_ptr<World>& world) {
@@ -46,7 +43,7 @@ Stale stale_of(const TrainSettings& s, const EngineOptions& engine) {
 std::unique_ptr<Averaging> averaging_of(const TrainSettings& settings,
                                         EngineBase& engine,
                                         const std::optional<Replicas>& replicas) {
-  if (!replicas) {
+  if (!replicas || has_phases(settings)) {
     return nullptr;
   }
   AveragingOptions options{.states = settings.sync_states};

@@ -14,6 +14,7 @@ namespace trireme::detail {
 // or a parameter server. Collective.
 std::optional<Replicas> replicas_of(const TrainSettings& settings,
                                     const std::shared_ptr<World>& world);
+Averaging::Mode averaging_mode(const TrainSettings& settings);
 std::unique_ptr<Averaging> averaging_of(const TrainSettings& settings,
                                         EngineBase& engine,
                                         const std::optional<Replicas>& replicas);

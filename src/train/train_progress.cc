@@ -74,12 +74,14 @@ void each_later_member(Progress& progress, const Visit& visit) {
   visit("check_step", progress.compression.check.step);
   visit("check_relative_error", progress.compression.check.relative_error);
   visit("check_cosine", progress.compression.check.cosine);
+  visit("check_descent", progress.compression.check.descent);
   visit("weights_bytes", progress.compression.weights.received_bytes);
   visit("weights_from_bytes", progress.compression.weights.exact_bytes);
   visit("averaging_bytes", progress.averaging.sent_bytes);
   visit("averaging_seconds", progress.averaging.seconds);
   visit("staleness", progress.stale.staleness);
   visit("held_up_seconds", progress.stale.held_up);
+  visit("phase_changes", progress.phase_changes);
 }
 
 // JSON has no words for what is not finite.
@@ -96,6 +98,9 @@ Json json_of(int value) {
   return value;
 }
 Json json_of(bool value) {
+  return value;
+}
+Json json_of(const std::string& value) {
   return value;
 }
 Json json_of(const Metrics& values) {
@@ -152,6 +157,12 @@ bool read(const Json& json, bool& value) {
     value = json.get<bool>();
   }
   return json.is_boolean();
+}
+bool read(const Json& json, std::string& value) {
+  if (json.is_string()) {
+    value = json.get<std::string>();
+  }
+  return json.is_string();
 }
 bool read(const Json& json, Metrics& values) {
   if (!json.is_object()) {
@@ -220,6 +231,7 @@ void TrainProgress::summarise(TrainResult& result) const {
   result.untimed_steps = untimed_steps;
   result.rank_changes = rank_changes;
   result.steps_by_ranks = steps_by_ranks;
+  result.phase_changes = phase_changes;
   if (timed_seconds > 0) {
     result.per_second = static_cast<double>(timed_samples) / timed_seconds;
   } else if (seconds > 0) {

@@ -56,6 +56,7 @@ struct TrainProgress {
   CompressionUse compression{};  // of the rank that reports
   AveragingUse averaging{};      // what it sent, and for how long
   StaleUse stale{};
+  std::vector<std::string> phase_changes{};  // TrainResult::phase_changes
 
   // Takes an evaluation after `after` steps into account, and decides by one of its metrics. True
   // where it is the best so far.

@@ -164,9 +164,9 @@ void Training::keep_weights(const std::string& which) {
   });
 }
 
-// Of all parts of the run: an engine counts since it was made.
+// Of all parts of the run: engines count since the first was made.
 CompressionUse Training::compression_use() const {
-  CompressionUse use = runner_.engine().compression();
+  CompressionUse use = runner_.compression();
   use.sent_bytes += progress_.compression.sent_bytes;
   use.exact_bytes += progress_.compression.exact_bytes;
   use.seconds += progress_.compression.seconds;
@@ -300,6 +300,7 @@ void Training::summarise() {
   result_.pruned = runner_.engine().pruned();
   result_.averaging = averaging_use();
   result_.replicas = runner_.replicas();
+  result_.phases = runner_.schedule_of_phases();
   result_.stale = stale_use();
   result_.built_in_parts = judged_.in_parts;
   result_.stragglers = runner_.stragglers();

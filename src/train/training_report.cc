@@ -161,10 +161,11 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (const CompressionUse::Check& check = result.compression.check; check.step > 0) {
     add_line(table,
              "compressed sum",
-             concat("beside the exact one of step {}: error {}, cosine {}",
+             concat("beside the exact one of step {}: error {}, cosine {}, {} of its descent",
                     {check.step,
                      format("%.2f %%", 100 * check.relative_error),
-                     format("%.5f", check.cosine)}));
+                     format("%.5f", check.cosine),
+                     format("%.1f %%", 100 * check.descent)}));
   }
   if (result.stale) {
     add_line(table, "staleness", staleness_text(*result.stale));
@@ -179,6 +180,14 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                      megabytes_text(result.averaging.sent_bytes),
                      how_exchanged(result),
                      format("%.2f s", result.averaging.seconds)}));
+    if (!result.phases.empty()) {
+      add_line(table,
+               "phases",
+               settings.sync == Synchronisation::kAutomatic
+                   ? concat("{} (again: --sync local --sync-group {} --sync-schedule {})",
+                            {result.phases, settings.sync_group, result.phases})
+                   : result.phases);
+    }
   }
   add_line(table, "time waiting for data", format("%.2f %%", 100 * result.data_share));
   if (result.save_share > 0) {

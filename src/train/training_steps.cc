@@ -62,6 +62,9 @@ void Training::count(const StepRunner::Outcome& outcome) {
   append_steps(progress_.steps_by_ranks,
                {runner_.next_step(), runner_.next_step(), world_->size()});
   progress_.seconds += outcome.seconds;
+  if (!outcome.phase_news.empty()) {
+    progress_.phase_changes.push_back(outcome.phase_news);
+  }
   progress_.loss = outcome.loss;
   progress_.comm_seconds += outcome.comm_seconds;
   progress_.data_seconds += outcome.data_seconds;
@@ -99,7 +102,7 @@ void Training::report(const StepRunner::Outcome& outcome) {
   report.comm_seconds = outcome.comm_seconds;
   report.record_seconds = last_record_seconds_;
   report.rank_bytes = outcome.rank_bytes;
-  const CompressionUse use = runner_.engine().compression();
+  const CompressionUse use = runner_.compression();
   const std::int64_t sent =
       use.sent_bytes + runner_.averaging().sent_bytes + runner_.stale_sent_bytes();
   report.sent_bytes = sent - std::exchange(sent_bytes_, sent);
@@ -107,6 +110,7 @@ void Training::report(const StepRunner::Outcome& outcome) {
     report.check = use.check;
   }
   report.skipped = outcome.skipped;
+  report.averaged_every = outcome.averaged_every;
   // As fast as the steps since this run was resumed: before that it may have had other ranks.
   report.seconds_left = (progress_.seconds - first_seconds_) /
                         static_cast<double>(report.step - first_step_) *

@@ -63,6 +63,15 @@ std::vector<std::string> unreached(const TrainSettings& s,
       break;
     }
   }
+  for (const SyncChange& change : has_phases(s) ? sync_changes(s) : std::vector<SyncChange>()) {
+    if (change.step >= steps) {
+      lines.push_back(
+          concat("warning: sync_schedule: the phase from step {} on and what follows it is never "
+                 "reached: {}",
+                 {change.step, run}));
+      break;
+    }
+  }
   if (averaging != nullptr) {
     lines.push_back(about_averaging(s, *averaging, replicas, steps, run));
   }

@@ -170,6 +170,60 @@ TEST_F(TrainMachines, ShareABatchAmongTheRanksOfAllMachinesAndStartOver) {
   EXPECT_TRUE(weights("two") == expected);
 }
 
+// What is decided depends on the link; that it is the same on all ranks, is kept, and can be done
+// again without it, does not.
+TEST_F(TrainMachines, AverageOverASlowLinkAndDoItAgain) {
+  if (const auto reason = Machines::unavailable("rate")) {
+    GTEST_SKIP() << *reason;
+  }
+  const auto words = with(kTraining,
+                          {"--steps",
+                           "10",
+                           "--save-every",
+                           "50",
+                           "--eval-every",
+                           "50",
+                           "-n",
+                           "1",
+                           "--schedule",
+                           "constant"});
+  const std::vector<std::string> automatic = {"--sync", "auto", "--sync-window", "2"};
+  machines_->rate("4mbit");  // a step's gradients take most of a second
+  const Finished end = together(with(with(words, automatic), {"--run", folder("auto")}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const char* part : {"sync auto: exact, until measuring says something else",
+                           "step 2: stays exact so far; ",
+                           "step 4: exact to local ",
+                           "% waiting, link "}) {
+    EXPECT_NE(end.out.find(part), std::string::npos) << part << "\n" << end.out;
+  }
+  const std::string phases = json("auto", "summary.json").at("averaging").at("phases");
+  EXPECT_TRUE(phases.starts_with("0:exact,4:")) << phases;
+  const Finished half =
+      together(with(with(words, automatic), {"--steps", "6", "--run", folder("half")}));
+  ASSERT_EQ(half.code, 0) << half.err;
+  const std::string begun = json("half", "summary.json").at("averaging").at("phases");
+
+  machines_->rate("off");
+  const Finished again = together(with(words,
+                                       {"--sync",
+                                        "local",
+                                        "--sync-group",
+                                        "machine",
+                                        "--sync-schedule",
+                                        phases,
+                                        "--run",
+                                        folder("again")}));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(weights("again") == weights("auto")) << phases;
+  // Goes on as it was, though the link is fast now.
+  const Finished more = together(
+      with(with(words, automatic), {"--steps", "7", "--run", folder("half"), "--allow-changes"}));
+  ASSERT_EQ(more.code, 0) << more.err;
+  EXPECT_NE(more.out.find("sync auto: local "), std::string::npos) << more.out;
+  EXPECT_EQ(json("half", "summary.json").at("averaging").at("phases"), begun);
+}
+
 TEST_F(TrainMachines, NeedAFolderAndANumberOfRanksThatAreNamed) {
   const std::vector<std::string> machines = {
       "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:29599"};

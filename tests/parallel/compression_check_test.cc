@@ -131,6 +131,8 @@ TEST(CompressionCheck, IsTheErrorAndTheCosineOfWhatArrived) {
             EXPECT_NEAR(check.cosine,
                         (arrived.dot(exact) / (arrived.norm() * exact.norm())).item<double>(),
                         1e-5);
+            EXPECT_NEAR(
+                check.descent, (arrived.dot(exact) / exact.dot(exact)).item<double>(), 1e-5);
           }
         }
       }

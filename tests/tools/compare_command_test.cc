@@ -1,5 +1,6 @@
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -84,6 +85,42 @@ TEST_F(CompareCommand, WhatAModelDoesNotUseIsNoDifference) {
   const Finished finished = compare();
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_EQ(json_.at("settings"), Json::parse(R"([{"name":"lr","a":"0.1","b":"0.2"}])"));
+}
+
+// Modes side by side: what went between the ranks, and what it lost.
+TEST_F(CompareCommand, SetsWhatWentBetweenRanksSideBySide) {
+  const auto add = [](const std::string& folder, const std::string& more) {
+    write_run(folder, R"("loss":0.5)", R"("model":"mlp","data":"digits")", "," + more);
+  };
+  write_run(a(), R"("loss":0.5)");
+  write_run(b(), R"("loss":0.6)");
+  EXPECT_FALSE(has(compare().out, "What went between the ranks"));
+  add(a(), R"("averaging":{"averagings":6,"sent_bytes":12000000,"seconds":1.5})");
+  add(b(),
+      R"("stale":{"staleness":[10,20,10,0],"held_up_seconds":[0.5,2.25]},
+          "compression":{"sent_bytes":1000000,"saved_bytes":3000000,"seconds":0.25,
+                         "check":{"step":4,"relative_error":0.125,"cosine":0.99,"descent":0.98}})");
+  const Finished done = compare();
+  EXPECT_EQ(done.code, 0) << done.err;
+  // A row's cells, without what is between them.
+  const auto row = [&](const std::string& title) {
+    const std::string line = done.out.substr(done.out.find(title));
+    std::istringstream words(line.substr(title.size(), line.find('\n') - title.size()));
+    std::string text;
+    for (std::string word; words >> word;) {
+      text += word + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(row("averagings of replicas"), "6 - ");
+  EXPECT_EQ(row("time for them"), "1.50 s - ");
+  EXPECT_EQ(row("updates that gradients are late, mean"), "- 1.00 ");
+  EXPECT_EQ(row("updates that gradients are late, most"), "- 2 ");
+  EXPECT_EQ(row("ranks waited for the one most behind"), "- 2.25 s ");
+  EXPECT_EQ(row("error of the compressed sum"), "- 12.50 % ");
+  EXPECT_EQ(row("its descent for that of the exact one"), "- 98.0 % ");
+  EXPECT_EQ(json_.at("a").at("exchange").at("averaging_bytes"), 12000000);
+  EXPECT_EQ(json_.at("b").at("exchange").at("staleness"), 1.0);
 }
 
 TEST_F(CompareCommand, TellsTheBetterOfTwoClassifiersAndHowSureItIs) {

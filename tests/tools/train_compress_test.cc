@@ -65,6 +65,7 @@ TEST_F(TrainCompress, RecordsHowFarTheSumIsFromTheExactOne) {
       EXPECT_GT(line.at("compress_error").get<double>(), 1e-4);
       EXPECT_LT(line.at("compress_error").get<double>(), 0.1);
       EXPECT_GT(line.at("compress_cosine").get<double>(), 0.99);
+      EXPECT_NEAR(line.at("compress_descent").get<double>(), 1, 0.05);
     }
   }
   EXPECT_EQ(checked, (std::vector<std::int64_t>{2, 4}));

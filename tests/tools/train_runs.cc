@@ -62,7 +62,8 @@ Words history(const std::string& run) {
                              "rank_bytes",
                              "sent_bytes",
                              "compress_error",
-                             "compress_cosine"}) {
+                             "compress_cosine",
+                             "compress_descent"}) {
       line.erase(name);
     }
     all.push_back(line.dump());

@@ -117,14 +117,93 @@ TEST_F(TrainSync, GoesOnFromAnExactRun) {
   expect_parts(more.err, {"one of 2 replicas, found 4"});
 }
 
+// Exact up to a step, then replicas, then exact again: as one run, and as a run that is resumed in
+// each of its phases.
+TEST_F(TrainSync, HasExactPhases) {
+  const std::string phases = settings("local --sync-every 3 --sync-schedule 0:exact,4:2,7:exact");
+  train_well("exact", settings("exact") + " --steps 4 --save-every 4");
+  train_well("begun", phases + " --steps 4 --save-every 4");
+  EXPECT_EQ(weights("begun"), weights("exact"));
+  const Finished whole = train("whole", phases);
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  expect_parts(whole.out,
+               {"step 4: exact to local 2; by the schedule",
+                "step 7: local 2 to exact; by the schedule",
+                "phases",
+                "0:exact,4:2,7:exact"});
+  EXPECT_EQ(summary("whole").at("averaging").at("phases"), "0:exact,4:2,7:exact");
+  EXPECT_EQ(summary("whole").at("averaging").at("changes"),
+            Json({"step 4: exact to local 2; by the schedule",
+                  "step 7: local 2 to exact; by the schedule"}));
+  EXPECT_EQ(summary("whole").at("averaging").at("averagings"), 2);  // one of them at the end
+  EXPECT_NE(weights("whole"), weights("exact"));
+  std::vector<std::int64_t> every;
+  for (const Json& line : testing::read_json_lines(path("whole") + "/metrics.jsonl")) {
+    if (line.contains("averaged_every")) {
+      every.push_back(line.at("averaged_every").get<std::int64_t>());
+    }
+  }
+  EXPECT_EQ(every, (std::vector<std::int64_t>{0, 0, 0, 0, 2, 2, 2, 0, 0, 0}));
+  // The same with another stage for each part, and from what an exact run has saved.
+  for (const std::string first : {"3", "5", "8"}) {
+    train_well(first, phases + " --zero 1 --save-every 20 --steps " + first);
+    train_well(first, phases + " --zero 3 --save-every 20 --allow-changes");
+    EXPECT_EQ(weights(first), weights("whole")) << first;
+    EXPECT_EQ(summary(first).at("averaging").at("averagings"), 2) << first;
+    EXPECT_EQ(summary(first).at("averaging").at("changes").size(), 2U) << first;
+  }
+  train_well("exact", phases + " --save-every 20 --allow-changes");
+  EXPECT_EQ(weights("exact"), weights("whole"));
+  // Post-local SGD is the same in one command and in two.
+  train_well("two", settings("exact") + " --steps 4 --save-every 4");
+  train_well("two", settings("local --sync-every 2") + " --save-every 20 --allow-changes");
+  train_well("one", settings("local --sync-every 2 --sync-schedule 0:exact,4:2"));
+  EXPECT_EQ(weights("one"), weights("two"));
+}
+
+// Running statistics, which replicas have of their own in between, and what the launcher keeps.
+TEST_F(TrainSync, ExactPhasesHaveBatchNormsAndOutliveALoss) {
+  const std::string sync = convnet() +
+                           "--batch 16 --schedule constant -n 2 --steps 9 --sync local "
+                           "--sync-every 2 --sync-schedule 0:exact,3:2,6:exact ";
+  train_well("whole", sync);
+  train_well("half", sync + "--steps 4 --save-every 9");
+  train_well("half", sync + "--save-every 9 --allow-changes");
+  EXPECT_EQ(weights("half"), weights("whole"));
+  train_well("lost", sync + " --restart 9 --drill kill:p=0.3 --drill-seed 3");
+  EXPECT_EQ(weights("lost"), weights("whole"));
+  EXPECT_NE(read_file(path("lost") + "/drill.json").find("\"recovered\""), std::string::npos);
+}
+
+// On one machine exchanging costs next to nothing: it stays what it is, with its bits.
+TEST_F(TrainSync, AutoIsExactOnOneMachine) {
+  train_well("exact", settings("exact"));
+  const Finished finished = train("auto", settings("auto --sync-window 2 --sync-group rank"));
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  expect_parts(finished.out + finished.err,
+               {"sync auto: exact, since all ranks are on one machine"});
+  EXPECT_EQ(weights("auto"), weights("exact"));
+  EXPECT_EQ(summary("auto").at("averaging").at("phases"), "0:exact");
+  // But what is asked for is done.
+  train_well("local", settings("auto --sync-group rank --sync-schedule 0:exact,4:2,7:exact"));
+  train_well("named", settings("local --sync-schedule 0:exact,4:2,7:exact"));
+  EXPECT_EQ(weights("local"), weights("named"));
+}
+
 TEST_F(TrainSync, RefusesByName) {
   const std::pair<std::string, Words> wrong[] = {
       {"--sync sometimes", {"--sync: expected exact", "gossip", "sometimes"}},
       {"--sync local --sync-every -1", {"--sync-every: expected", "-1"}},
       {"--sync local --sync-group 3", {"--sync-group: expected a number that divides the 4 ranks"}},
       {"--sync local --sync-group all",
-       {"--sync-group: expected rank, machine or a number", "all"}},
+       {"--sync-group: expected auto, rank, machine or a number", "all"}},
       {"--sync local --sync-schedule 5", {"--sync-schedule: expected STEP:STEPS", "\"5\""}},
+      {"--sync local --sync-schedule 5:auto", {"STEP:exact", "\"5:auto\""}},
+      {"--sync auto --sync-schedule 5:sometimes", {"or STEP:auto", "\"5:sometimes\""}},
+      {"--sync local --sync-schedule 0:exact,5:2 --compress sign",
+       {"--compress: sign keeps what it leaves out", "exact phases"}},
+      {"--sync exact --sync-window 4", {"--sync-window", "but auto does"}},
+      {"--sync auto --elastic 2:4", {"--elastic: with --sync auto"}},
       {"--sync local --sync-schedule 5:2,5:3", {"--sync-schedule: expected increasing steps"}},
       {"--sync diloco --outer-momentum 1", {"--outer-momentum: expected", "0.9999"}},
       {"--sync local --outer-lr 1",

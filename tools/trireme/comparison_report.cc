@@ -148,6 +148,14 @@ std::string cost_text(const Comparison& comparison) {
          (comparison.scaling ? scaling_text(*comparison.scaling) : "") + notes;
 }
 
+std::string exchange_text(const Comparison& comparison) {
+  const std::string table = exchange_costs_text(comparison.a.exchange, comparison.b.exchange);
+  return table.empty()
+             ? ""
+             : "What went between the ranks, and what it lost (by the rank that reports)\n" +
+                   indented(table) + "\n";
+}
+
 std::string settings_text(const Comparison& comparison) {
   if (comparison.settings.empty()) {
     return "Settings: the same in both\n";
@@ -172,6 +180,9 @@ OrderedJson run_json(const Run& run, const std::optional<RunSpeed>& speed) {
   }
   if (!run.steps_by_ranks.empty()) {
     json["steps_by_ranks"] = run.steps_by_ranks;
+  }
+  if (!run.exchange.empty()) {
+    json["exchange"] = run.exchange;
   }
   if (speed) {
     json["throughput"] = {{"unit", speed->unit}, {"per_second", speed->speed.per_second}};
@@ -212,7 +223,8 @@ std::string report_text(const Comparison& comparison) {
   }
   const std::string metrics = metrics_text(comparison);
   text += "\n" + metrics + (metrics.empty() ? "" : "\n");
-  return text + cost_text(comparison) + "\n" + settings_text(comparison);
+  return text + cost_text(comparison) + "\n" + exchange_text(comparison) +
+         settings_text(comparison);
 }
 
 std::string report_json(const Comparison& comparison) {

@@ -259,6 +259,7 @@ Run read_run(const std::string& folder) {
   run.machine = machine_in(summary);
   run.rank_bytes = optional_number(summary, Json::json_pointer("/memory/rank_bytes"));
   run.communication_share = optional_number(summary, Json::json_pointer("/communication_share"));
+  run.exchange = exchange_costs_in(summary);
   const auto changed = [&](const char* name) {
     const Json::json_pointer at(detail::concat("/rank_changes/", name));
     return static_cast<std::int64_t>(optional_number(summary, at).value_or(0));

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "exchange_costs.h"
+
 // What `trireme train` leaves in the folder of a run: config.json, metrics.jsonl, evaluation.csv
 // and summary.json. Everything here throws ConfigError that names the file, the line where there is
 // one, what was expected and what was found.
@@ -64,6 +66,7 @@ struct Run {
   RankChanges rank_changes{};
   // Where it was trained on more than one number of ranks: "2 in steps 1 to 40, 3 in step 41".
   std::string steps_by_ranks{};
+  ExchangeCosts exchange{};
 
   // Those with results, numbered from 0: one that was interrupted has none.
   std::vector<std::size_t> finished_folds() const;

@@ -99,6 +99,12 @@ class Averaging final : public Resumable {
   bool step();
   // Averages now, and counts the steps up to the next time from here.
   void average();
+  // From the next step on, averages after every `steps` steps, whatever the mode and the schedule
+  // say.
+  void set_steps(std::int64_t steps);
+  // Averages as average() does (with Gossip, over all replicas), and the optimizer's states, too:
+  // what cannot be averaged becomes that of replica 0. Then all replicas are one.
+  void join();
   // Calls `body` while the mean of all replicas is in the place of each one's weights, moving
   // averages and buffers: to evaluate or save what was learned together.
   void with_mean(const std::function<void()>& body);

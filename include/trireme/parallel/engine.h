@@ -44,6 +44,9 @@ struct CompressionUse {
     std::int64_t step = 0;  // from 1; 0: none yet
     double relative_error = 0;
     double cosine = 0;
+    // What a small step along the compressed gradient takes off the loss, for what the same step
+    // along the exact one takes off (SGD, to first order).
+    double descent = 0;
   };
   Check check{};  // the last one
   // Rounded parameters (EngineOptions::round_weights) that came from other ranks, at stage 3 on

@@ -27,7 +27,7 @@ enum class ScheduleKind {
   kCyclic,
   kPlateau
 };
-enum class Synchronisation { kExact, kLocal, kDiLoCo, kGossip, kStale, kAsynchronous };
+enum class Synchronisation { kExact, kLocal, kDiLoCo, kGossip, kStale, kAsynchronous, kAutomatic };
 enum class TextSize { kTiny, kSmall, kGpt2 };
 enum class TrainDevice { kAutomatic, kCpu, kCuda };
 enum class TrainPrecision { kFloat32, kBFloat16, kFloat16, kAutocast };
@@ -155,8 +155,9 @@ struct TrainSettings {
   // synchronisation
   Synchronisation sync = Synchronisation::kExact;
   std::int64_t sync_every = 0;  // as many as suit `sync`
-  std::string sync_group = "rank";
+  std::string sync_group = "auto";
   std::vector<std::string> sync_schedule{};
+  std::int64_t sync_window = 20;
   bool sync_states = false;
   GossipGraph sync_graph = GossipGraph::kRing;
   double outer_lr = 0.7;

@@ -28,12 +28,17 @@ struct BatchChange {
 };
 std::vector<BatchChange> batch_changes(const TrainSettings& settings);
 
-// From step `step` on (counted from 0), replicas are averaged after every `every` steps.
+// From step `step` on (counted from 0), replicas are averaged after every `every` steps, or all
+// ranks sum their gradients, or what is measured decides between the two (sync = auto).
 struct SyncChange {
+  static constexpr std::int64_t kExact = 0;
+  static constexpr std::int64_t kMeasured = -1;
   std::int64_t step = 0;
   std::int64_t every = 0;
 };
 std::vector<SyncChange> sync_changes(const TrainSettings& settings);
+// Whether the run has exact steps, or may have, and others in which replicas are averaged.
+bool has_phases(const TrainSettings& settings);
 // Ranks of each replica (settings.sync_group); 0: those of a machine. Throws ConfigError for a text
 // that is neither.
 int ranks_of_replica(const TrainSettings& settings);

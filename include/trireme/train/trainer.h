@@ -40,6 +40,9 @@ struct StepReport {
   CompressionUse::Check check{};  // of this step; step 0: it was not compared
   double seconds_left = 0;
   bool skipped = false;  // an overflow of float16
+  // Of a run with exact steps and others: how many steps apart replicas were averaged in this one
+  // (0: it was exact).
+  std::optional<std::int64_t> averaged_every{};
 };
 
 // How a training begins: from the start, or where a checkpoint was saved.
@@ -117,6 +120,9 @@ struct TrainResult {
   double pruned = 0;                   // of the weights of matrices
   AveragingUse averaging{};            // the same, of replicas
   int replicas = 1;
+  std::string phases{};  // "0:exact,400:8": what was exact and what averaged; empty: one of them
+  // "step 400: exact to local 8; 71 % waiting, link 11.6 MB/s"
+  std::vector<std::string> phase_changes{};
   std::optional<StaleUse> stale{};  // of all ranks, where they were
   double data_share = 0;            // waited for data
   double record_share = 0;          // spent on reporting, on the rank that does

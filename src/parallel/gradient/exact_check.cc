@@ -87,7 +87,8 @@ void ExactCheck::compare(const GradientSums& compressed, const std::vector<bool>
   if (sums[kExact] > 0) {  // otherwise there is nothing to compare with
     last_ = {.step = *context_.steps + 1,
              .relative_error = std::sqrt(sums[kOff] / sums[kExact]),
-             .cosine = sums[kFound] > 0 ? sums[kBoth] / std::sqrt(sums[kFound] * sums[kExact]) : 0};
+             .cosine = sums[kFound] > 0 ? sums[kBoth] / std::sqrt(sums[kFound] * sums[kExact]) : 0,
+             .descent = sums[kBoth] / sums[kExact]};
   }
 }
 
