@@ -77,7 +77,7 @@ class VaultSegment {
   void finish(int place, std::int64_t step);
 
  private:
-  static constexpr int kMostPlaces = 3;
+  static constexpr int kMostPlaces = 128;  // whose header is in a page
   struct Place {
     std::atomic<std::int64_t> step;  // kNone while it is written
     std::uint64_t notes_bytes;

@@ -10,12 +10,13 @@ namespace trireme::detail {
 ClockTable::ClockTable(int workers, std::int64_t bound, Order order)
     : bound_(bound), order_(order), workers_(static_cast<std::size_t>(workers)) {}
 
-void ClockTable::begin_at(std::int64_t clock) {
+void ClockTable::begin_at(std::int64_t clock, std::int64_t first) {
   for (Worker& worker : workers_) {
     worker = {.came = clock, .applied = clock, .answered = clock, .left = worker.left};
   }
   arrivals_.clear();
-  applied_ = first_ = clock;
+  applied_ = clock;
+  first_ = first;
 }
 
 void ClockTable::follow(std::vector<Act> acts) {

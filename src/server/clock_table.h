@@ -27,8 +27,10 @@ class ClockTable {
 
   ClockTable(int workers, std::int64_t bound, Order order);
 
-  // Every worker has taken so many steps, and goes on from the weights after them.
-  void begin_at(std::int64_t clock);
+  // Every worker has taken so many steps, and goes on from the weights after `first` of them, or as
+  // many more as the bound says.
+  void begin_at(std::int64_t clock, std::int64_t first);
+  void begin_at(std::int64_t clock) { begin_at(clock, clock); }
   // From now on these, in their order, whoever comes first.
   void follow(std::vector<Act> acts);
 

@@ -12,6 +12,7 @@ struct OwnedPart {
   std::size_t unit = 0;
   Range range;
   std::size_t offset = 0;  // in bytes
+  std::int64_t width = 0;  // of a row, where gradients are rows
 };
 
 enum class Content { kGradients, kWeights };  // in the precision of sums, or of the parameters
@@ -19,6 +20,7 @@ enum class Content { kGradients, kWeights };  // in the precision of sums, or of
 // What is sent to an owner, or by it; each part begins at a multiple of 64 bytes.
 struct OwnedParts {
   std::vector<OwnedPart> parts;
+  std::vector<OwnedPart> rows;  // of units whose gradients are rows, which have no place in it
   std::size_t bytes = 0;
 
   OwnedParts(const ModelPlan& plan, int owner, Content content);
@@ -26,6 +28,7 @@ struct OwnedParts {
     const Unit& unit = plan.units[part.unit];
     return content == Content::kGradients ? unit.sum_dtype() : unit.dtype;
   }
+  bool empty() const { return parts.empty() && rows.empty(); }
   Content content;
 };
 
@@ -33,7 +36,9 @@ inline OwnedParts::OwnedParts(const ModelPlan& plan, int owner, Content what) : 
   constexpr std::size_t kAlign = 64;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const Range range = plan.ownership.ranges(unit)[static_cast<std::size_t>(owner)];
-    if (plan.units[unit].trainable && !range.empty()) {
+    if (plan.units[unit].trainable && plan.units[unit].sparse && !range.empty()) {
+      rows.push_back({unit, range, 0, plan.parameters[plan.units[unit].parameters[0]].width()});
+    } else if (plan.units[unit].trainable && !range.empty()) {
       parts.push_back({unit, range, bytes});
       const std::size_t size =
           static_cast<std::size_t>(range.size()) * dtype_bytes(dtype(plan, parts.back()));

@@ -14,10 +14,6 @@ namespace {
 // Between two looks at whether the thread is to end, and whether a worker is late.
 constexpr Milliseconds kLook{200};
 
-Span header_span(Shard::PushHeader& header) {
-  return {&header, sizeof(header), Dtype::kUint8};
-}
-
 }  // namespace
 
 Service::Service(Communicator& ranks, const ModelPlan& plan, Places places)
@@ -25,7 +21,8 @@ Service::Service(Communicator& ranks, const ModelPlan& plan, Places places)
       plan_(plan),
       places_(std::move(places)),
       versions_(index(ranks.size()), 0),
-      headers_(index(ranks.size())) {
+      headers_(index(ranks.size())),
+      counts_(index(ranks.size())) {
   std::size_t most = 0;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     gradients_.emplace_back(plan, rank, Content::kGradients);
@@ -115,37 +112,78 @@ void Service::serve() {
 }
 
 void Service::expect(Line& line, Work& work) {
-  line.has_header = false;
+  line.next = Line::Next::kHeader;
   const std::lock_guard lock(issue_);
   work = up_->recv(header_span(line.header), line.worker);
 }
 
+void Service::expect_parts(Line& line, Work& work) {
+  line.next = Line::Next::kParts;
+  line.push = shard_->spare();
+  line.push.header = line.header;
+  const OwnedParts& owned = gradients_[index(rank_)];
+  const std::lock_guard lock(issue_);
+  work = up_->recv(line.push.used, line.worker);
+  const auto then = [&](const Span& into) {
+    line.parts.push_back(std::move(work));
+    work = up_->recv(into, line.worker);
+  };
+  if (!owned.rows.empty()) {
+    line.counts.resize(owned.rows.size());
+    then(integers(line.counts));
+  }
+  for (const OwnedPart& part : owned.parts) {
+    then({line.push.values.buffer.data() + part.offset,
+          part.range.size(),
+          owned.dtype(plan_, part)});
+  }
+}
+
+bool Service::expect_rows(Line& line, Work& work) {
+  const OwnedParts& owned = gradients_[index(rank_)];
+  std::vector<Span> runs;
+  for (std::size_t i = 0; i < owned.rows.size(); ++i) {
+    const OwnedPart& part = owned.rows[i];
+    Shard::Push::Rows& its = line.push.rows[i];
+    const std::int64_t numel = line.counts[i] * part.width;
+    its.rows.resize(static_cast<std::size_t>(line.counts[i]));
+    its.values.resize(static_cast<std::size_t>(numel) * dtype_bytes(owned.dtype(plan_, part)));
+    if (line.counts[i] > 0) {
+      runs.push_back(integers(its.rows));
+      runs.emplace_back(its.values.data(), numel, owned.dtype(plan_, part));
+    }
+  }
+  if (runs.empty()) {
+    return false;
+  }
+  line.next = Line::Next::kRows;
+  const std::lock_guard lock(issue_);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (i > 0) {
+      line.parts.push_back(std::move(work));
+    }
+    work = up_->recv(runs[i], line.worker);
+  }
+  return true;
+}
+
 bool Service::take(Line& line, Work& work) {
   work.wait();  // it is finished
-  if (!line.has_header) {
+  if (line.next == Line::Next::kHeader) {
     if (line.header.leaves != 0) {
       shard_->leaves(line.worker);
       return false;
     }
-    line.has_header = true;
-    line.push = shard_->spare();
-    line.push.header = line.header;
-    const OwnedParts& owned = gradients_[index(rank_)];
-    const std::lock_guard lock(issue_);
-    work = up_->recv(line.push.used, line.worker);
-    for (const OwnedPart& part : owned.parts) {
-      line.parts.push_back(std::move(work));
-      work = up_->recv({line.push.values.buffer.data() + part.offset,
-                        part.range.size(),
-                        owned.dtype(plan_, part)},
-                       line.worker);
-    }
+    expect_parts(line, work);
     return true;
   }
   for (Work& part : line.parts) {
     part.wait();  // messages arrive in order
   }
   line.parts.clear();
+  if (line.next == Line::Next::kParts && expect_rows(line, work)) {
+    return true;
+  }
   shard_->take(line.worker, std::move(line.push));
   expect(line, work);
   return true;
@@ -169,124 +207,45 @@ void Service::check_late() {
   }
 }
 
-void Service::answer(int worker, const std::shared_ptr<const Shard::Snapshot>& weights) {
+void Service::answer(int worker, std::shared_ptr<const Shard::Weights> weights) {
   if (worker == rank_) {
     const std::lock_guard lock(mutex_);
-    own_answer_ = weights;
+    own_answer_ = std::move(weights);
     changed_.notify_all();
     return;
   }
   const OwnedParts& owned = weights_[index(rank_)];
+  // The version, and how many rows follow of each part that has rows.
+  const auto head = std::make_shared<std::vector<std::int64_t>>();
+  head->push_back(weights->dense->version);
+  for (const ChangedRows& changed : weights->rows) {
+    head->push_back(changed.whole ? kWhole : static_cast<std::int64_t>(changed.rows.size()));
+  }
   const std::lock_guard lock(issue_);
   // Nobody waits for them: their failure is that of the communicator.
-  down_->send({&weights->version, sizeof(weights->version), Dtype::kUint8, weights}, worker)
-      .forget();
+  const auto send = [&](const void* data, std::int64_t numel, Dtype dtype, auto owner) {
+    if (numel > 0) {
+      down_->send(ConstSpan(data, numel, dtype, std::move(owner)), worker).forget();
+    }
+  };
+  send(head->data(), static_cast<std::int64_t>(head->size()), Dtype::kInt64, head);
   for (const OwnedPart& part : owned.parts) {
-    down_
-        ->send({weights->memory.buffer.data() + part.offset,
-                part.range.size(),
-                owned.dtype(plan_, part),
-                weights},
-               worker)
-        .forget();
+    send(weights->dense->memory.buffer.data() + part.offset,
+         part.range.size(),
+         owned.dtype(plan_, part),
+         weights);
   }
-}
-
-void Service::push(Shard::PushHeader header,
-                   const std::vector<std::uint8_t>& used,
-                   const GradientSums& sums) {
-  std::vector<Work> sending;
-  for (const int owner : places_.owners) {
-    if (owner == rank_) {
-      continue;
-    }
-    header.version = versions_[index(owner)];
-    headers_[index(owner)] = header;
-    const std::lock_guard lock(issue_);
-    sending.push_back(up_->send(header_span(headers_[index(owner)]), owner));
-    sending.push_back(up_->send(used, owner));
-    sent_bytes_ += static_cast<std::int64_t>(sizeof(header) + used.size());
-    for (const OwnedPart& part : gradients_[index(owner)].parts) {
-      const Span values = sums.at(part.unit, part.range);
-      sending.push_back(up_->send(values, owner));
-      sent_bytes_ += static_cast<std::int64_t>(values.size_bytes());
-    }
-  }
-  if (owns()) {
-    Shard::Push push = shard_->spare();
-    header.version = versions_[index(rank_)];
-    push.header = header;
-    push.used = used;
-    const OwnedParts& owned = gradients_[index(rank_)];
-    for (const OwnedPart& part : owned.parts) {
-      device::host().copy(
-          {push.values.buffer.data() + part.offset, part.range.size(), owned.dtype(plan_, part)},
-          sums.at(part.unit, part.range));
-    }
-    shard_->take(rank_, std::move(push));
-  }
-  for (Work& work : sending) {
-    work.wait();
-  }
-}
-
-void Service::pull(const Take& take) {
-  for (const int owner : places_.owners) {
-    if (owner == rank_) {
-      continue;
-    }
-    const OwnedParts& owned = weights_[index(owner)];
-    const auto receive = [&](const Span& into) {
-      Work work;
-      {
-        const std::lock_guard lock(issue_);
-        work = down_->recv(into, owner);
-      }
-      work.wait();
-    };
-    receive({&versions_[index(owner)], sizeof(std::int64_t), Dtype::kUint8});
-    for (const OwnedPart& part : owned.parts) {
-      const Span values(scratch_.data(), part.range.size(), owned.dtype(plan_, part));
-      receive(values);
-      take(part, values);
-    }
-  }
-  if (!owns()) {
-    return;
-  }
-  std::shared_ptr<const Shard::Snapshot> weights;
-  {
-    const PulseWait waits;
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return own_answer_ || failure_; });
-    weights = std::move(own_answer_);
-    own_answer_.reset();
-  }
-  if (!weights) {
-    rethrow();
-  }
-  versions_[index(rank_)] = weights->version;
-  const OwnedParts& owned = weights_[index(rank_)];
-  for (const OwnedPart& part : owned.parts) {
-    take(
-        part,
-        {weights->memory.buffer.data() + part.offset, part.range.size(), owned.dtype(plan_, part)});
-  }
-}
-
-void Service::say_goodbye() {
-  std::vector<Work> sending;
-  for (const int owner : places_.owners) {
-    if (owner == rank_) {
-      shard_->leaves(rank_);
-      continue;
-    }
-    headers_[index(owner)] = {.leaves = 1};
-    const std::lock_guard lock(issue_);
-    sending.push_back(up_->send(header_span(headers_[index(owner)]), owner));
-  }
-  for (Work& work : sending) {
-    work.wait();
+  for (std::size_t i = 0; i < owned.rows.size(); ++i) {
+    const ChangedRows& changed = weights->rows[i];
+    const Dtype dtype = owned.dtype(plan_, owned.rows[i]);
+    send(changed.rows.data(),
+         static_cast<std::int64_t>(changed.rows.size()),
+         Dtype::kInt64,
+         weights);
+    send(changed.values.data(),
+         static_cast<std::int64_t>(changed.values.size() / dtype_bytes(dtype)),
+         dtype,
+         weights);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -32,7 +33,7 @@ class Service {
   ~Service();
 
   // The shard's: sends weights to a worker, which may be this rank. Does not block.
-  void answer(int worker, const std::shared_ptr<const Shard::Snapshot>& weights);
+  void answer(int worker, std::shared_ptr<const Shard::Weights> weights);
   // The thread begins to take what is sent to this shard, which outlives this.
   void start(Shard& shard);
 
@@ -54,18 +55,37 @@ class Service {
   std::int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
+  // Of rows, in place of a number of them: all.
+  static constexpr std::int64_t kWhole = -1;
+  static Span header_span(Shard::PushHeader& header) {
+    return {&header, sizeof(header), Dtype::kUint8};
+  }
+  static Span integers(std::vector<std::int64_t>& numbers) {
+    return {numbers.data(), static_cast<std::int64_t>(numbers.size()), Dtype::kInt64};
+  }
   // What comes from one worker.
   struct Line {
     int worker = 0;
     Shard::PushHeader header;
     Shard::Push push;
-    std::vector<Work> parts;  // of the push, but the last
-    bool has_header = false;
+    std::vector<std::int64_t> counts;  // of rows
+    std::vector<Work> parts;           // of what comes next, but the last
+    enum class Next { kHeader, kParts, kRows } next = Next::kHeader;
   };
   bool owns() const;
   void serve();
   void expect(Line& line, Work& work);
   bool take(Line& line, Work& work);  // false: it has left
+  void expect_parts(Line& line, Work& work);
+  bool expect_rows(Line& line, Work& work);  // false: there are none
+  struct RowRun {
+    std::span<const std::int64_t> rows;
+    ConstSpan values;
+  };
+  RowRun rows_for(const GradientSums& sums, const OwnedPart& part) const;
+  void push_rows(const GradientSums& sums, int owner, std::vector<Work>& sending);
+  void pull_from(int owner, const Take& take);
+  void take_rows(const OwnedPart& part, const ChangedRows& changed, const Take& take) const;
   void check_late();
   void rethrow();
 
@@ -78,6 +98,7 @@ class Service {
 
   std::vector<std::int64_t> versions_;  // by owner: of the weights that this worker has
   std::vector<Shard::PushHeader> headers_;
+  std::vector<std::vector<std::int64_t>> counts_;  // by owner: of rows that are sent
   device::Buffer scratch_;
   std::int64_t sent_bytes_ = 0;  // the worker's
 
@@ -93,7 +114,7 @@ class Service {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
-  std::shared_ptr<const Shard::Snapshot> own_answer_;
+  std::shared_ptr<const Shard::Weights> own_answer_;
   std::exception_ptr failure_;
   bool ends_ = false;
   bool served_ = true;  // the thread has nothing to do, any more or at all

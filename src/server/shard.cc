@@ -1,47 +1,17 @@
 #include "server/shard.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "parallel/engine/update.h"
 #include "parallel/memory/runs.h"
+#include "server/owned_memory.h"
+#include "trireme/core/drill.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 #include "trireme/core/seconds_since.h"
 
 namespace trireme::detail {
-
-// The parameters as their owner has them; what ranks compute with is elsewhere.
-class Shard::OwnedMemory final : public ParameterMemory {
- public:
-  explicit OwnedMemory(const PartContext& context) {
-    for (std::size_t u = 0; u < context.plan.units.size(); ++u) {
-      const Unit& unit = context.plan.units[u];
-      const std::int64_t numel = context.plan.ownership.mine(u).size();
-      const std::size_t bytes = static_cast<std::size_t>(numel) * dtype_bytes(unit.dtype);
-      memory_.push_back(
-          {device::Buffer(bytes), context.ledger.charge(MemoryCategory::kParameters, bytes)});
-      owned_.emplace_back(memory_.back().buffer.data(), numel, unit.dtype);
-    }
-  }
-
-  Span owned(std::size_t unit) override { return owned_[unit]; }
-  // Nobody else reads it.
-  void begin_update() override {}
-  void updated(std::size_t) override {}
-  void finish_update() override {}
-
-  // The engine's own memory does all of these.
-  void adopt(std::size_t) override { refuse(); }
-  void read(std::size_t, Range, const Span&) override { refuse(); }
-  void write(std::size_t, Range, const ConstSpan&) override { refuse(); }
-  void attach(std::size_t) override { refuse(); }
-
- private:
-  [[noreturn]] static void refuse() { throw InternalError("a shard has no tensors"); }
-
-  std::vector<Memory> memory_;
-  std::vector<Span> owned_;
-};
 
 Shard::Shard(const Optimizer& optimizer,
              const PartContext& context,
@@ -59,8 +29,10 @@ Shard::Shard(const Optimizer& optimizer,
       optimizer_(optimizer_owner_.get()),
       clocks_(workers, stale.bound, stale.order),
       asked_(index(workers)),
+      changes_(weights_.rows, workers, stale.order == Order::kClock && stale.bound > 0),
       staleness_(StaleUse::kMost, 0),
-      held_up_(index(workers), 0) {}
+      held_up_(index(workers), 0),
+      updates_(context.plan.parameters.size(), 0) {}
 
 Shard::~Shard() = default;
 
@@ -71,6 +43,7 @@ Span Shard::owned(std::size_t unit) const {
 void Shard::begin_at(std::int64_t clock, std::int64_t version) {
   const std::lock_guard lock(mutex_);
   clocks_.begin_at(clock);
+  changes_.begin_at(version);
   version_ = version;
   snapshots_.clear();
   if (order_ == Order::kClock) {
@@ -79,6 +52,81 @@ void Shard::begin_at(std::int64_t clock, std::int64_t version) {
   if (record_) {
     record_->all_at(clock);
   }
+}
+
+void Shard::go_on_at(std::int64_t clock, std::int64_t first, const WeightsOf& weights_of) {
+  const std::lock_guard lock(mutex_);
+  clocks_.begin_at(clock, first);
+  snapshots_.clear();
+  for (version_ = clocks_.version_for(clock);; ++version_) {
+    auto made = std::make_shared<Snapshot>();
+    made->version = version_;
+    made->memory = {device::Buffer(weights_.bytes),
+                    context_.ledger.charge(MemoryCategory::kBuckets, weights_.bytes)};
+    if (weights_.bytes > 0) {
+      std::memcpy(made->memory.buffer.data(), weights_of(version_), weights_.bytes);
+    }
+    snapshots_.emplace(version_, std::move(made));
+    if (version_ == clock) {
+      break;
+    }
+  }
+}
+
+std::vector<std::shared_ptr<const Shard::Snapshot>> Shard::snapshots() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const Snapshot>> all;
+  for (const auto& [version, weights] : snapshots_) {
+    all.push_back(weights);
+  }
+  return all;
+}
+
+std::int64_t Shard::version_for(std::int64_t clock) const {
+  const std::lock_guard lock(mutex_);
+  return clocks_.version_for(clock);
+}
+
+void Shard::quietly(const std::function<void()>& body) const {
+  const std::lock_guard lock(mutex_);
+  body();
+}
+
+void Shard::keep_with(Keep keep) {
+  const std::lock_guard lock(mutex_);
+  keep_ = std::move(keep);
+}
+
+StateView Shard::counts() {
+  StateView view;
+  const auto add = [&](const char* what, Dtype dtype, auto& numbers) {
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    view.tensors.push_back({what, concat("rank-", context_.ranks.rank()), dtype, {count}, {}});
+    view.slices.push_back(
+        {view.tensors.size() - 1, {0, count}, reinterpret_cast<std::byte*>(numbers.data())});
+  };
+  const std::lock_guard lock(mutex_);
+  updates_ = optimizer_->rules().steps();
+  add("updates", Dtype::kInt64, updates_);
+  add("staleness", Dtype::kInt64, staleness_);
+  add("held_up", Dtype::kFloat64, held_up_);
+  return view;
+}
+
+void Shard::take_counts() {
+  const std::lock_guard lock(mutex_);
+  optimizer_->rules().set_steps(updates_);
+}
+
+void Shard::keep_version() {
+  if (keep_) {
+    std::ranges::copy(optimizer_->rules().steps(), updates_.begin());
+    keep_(*snapshots_.at(version_));
+  }
+}
+
+void Shard::drill(PulsePhase part, std::int64_t step) const {
+  drill_step(part, step, context_.ranks.rank(), context_.ranks.size());
 }
 
 std::int64_t Shard::version() const {
@@ -105,6 +153,7 @@ void Shard::follow(std::vector<ClockTable::Act> acts) {
 Shard::Push Shard::spare() {
   Push push;
   push.used.resize(context_.plan.parameters.size());
+  push.rows.resize(gradients_.rows.size());
   const std::lock_guard lock(mutex_);
   if (spare_.empty()) {
     push.values = {device::Buffer(gradients_.bytes),
@@ -118,6 +167,8 @@ Shard::Push Shard::spare() {
 
 void Shard::take(int worker, Push push) {
   const std::lock_guard lock(mutex_);
+  TRIREME_ASSERT(push.header.clock == clocks_.clock_of(worker),
+                 "gradients of a step that is not the next one");
   asked_[index(worker)] = Clock::now();
   held_.emplace(std::pair(clocks_.clock_of(worker), worker),
                 Held{std::move(push), asked_[index(worker)]});
@@ -128,6 +179,7 @@ void Shard::take(int worker, Push push) {
 void Shard::leaves(int worker) {
   const std::lock_guard lock(mutex_);
   clocks_.leaves(worker);
+  changes_.leaves(worker);
   if (record_ && order_ == Order::kArrival) {
     record_->leaves(worker);
     record_->flush();
@@ -145,12 +197,14 @@ void Shard::flush() {
 // Everything that can be done now, because of this worker.
 void Shard::act(int trigger) {
   const bool records = record_ && order_ == Order::kArrival;
+  std::optional<std::int64_t> applied;
   while (const auto next = clocks_.next()) {
     if (records) {
       record_->add(*next);
     }
     if (next->kind == ClockTable::Act::Kind::kApply) {
       apply(*next);
+      applied = next->clock;
     } else {
       answer(*next, trigger);
     }
@@ -158,10 +212,14 @@ void Shard::act(int trigger) {
   if (records) {
     record_->flush();  // whoever is killed has said what it did
   }
+  if (applied) {
+    drill(PulsePhase::kAgreed, *applied);
+  }
 }
 
 void Shard::apply(const ClockTable::Act& act) {
   const bool all = order_ == Order::kClock;
+  drill(PulsePhase::kUpdate, act.clock);
   const auto begin = all ? held_.lower_bound({act.clock, 0}) : held_.find({act.clock, act.worker});
   const auto end = all ? held_.lower_bound({act.clock + 1, 0}) : std::next(begin);
   std::vector<const Push*> pushes;
@@ -181,8 +239,11 @@ void Shard::apply(const ClockTable::Act& act) {
   }
   held_.erase(begin, end);
   ++version_;
+  drill(PulsePhase::kVault, act.clock);
   if (all) {
     snapshots_.emplace(version_, snapshot());
+    keep_version();
+    drill(PulsePhase::kKept, act.clock);
     snapshots_.erase(snapshots_.begin(),
                      snapshots_.lower_bound(std::min(clocks_.oldest_version(), version_)));
   } else {
@@ -210,12 +271,15 @@ void Shard::update(const std::vector<const Push*>& pushes, double divisor) {
       }
     }
   }
+  add_rows(pushes);
   for (const Push* push : pushes) {
     for (std::size_t p = 0; p < used.size(); ++p) {
       used[p] = used[p] || push->used[p] != 0;
     }
   }
+  std::vector<ChangedRows> changed(gradients_.rows.size());
   if (std::ranges::none_of(used, std::identity())) {
+    changes_.made(version_ + 1, changed, [this](std::size_t unit) { return owned(unit); });
     return;  // overflows of float16
   }
   Update update(context_.plan, *memory_);
@@ -223,6 +287,30 @@ void Shard::update(const std::vector<const Push*>& pushes, double divisor) {
                      {sums_, used},
                      {.divisor = divisor, .clip_value = context_.options.clip_value},
                      pushes.front()->header.rate);
+  for (std::size_t i = 0; i < changed.size(); ++i) {
+    changed[i] = memory_->changed(gradients_.rows[i].unit);
+    sums_.rows(gradients_.rows[i].unit).clear();
+  }
+  changes_.made(version_ + 1, changed, [this](std::size_t unit) { return owned(unit); });
+}
+
+// In the order of the workers, too.
+void Shard::add_rows(const std::vector<const Push*>& pushes) {
+  for (std::size_t i = 0; i < gradients_.rows.size(); ++i) {
+    const OwnedPart& part = gradients_.rows[i];
+    const std::size_t parameter = context_.plan.units[part.unit].parameters[0];
+    TouchedRows& sums = sums_.rows(part.unit);
+    for (const Push* push : pushes) {
+      const Push::Rows& its = push->rows[i];
+      if (push->used[parameter] != 0) {
+        sums.add(its.rows,
+                 {its.values.data(),
+                  static_cast<std::int64_t>(its.rows.size()) * part.width,
+                  gradients_.dtype(context_.plan, part)});
+      }
+    }
+    sums.sort();
+  }
 }
 
 void Shard::answer(const ClockTable::Act& act, int trigger) {
@@ -236,7 +324,11 @@ void Shard::answer(const ClockTable::Act& act, int trigger) {
   if (trigger != act.worker) {
     held_up_[index(trigger)] += seconds_since(asked_[index(act.worker)]);
   }
-  send_(act.worker, weights);
+  send_(act.worker,
+        std::make_shared<const Weights>(Weights{
+            weights, changes_.answer(act.worker, version, version_, [this](std::size_t unit) {
+              return owned(unit);
+            })}));
 }
 
 std::shared_ptr<const Shard::Snapshot> Shard::snapshot() {

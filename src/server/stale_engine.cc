@@ -27,22 +27,39 @@ using detail::Phase;
 using detail::Service;
 using detail::Shard;
 
+namespace {
+
+// This rank's own gradients, in place.
+void scale(const ConstSpan& run, double factor) {
+  const at::NoGradGuard no_grad;
+  at::from_blob(const_cast<std::byte*>(run.bytes()),
+                {run.numel()},
+                at::TensorOptions().dtype(scalar_type_of(run.dtype())))
+      .mul_(factor);
+}
+
+}  // namespace
+
 StaleEngineBase::Impl::Impl(std::shared_ptr<torch::nn::Module> model,
                             const Optimizer& optimizer,
                             const Stale& stale,
-                            std::shared_ptr<Communicator> ranks)
+                            std::shared_ptr<Communicator> ranks,
+                            std::shared_ptr<World> world)
     : stale_(stale),
       ranks_(std::move(ranks)),
+      world_(std::move(world)),
       workers_(ranks_ ? ranks_->size() - stale.servers : 0) {
   TRIREME_CHECK(ranks_, "StaleEngine: the world is a null pointer: pass what init() returned");
-  on_all_ranks(*ranks_, [&] { detail::check_stale(stale_, optimizer, *ranks_); });
+  on_all_ranks(*ranks_, [&] { detail::check_stale(stale_, optimizer, *ranks_, world_.get()); });
   run_ = detail::settings_of(detail::worker_options(stale_, workers_), optimizer);
   for (std::string& line : detail::stale_lines(stale_, *ranks_)) {
     run_.push_back(std::move(line));
   }
+  std::vector<std::string> same = run_;
+  same.push_back(concat("replicas ", stale_.replicas));  // which change no bit
   check_same_on_all_ranks(*ranks_,
                           "what a stale engine was built with",
-                          run_,
+                          same,
                           "give every rank the same options, optimizer and number of threads");
   const std::shared_ptr<Communicator> alone = ranks_->split(ranks_->rank(), 0, /*sum_group=*/1);
   on_all_ranks(*ranks_, [&] {
@@ -50,11 +67,15 @@ StaleEngineBase::Impl::Impl(std::shared_ptr<torch::nn::Module> model,
         std::move(model), optimizer, detail::worker_options(stale_, workers_), alone);
     TRIREME_CHECK(parts().plan.device.is_host(),
                   "StaleEngine: expected a model on the CPU, found one on a GPU: use Engine there");
-    for (const detail::Unit& unit : parts().plan.units) {
-      TRIREME_CHECK(!unit.sparse,
-                    "StaleEngine: parameter {} has sparse gradients, which owners do not take: "
-                    "make them dense, or use Engine",
-                    {unit.name});
+    for (const detail::Parameter& parameter : parts().plan.parameters) {
+      TRIREME_CHECK(!parameter.bound,
+                    "StaleEngine: the rows of parameter {} have a largest norm (max_norm), to "
+                    "which no owner scales them: leave it out, or use Engine",
+                    {parameter.name});
+      TRIREME_CHECK(!parameter.sparse || stale_.replicas == 0,
+                    "Stale::replicas: the gradients of parameter {} are rows, of which owners have "
+                    "no whole versions: make them dense, or save checkpoints",
+                    {parameter.name});
     }
   });
   check_same_model(*parts().model, parts().plan.parameters, *ranks_);
@@ -74,7 +95,7 @@ void StaleEngineBase::Impl::take_over(const Optimizer& optimizer) {
   owner_plan_.ownership = ownership_at(2);
   Service::Places places{.workers = workers_, .owners = {}};
   for (int rank = 0; rank < ranks_->size(); ++rank) {
-    if (detail::OwnedParts(owner_plan_, rank, detail::Content::kWeights).bytes > 0) {
+    if (!detail::OwnedParts(owner_plan_, rank, detail::Content::kWeights).empty()) {
       places.owners.push_back(rank);
     }
   }
@@ -84,7 +105,7 @@ void StaleEngineBase::Impl::take_over(const Optimizer& optimizer) {
       detail::PartContext{*ranks_, *ranks_, owner_plan_, owner_options_, *e.ledger, e.alive},
       workers_,
       stale_,
-      [this](int worker, const auto& weights) { service_->answer(worker, weights); });
+      [this](int worker, auto weights) { service_->answer(worker, std::move(weights)); });
   // Rank 0's values, at full precision: of this rank's part, and then of all.
   for (std::size_t u = 0; u < e.plan.units.size(); ++u) {
     const Span whole = e.optimizer->memory().weights(u);
@@ -96,7 +117,7 @@ void StaleEngineBase::Impl::take_over(const Optimizer& optimizer) {
     memory.take_averages(u);
   }
   e.optimizer = shard_->give_optimizer();
-  e.plan.ownership = ownership_at(1);
+  saved_ownership_ = ownership_at(1);
   e.owners = ranks_.get();
   an_owner_ = places.owners.empty() ? 0 : places.owners.back();
   begin_here();
@@ -106,6 +127,7 @@ void StaleEngineBase::Impl::take_over(const Optimizer& optimizer) {
     }
   });
   follow_from_here();
+  go_on_from_kept();
   service_->start(*shard_);
 }
 
@@ -169,7 +191,9 @@ bool StaleEngineBase::Impl::step() {
     present[p] = takes && used[p] ? 1 : 0;
   }
   detail::drill_step(PulsePhase::kUpdate, e.steps, ranks_->rank(), ranks_->size());
-  service_->push({.micro_batches = takes ? e.end.agreement().micro_batches : 0, .rate = rate},
+  service_->push({.clock = e.steps,
+                  .micro_batches = takes ? e.end.agreement().micro_batches : 0,
+                  .rate = rate},
                  present,
                  e.gradients->sums());
   e.end.drop();
@@ -216,12 +240,11 @@ bool StaleEngineBase::Impl::prepare_gradients() {
   }
   const bool takes = !e.scaler || e.scaler->update(overflow);
   for (std::size_t u = 0; u < e.plan.units.size() && takes && factor != 1; ++u) {
-    if (e.plan.units[u].trainable) {
+    if (e.plan.units[u].trainable && e.plan.units[u].sparse) {
+      scale(e.gradients->sums().rows(u).sums_in({0, e.plan.units[u].layout.total_numel()}), factor);
+    } else if (e.plan.units[u].trainable) {
       const Span run = e.gradients->sums().at(u, {0, e.plan.units[u].layout.total_numel()});
-      const at::NoGradGuard no_grad;
-      at::from_blob(
-          run.bytes(), {run.numel()}, at::TensorOptions().dtype(scalar_type_of(run.dtype())))
-          .mul_(factor);
+      scale(run, factor);
     }
   }
   return takes;
@@ -233,8 +256,11 @@ double StaleEngineBase::Impl::clip(const Scaling& scaling) {
   std::int64_t count = 0;
   for (std::size_t p = 0; p < e.plan.parameters.size(); ++p) {
     if (e.plan.parameters[p].trainable && e.end.agreement().used[p]) {
-      runs.push_back(e.gradients->sums().at(e.plan.places[p].unit, e.plan.range_of(p)));
-      count += runs.back().numel();
+      const std::size_t u = e.plan.places[p].unit;
+      runs.push_back(e.plan.units[u].sparse
+                         ? e.gradients->sums().rows(u).sums_in(e.plan.range_of(p))
+                         : ConstSpan(e.gradients->sums().at(u, e.plan.range_of(p))));
+      count += e.plan.parameters[p].numel;
     }
   }
   detail::RunNorms norms(e.plan.device, scaling);
@@ -274,7 +300,13 @@ StaleEngineBase::StaleEngineBase(std::shared_ptr<torch::nn::Module> model,
                                  const Optimizer& optimizer,
                                  const Stale& stale,
                                  std::shared_ptr<Communicator> ranks)
-    : impl_(std::make_unique<Impl>(std::move(model), optimizer, stale, std::move(ranks))) {}
+    : impl_(std::make_unique<Impl>(
+          std::move(model), optimizer, stale, std::move(ranks), std::shared_ptr<World>())) {}
+StaleEngineBase::StaleEngineBase(std::shared_ptr<torch::nn::Module> model,
+                                 const Optimizer& optimizer,
+                                 const Stale& stale,
+                                 std::shared_ptr<World> world)
+    : impl_(std::make_unique<Impl>(std::move(model), optimizer, stale, world, world)) {}
 StaleEngineBase::~StaleEngineBase() = default;
 
 bool StaleEngineBase::computes() const {
@@ -309,6 +341,15 @@ void StaleEngineBase::restore(const std::function<void(const StateView& into)>& 
                               const std::string& progress) {
   impl_->restore(fill, progress);
 }
+void StaleEngineBase::keep(const Notes& notes) {
+  impl_->keep(notes);
+}
+int StaleEngineBase::replicas() const {
+  return impl_->replicas();
+}
+const std::optional<Notes>& StaleEngineBase::kept() const {
+  return impl_->kept();
+}
 StaleUse StaleEngineBase::use() const {
   return impl_->use();
 }
@@ -317,6 +358,9 @@ const std::optional<Replayed>& StaleEngineBase::replayed() const {
 }
 MemoryReport StaleEngineBase::memory_report() const {
   return impl_->memory_report();
+}
+std::size_t StaleEngineBase::state_bytes() const {
+  return impl_->state_bytes();
 }
 std::int64_t StaleEngineBase::sent_bytes() const {
   return impl_->sent_bytes();

@@ -3,12 +3,48 @@
 #include <algorithm>
 
 #include "parallel/engine/elastic_check.h"
+#include "trireme/comm/kept_memory.h"
+#include "trireme/comm/world.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
 
 namespace trireme::detail {
+namespace {
 
-void check_stale(const Stale& stale, const Optimizer& optimizer, const Communicator& ranks) {
+void check_replicas(const Stale& stale, const World* world) {
+  constexpr std::int64_t kMostBound = 100;
+  TRIREME_CHECK(stale.replicas == 0 || stale.replicas == 1,
+                "Stale::replicas: expected 0 or 1, found {}: one copy, with the launcher of the "
+                "machine, outlives all ranks",
+                {stale.replicas});
+  if (stale.replicas == 0) {
+    return;
+  }
+  TRIREME_CHECK(stale.order == Order::kClock,
+                "Stale::replicas: expected Order::kClock, found Order::kArrival, in which no two "
+                "owners have the same gradients at any instant: save checkpoints instead");
+  TRIREME_CHECK(stale.bound <= kMostBound,
+                "Stale::replicas: expected a bound of at most {}, for as many versions of the "
+                "weights are kept, found {}",
+                {kMostBound, stale.bound});
+  TRIREME_CHECK(world != nullptr,
+                "Stale::replicas: expected the world, found a group of its ranks: pass what "
+                "init() returned");
+  TRIREME_CHECK(world->machines() == 1,
+                "Stale::replicas: expected a world on one machine, whose launcher keeps the "
+                "memory, found {} machines: save checkpoints instead",
+                {world->machines()});
+  TRIREME_CHECK(launcher_keeps_memory(),
+                "Stale::replicas: expected a launcher that starts lost ranks again (trireme run "
+                "--restart N), found none: leave it out");
+}
+
+}  // namespace
+
+void check_stale(const Stale& stale,
+                 const Optimizer& optimizer,
+                 const Communicator& ranks,
+                 const World* world) {
   const EngineOptions& engine = stale.engine;
   const bool clock = stale.order == Order::kClock;
   TRIREME_CHECK(stale.bound >= 0 || stale.bound == Stale::kNoBound,
@@ -24,6 +60,7 @@ void check_stale(const Stale& stale, const Optimizer& optimizer, const Communica
   TRIREME_CHECK((stale.record.empty() && stale.replay.empty()) || !clock,
                 "Stale::record and replay are for Order::kArrival: with Order::kClock the result "
                 "is the same without");
+  check_replicas(stale, world);
   const auto refuse = [](bool asked, const char* what) {
     TRIREME_CHECK(!asked, "StaleEngine: {}: leave it out, or use Engine", {what});
   };

@@ -5,13 +5,17 @@
 
 #include "server/arrival_record.h"
 #include "trireme/comm/communicator.h"
+#include "trireme/comm/world.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/server/stale_engine.h"
 
 namespace trireme::detail {
 
 // Throws ConfigError for what a stale engine cannot do, by name.
-void check_stale(const Stale& stale, const Optimizer& optimizer, const Communicator& ranks);
+void check_stale(const Stale& stale,
+                 const Optimizer& optimizer,
+                 const Communicator& ranks,
+                 const World* world);
 
 // Throws ConfigError where a run that has taken `from` steps cannot follow these, of which all
 // owners have `steps`.

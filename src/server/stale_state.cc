@@ -15,15 +15,19 @@ using detail::index;
 
 // Nobody has sent gradients that are not in the weights, or sends any before all have read them.
 void StaleEngineBase::Impl::read_newest() {
-  EngineParts& e = parts();
   shard_->flush();  // with its lock: what its thread has written is seen here
+  read_weights([this](std::size_t unit) { return shard_->owned(unit); });
+}
+
+void StaleEngineBase::Impl::read_weights(const std::function<Span(std::size_t unit)>& own) {
+  EngineParts& e = parts();
   write_parameters([&] {
     for (std::size_t u = 0; u < e.plan.units.size(); ++u) {
       const detail::Unit& unit = e.plan.units[u];
       const std::int64_t numel = unit.layout.total_numel();
       const device::Buffer memory(unit.bytes());
       const Span whole(memory.data(), numel, unit.dtype);
-      ranks_->all_gather(shard_->owned(u), whole, owner_plan_.ownership.counts(u)).wait();
+      ranks_->all_gather(own(u), whole, owner_plan_.ownership.counts(u)).wait();
       e.memory->write(u, {0, numel}, whole);
     }
   });
@@ -74,6 +78,7 @@ void StaleEngineBase::Impl::begin_here() {
     detail::broadcast_tensor(buffer, *ranks_, 0);
   }
   share_loss_scale();
+  first_ = e.steps;
   service_->set_version(version);
   // Nobody goes on before all have begun: gradients that come sooner would be forgotten.
   on_all_ranks(*ranks_, [&] { shard_->begin_at(e.steps, version); });
@@ -150,21 +155,31 @@ void StaleEngineBase::Impl::go_on_from_newest() {
   }
 }
 
+std::size_t StaleEngineBase::Impl::state_bytes() {
+  return as_owner([&] { return worker_->state(); }).view.size_bytes();
+}
+
 EngineState StaleEngineBase::Impl::state() {
   parts().check_between_steps("state()");
   if (!finished_) {
     begin_here();
   }
-  EngineState own = worker_->state();
+  EngineState own = as_owner([&] { return worker_->state(); });
   return {of_all_ranks(own.view, /*saved=*/true), own.owner};
 }
 
 void StaleEngineBase::Impl::restore(const std::function<void(const StateView& into)>& fill,
                                     const std::string& progress) {
   TRIREME_CHECK(!finished_, "restore() was called after finish(): build another engine");
+  if (standby_) {
+    standby_->stop();  // the next keep() begins with what is restored
+    shard_->keep_with({});
+  }
   on_all_ranks(*ranks_, [&] {
-    worker_->restore([&](const StateView& own) { fill(of_all_ranks(own, /*saved=*/false)); },
-                     progress);
+    as_owner([&] {
+      worker_->restore([&](const StateView& own) { fill(of_all_ranks(own, /*saved=*/false)); },
+                       progress);
+    });
   });
   begin_here();
   on_all_ranks(*ranks_, [&] { shard_->goes_on_from(parts().steps); });

@@ -3,6 +3,7 @@
 #include "trireme/server/stale_engine.h"
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -493,6 +494,36 @@ TEST(StaleEngine, NamesARankThatDoesNotGoOn) {
   });
 }
 
+// A stopped worker is not lost: the others go on up to the bound, and name it.
+TEST(StaleEngine, StopsAtTheBoundAndNamesAStoppedRank) {
+  constexpr int kRanks = 4;  // the last one is a server
+  testing::fork_ranks(kRanks, [&, job = testing::unique_job()](int rank) {
+    at::set_num_threads(1);
+    InitOptions options = testing::options_for(job, rank, kRanks);
+    options.timeout = Milliseconds(2000);
+    const World world = init(options);
+    std::vector<std::int64_t> processes(kRanks);
+    world->all_gather(std::vector<std::int64_t>{getpid()}, processes).wait();
+    Square model;
+    StaleEngine engine(model, Sgd({.lr = 0.25}), {.bound = 2, .servers = 1}, world);
+    if (rank == 2) {
+      step_square(engine, 3);
+      raise(SIGSTOP);
+      return;
+    }
+    const std::string message = message_of<CommError>([&] {
+      step_square(engine, engine.computes() ? 1000 : 0);
+      engine.finish();
+    });
+    EXPECT_NE(message.find("rank 2 has taken 3 steps"), std::string::npos) << message;
+    if (engine.computes()) {
+      // Step 5 is of the weights after 3 steps, and step 6 would be of those after 4.
+      EXPECT_EQ(engine.steps(), 6);
+    }
+    kill(static_cast<pid_t>(processes[2]), SIGCONT);
+  });
+}
+
 TEST(StaleEngine, RefusesWhatItCannotDo) {
   in_loose_world(2, [&](const World& world) {
     const auto refusal = [&](const Stale& stale, const Optimizer& optimizer = Sgd({.lr = 0.1})) {
@@ -510,6 +541,9 @@ TEST(StaleEngine, RefusesWhatItCannotDo) {
     has(refusal({.engine = {.compress = make_compressor("int8")}}), "EngineOptions::compress");
     has(refusal({.engine = {.micro_batches = 3}}), "multiple");
     has(refusal({}, Lamb({.lr = 0.1})), "LAMB");
+    has(refusal({.replicas = 2}), "Stale::replicas: expected 0 or 1, found 2");
+    has(refusal({.replicas = 1}), "Stale::replicas: expected a launcher");
+    has(refusal({.order = Order::kArrival, .replicas = 1}), "Order::kArrival");
     has(refusal({.bound = world->rank()}), "differs between ranks");
   });
 }

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/checkpoint/manifest.h"
+#include "trireme/comm/world.h"
 #include "trireme/parallel/engine.h"
 
 namespace trireme {
@@ -32,6 +34,11 @@ struct Stale {
   // The last so many ranks own everything and compute no micro-batches; 0: every rank owns a part,
   // and computes.
   int servers = 0;
+  // 1: what a rank owns, and what it needs to compute, is also kept in memory that outlives it, by
+  // the launcher of its machine (`--restart N`), which outlives the loss of any number of ranks: a
+  // lost owner or worker is started again and goes on from there, without a checkpoint (keep()).
+  // With Order::kClock, on one machine.
+  int replicas = 0;
   // kArrival: a folder that each owner writes what it did to, and one whose record is followed:
   // that of a run with the same ranks, options and optimizer, and the same `subject`: a line that
   // says what else the result depends on. Empty: none.
@@ -85,6 +92,11 @@ class StaleEngineBase : public Resumable {
                   const Optimizer& optimizer,
                   const Stale& stale,
                   std::shared_ptr<Communicator> ranks);
+  // With replicas they are the world.
+  StaleEngineBase(std::shared_ptr<torch::nn::Module> model,
+                  const Optimizer& optimizer,
+                  const Stale& stale,
+                  std::shared_ptr<World> world);
   // Without finish(), the other ranks hear that this one has left.
   ~StaleEngineBase() override;
   StaleEngineBase(const StaleEngineBase&) = delete;
@@ -92,6 +104,7 @@ class StaleEngineBase : public Resumable {
 
   bool computes() const;  // this rank is no server
   int workers() const;    // ranks that compute: the first ones
+  int replicas() const;   // Stale::replicas
   void backward(const at::Tensor& loss);
   // After the last micro-batch of this rank's step: sends its gradients to the owners, waits as far
   // as the bound says, has the next weights, and returns true. Throws GradientError, on this rank
@@ -112,11 +125,20 @@ class StaleEngineBase : public Resumable {
   std::string progress() const override;  // after state()
   void restore(const std::function<void(const StateView& into)>& fill,
                const std::string& progress = {}) override;
+  // Stale::replicas. What the ranks before a loss had given keep(); the engine has taken their
+  // state over when it was built, and steps() says how far they had come. Nothing: there were none.
+  const std::optional<Notes>& kept() const;
+  // Of this rank, what is not an owner's: buffers, generator, loss scale, `notes`. First before
+  // the first step, after whatever is restored: then it is collective; from there on after each
+  // step, and waits for nobody.
+  void keep(const Notes& notes = {});
+
   StaleUse use() const;
   // Nothing where none is followed.
   const std::optional<Replayed>& replayed() const;
   MemoryReport memory_report() const;
 
+  std::size_t state_bytes() const;      // of this rank's part of the state
   std::int64_t sent_bytes() const;      // of gradients, by this rank, to others
   std::int64_t steps() const override;  // of this rank
   Communicator& ranks() const override;
@@ -129,21 +151,26 @@ class StaleEngineBase : public Resumable {
   std::unique_ptr<Impl> impl_;
 };
 
+// The step that an engine with these replicas would go on from: nothing where nothing was kept.
+std::optional<std::int64_t> kept_by_servers(const std::shared_ptr<World>& world,
+                                            const Stale& stale);
+
 template <class Model>
 class StaleEngine : public StaleEngineBase {
  public:
+  template <class Ranks>  // World or Communicator
   StaleEngine(std::shared_ptr<Model> model,
               const Optimizer& optimizer,
               const Stale& stale,
-              std::shared_ptr<Communicator> ranks)
+              std::shared_ptr<Ranks> ranks)
       : StaleEngineBase(model, optimizer, stale, std::move(ranks)), model_(std::move(model)) {}
 
-  template <class Holder>
+  template <class Holder, class Ranks>
   requires requires(const Holder& holder) { holder.ptr(); }
   StaleEngine(const Holder& model,
               const Optimizer& optimizer,
               const Stale& stale,
-              std::shared_ptr<Communicator> ranks)
+              std::shared_ptr<Ranks> ranks)
       : StaleEngine(model.ptr(), optimizer, stale, std::move(ranks)) {}
 
   template <class... Arguments>
