@@ -188,8 +188,8 @@ TEST(Dealing, NumbersTheMicroBatchesRoundByRound) {
       mine.push_back(engine.micro_batch(k));
       EXPECT_EQ(mine.back(), world->rank() + 3 * k);  // where nothing was dealt
     }
-    engine.deal({3, 0, 2});  // rounds {0, 2}, {0, 2}, {0}
-    const std::vector<std::vector<std::int64_t>> expected = {{0, 2, 4}, {}, {1, 3}};
+    engine.deal({3, 0, 2});  // rounds {0}, {0, 2}, {0, 2}
+    const std::vector<std::vector<std::int64_t>> expected = {{0, 1, 3}, {}, {2, 4}};
     mine.clear();
     for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
       mine.push_back(engine.micro_batch(k));

@@ -89,6 +89,9 @@ void begin(EngineParts& e, const at::Tensor& loss, bool more) {
   detail::drill_step(PulsePhase::kBackward, e.steps, e.ranks->rank(), e.ranks->size());
   e.kept.collect(more);
   if (!more) {
+    if (e.phase.done() == 0 && e.dealt.rounds_before(e.ranks->rank()) > 0) {
+      e.end.leave_out_first_round();
+    }
     std::vector<bool> expected = e.hooks->reachable_from(loss);
     e.kept.mark(expected);
     e.gradients->begin_round(e.phase.done() + 1 == e.own_micro_batches(), std::move(expected));

@@ -23,15 +23,21 @@ std::int64_t MicroBatches::rounds() const {
   return *std::max_element(dealt_.begin(), dealt_.end());
 }
 
+std::int64_t MicroBatches::rounds_before(int rank) const {
+  return dealt_in_turn() || of(rank) == rounds() ? 0 : 1;
+}
+
 std::int64_t MicroBatches::number(int rank, std::int64_t k) const {
   TRIREME_CHECK(k >= 0 && k < of(rank),
                 "rank {} computes {} micro-batches in a step, there is no number {}",
                 {rank, of(rank), k});
-  // Those of the rounds before, of which a rank has no more than it was dealt; then those of ranks
-  // before this one in the same round.
+  // Those of the rounds before, then those of ranks before this one in the same round.
+  const std::int64_t round = rounds_before(rank) + k;
   std::int64_t number = 0;
   for (int other = 0; other < static_cast<int>(dealt_.size()); ++other) {
-    number += std::min(of(other), k) + (other < rank && of(other) > k ? 1 : 0);
+    const std::int64_t in_round = round - rounds_before(other);
+    number += std::clamp<std::int64_t>(in_round, 0, of(other)) +
+              (other < rank && in_round >= 0 && in_round < of(other) ? 1 : 0);
   }
   return number;
 }

@@ -56,17 +56,27 @@ bool StepEnd::leave_out_round(const Absence& absence) {
   // With one communication per step, this rank's last backward was it.
   const bool one = parts_.context().one_communication();
   const bool all_here = parts_.own_micro_batches() > 0 && parts_.complete_here();
-  const std::int64_t sent = (one ? (all_here ? 1 : 0) : parts_.phase.done()) + left_out_;
+  const std::int64_t sent = (one ? (all_here ? 1 : 0) : parts_.phase.done()) + first_left_out_ + left_out_;
   if (parts_.phase.is(Phase::kSummed) || sent >= rounds) {
     return false;
   }
   // A process alone has its sums when the step ends, not in each round that it leaves out.
-  parts_.gradients->begin_round(sent + 1 == rounds,
-                                std::vector<bool>(parts_.plan.parameters.size(), false));
-  parts_.gradients->end_round(
-      {.joined = absence.joined, .given_up = absence.given_up, .rate = parts_.rate()});
+  take_no_part(absence, sent + 1 == rounds);
   ++left_out_;
   return true;
+}
+
+void StepEnd::leave_out_first_round() {
+  if (!parts_.context().one_communication()) {
+    take_no_part({}, /*last=*/false);
+    first_left_out_ = 1;
+  }
+}
+
+void StepEnd::take_no_part(const Absence& absence, bool last) {
+  parts_.gradients->begin_round(last, std::vector<bool>(parts_.plan.parameters.size(), false));
+  parts_.gradients->end_round(
+      {.joined = absence.joined, .given_up = absence.given_up, .rate = parts_.rate()});
 }
 
 // Note [leaving out rounds together]
@@ -366,6 +376,7 @@ void StepEnd::forget(StepOutcome outcome) {
   if (parts_.bounds) {
     parts_.bounds->forget();
   }
+  first_left_out_ = 0;
   left_out_ = 0;
   clip_.reset();
   agreement_ = {};

@@ -31,6 +31,8 @@ class StepEnd {
   void sum_and_ask(const Act& act);
   // The rounds that are left of all of these, whose sums are not waited for.
   static void leave_out_rounds(const std::vector<EngineParts*>& engines, const Absence& absence);
+  // The round before this rank's first micro-batch (MicroBatches::rounds_before).
+  void leave_out_first_round();
   // Some were left out: the step has no more micro-batches of this rank.
   bool leaves_out() const { return left_out_ > 0; }
 
@@ -73,6 +75,7 @@ class StepEnd {
   void wait_for_sums();
   // One of the rounds in which this rank has no micro-batch; false where none is left.
   bool leave_out_round(const Absence& absence);
+  void take_no_part(const Absence& absence, bool last);
   template <class Refusal>
   [[noreturn]] void refuse(const Refusal& refusal) {
     drop();
@@ -84,7 +87,8 @@ class StepEnd {
   EngineParts& parts_;
   Agreement agreement_;
   std::optional<Clip> clip_;
-  std::int64_t left_out_ = 0;  // rounds of this step
+  std::int64_t first_left_out_ = 0;  // rounds of this step, before this rank's micro-batches
+  std::int64_t left_out_ = 0;        // and after them
 };
 
 }  // namespace trireme::detail
