@@ -47,6 +47,10 @@ void check_engine_options(const EngineOptions& engine,
                 "Averaging: expected an engine without EngineOptions::prune, found one that prunes "
                 "{} of its weights: each replica prunes others, and averages bring them back",
                 {engine.prune.fraction});
+  TRIREME_CHECK(engine.offload.to != Offload::To::kDisk,
+                "Averaging: expected an engine whose weights and states are in memory, found "
+                "EngineOptions::offload to \"{}\": leave it out",
+                {engine.offload.folder});
   TRIREME_CHECK(!std::holds_alternative<DiLoCo>(mode) || engine.shard_group == ShardGroup::kWorld ||
                     replicas.mine()->one_machine(),
                 "DiLoCo: expected EngineOptions::shard_group kWorld in a replica on several "

@@ -136,6 +136,7 @@ class CheckpointReader::Impl {
         "model and optimizer it was saved from, or load only the weights that fit (partial)",
         {path_, differences.to_string()});
     Wanted wanted(manifest_.files.size());
+    std::vector<std::pair<const StateSlice*, const SavedTensor*>> elsewhere;
     std::vector<std::pair<const StateSlice*, const SavedTensor*>> converted;
     for (const StateSlice& slice : into.slices) {
       const StateTensor& tensor = into.tensors[slice.tensor];
@@ -144,16 +145,22 @@ class CheckpointReader::Impl {
           !difference(tensor, saved->tensor).empty()) {
         continue;
       }
-      if (saved_as_bytes(tensor, saved->tensor)) {
+      const bool alike = saved->tensor.dtype == tensor.dtype && same_order(tensor, saved->tensor);
+      if (slice.store != nullptr && alike) {
+        elsewhere.emplace_back(&slice, saved);
+      } else if (slice.store == nullptr && saved_as_bytes(tensor, saved->tensor)) {
         const auto bytes = static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
         want(*saved, {slice.range.begin * bytes, slice.range.end * bytes}, slice.data, wanted);
-      } else if (saved->tensor.dtype == tensor.dtype && same_order(tensor, saved->tensor)) {
+      } else if (slice.store == nullptr && alike) {
         want(*saved, slice.range, slice.data, wanted);
       } else {
         converted.emplace_back(&slice, saved);
       }
     }
     fetch(std::move(wanted));
+    for (const auto& [slice, saved] : elsewhere) {
+      load_elsewhere(*slice, *saved);
+    }
     for (const auto& [slice, saved] : converted) {
       load_converted(into.tensors[slice->tensor], *slice, *saved);
     }
@@ -236,6 +243,23 @@ class CheckpointReader::Impl {
     }
   }
 
+  // To where memory does not reach: a piece at a time.
+  void load_elsewhere(const StateSlice& slice, const SavedTensor& saved) const {
+    constexpr std::int64_t kPieceBytes = 16 << 20;
+    const std::size_t element = dtype_bytes(saved.tensor.dtype);
+    const std::int64_t most = kPieceBytes / static_cast<std::int64_t>(element);
+    device::Buffer piece(static_cast<std::size_t>(std::min(most, slice.range.size())) * element);
+    for (std::int64_t begin = slice.range.begin; begin < slice.range.end; begin += most) {
+      const Range range{begin, std::min(begin + most, slice.range.end)};
+      Wanted wanted(manifest_.files.size());
+      want(saved, range, piece.data(), wanted);
+      fetch(std::move(wanted));
+      slice.write(static_cast<std::uint64_t>(begin - slice.range.begin) * element,
+                  piece.data(),
+                  static_cast<std::size_t>(range.size()) * element);
+    }
+  }
+
   // Through memory of its own: one tensor at a time.
   void load_converted(const StateTensor& tensor,
                       const StateSlice& slice,
@@ -258,7 +282,16 @@ class CheckpointReader::Impl {
                       in_order.data());
       raw = std::move(in_order);
     }
-    detail::convert(saved.tensor.dtype, raw.data(), tensor.dtype, slice.data, slice.range.size());
+    device::Buffer values;
+    if (slice.store != nullptr) {
+      values =
+          device::Buffer(static_cast<std::size_t>(slice.range.size()) * dtype_bytes(tensor.dtype));
+    }
+    std::byte* const to = slice.store != nullptr ? values.data() : slice.data;
+    detail::convert(saved.tensor.dtype, raw.data(), tensor.dtype, to, slice.range.size());
+    if (slice.store != nullptr) {
+      slice.write(0, values.data(), values.size_bytes());
+    }
   }
 
   std::string path_;

@@ -244,11 +244,16 @@ class CheckpointWriter::Impl {
       return;
     }
     double waited = 0;
-    for (std::uint64_t done = 0; done < image.size_bytes();) {
-      std::byte* piece = snapshot_.take_empty(waited);
-      const std::size_t bytes = image.copy_next(piece, snapshot_.piece_bytes());
-      snapshot_.put_full({piece, bytes});
-      done += bytes;
+    try {
+      for (std::uint64_t done = 0; done < image.size_bytes();) {
+        std::byte* piece = snapshot_.take_empty(waited);
+        const std::size_t bytes = image.copy_next(piece, snapshot_.piece_bytes());
+        snapshot_.put_full({piece, bytes});
+        done += bytes;
+      }
+    } catch (const Error& error) {  // of a disk that the state is on
+      fail(assembly, error);
+      another_failed_ = true;  // the thread does not deliver what has come so far
     }
     snapshot_.end();
     report.copy_seconds = seconds_since(begin) - waited;

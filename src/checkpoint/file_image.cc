@@ -30,21 +30,22 @@ FileImage::FileImage(const std::string& path, const StateView& state) {
          {slice->range.size()}});
   }
   header_ = safetensors_header(path, entries, {{"format", "trireme"}});
-  pieces_.push_back({reinterpret_cast<const std::byte*>(header_.data()), header_.size()});
   size_bytes_ = header_.size();
   for (std::size_t i = 0; i < slices.size(); ++i) {
     parts_.push_back({slices[i]->tensor, slices[i]->range, size_bytes_});
-    pieces_.push_back({slices[i]->data, entries[i].size_bytes()});
+    pieces_.push_back({*slices[i], entries[i].size_bytes()});
     size_bytes_ += entries[i].size_bytes();
   }
 }
 
 std::size_t FileImage::copy_next(std::byte* to, std::size_t bytes) {
-  std::size_t copied = 0;
+  std::size_t copied = std::min(bytes, header_.size() - header_done_);
+  std::memcpy(to, header_.data() + header_done_, copied);
+  header_done_ += copied;
   while (copied < bytes && next_ < pieces_.size()) {
     const Piece& piece = pieces_[next_];
     const std::size_t some = std::min(bytes - copied, piece.bytes - done_);
-    std::memcpy(to + copied, piece.data + done_, some);
+    piece.slice.read(done_, to + copied, some);
     copied += some;
     done_ += some;
     if (done_ == piece.bytes) {

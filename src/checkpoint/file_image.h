@@ -30,14 +30,15 @@ class FileImage {
 
  private:
   struct Piece {
-    const std::byte* data;
+    StateSlice slice;
     std::size_t bytes;
   };
-  std::string header_;
+  std::string header_;  // before the pieces
   std::vector<Part> parts_;
-  std::vector<Piece> pieces_;  // after the header
+  std::vector<Piece> pieces_;
   std::uint64_t size_bytes_ = 0;
-  std::size_t next_ = 0;  // piece; 0 is the header
+  std::size_t header_done_ = 0;
+  std::size_t next_ = 0;  // piece
   std::size_t done_ = 0;  // bytes of it
 };
 

@@ -218,6 +218,11 @@ void Vault::keep_loaded(const StateView& state) {
 }
 
 void Vault::keep(std::int64_t step, const StateView& state, const Notes& notes, Kind kind) {
+  TRIREME_CHECK(
+      std::ranges::all_of(state.slices,
+                          [](const StateSlice& slice) { return slice.store == nullptr; }),
+      "Vault: expected a state in memory, of which it keeps a copy there, found one on a disk "
+      "(EngineOptions::offload): leave one of the two out");
   if (mirror_) {
     mirror_->wait();
   }

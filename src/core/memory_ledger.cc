@@ -13,7 +13,9 @@ std::string_view memory_category_name(MemoryCategory category) {
                                          "gather",
                                          "averages",
                                          "buffers",
-                                         "rounding"};
+                                         "rounding",
+                                         "host",
+                                         "disk"};
   return kNames[static_cast<int>(category)];
 }
 
@@ -23,7 +25,8 @@ std::int64_t MemoryUse::model_bytes() const {
 }
 
 std::int64_t MemoryUse::total() const {
-  return std::accumulate(now.begin(), now.end(), std::int64_t{0});
+  return std::accumulate(now.begin(), now.end(), std::int64_t{0}) - of(MemoryCategory::kHost) -
+         of(MemoryCategory::kDisk);
 }
 
 MemoryLedger::Charge::Charge(std::shared_ptr<MemoryLedger> ledger,

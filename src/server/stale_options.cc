@@ -70,6 +70,8 @@ void check_stale(const Stale& stale,
   refuse(engine.compress != nullptr, "EngineOptions::compress works on the sum of all ranks");
   refuse(engine.round_weights != nullptr,
          "EngineOptions::round_weights: weights go to workers as they are");
+  refuse(engine.offload.any(),
+         "EngineOptions::offload: owners update what has come, not all of it in order");
   refuse(engine.prune.fraction > 0, "EngineOptions::prune looks at the weights of all owners");
   refuse(static_cast<bool>(engine.gradient_hook),
          "EngineOptions::gradient_hook sums for all ranks");

@@ -78,6 +78,52 @@ void apply_optimizer(TrainSettings& settings, const Json& value, DeepspeedNotes&
   });
 }
 
+void apply_offload(TrainSettings& settings,
+                   const std::string& whole,
+                   const Json& value,
+                   DeepspeedNotes& notes) {
+  if (value.is_null()) {
+    return;
+  }
+  require_object(whole, value);
+  const Json device = value.value("device", Json("none"));
+  if (device == Json("cpu")) {
+    set({settings, notes}, "offload", whole + ".device", Json("optimizer"));
+  } else if (device == Json("nvme")) {
+    const Json folder = value.value("nvme_path", Json());
+    TRIREME_CHECK(folder.is_string() && !folder.get<std::string>().empty(),
+                  "{}.nvme_path: expected a folder, found {}",
+                  {whole, folder.dump()});
+    set({settings, notes},
+        "offload",
+        whole + ".device",
+        Json(concat("disk:", folder.get<std::string>())));
+  } else {
+    TRIREME_CHECK(device == Json("none"),
+                  "{}.device: expected none, cpu or nvme, found {}",
+                  {whole, device.dump()});
+  }
+  for_each_item(value, notes, [&](const std::string& name, const Json& item) {
+    const std::string item_name = whole + "." + name;
+    if (name == "ratio") {
+      TRIREME_CHECK(item == Json(1) || item == Json(1.0),
+                    "{}: expected 1, as all states are in one place, found {}",
+                    {item_name, item.dump()});
+    } else if (contains({"pin_memory",
+                         "buffer_count",
+                         "buffer_size",
+                         "fast_init",
+                         "pipeline",
+                         "pipeline_read",
+                         "pipeline_write"},
+                        name)) {
+      notes.without_effect.push_back(item_name);
+    } else if (name != "device" && name != "nvme_path") {
+      refuse_unknown(whole, name, {"device", "nvme_path"});
+    }
+  });
+}
+
 void apply_zero(TrainSettings& settings, const Json& value, DeepspeedNotes& notes) {
   require_object("zero_optimization", value);
   // They tune how DeepSpeed moves data; what is computed does not depend on them.
@@ -107,11 +153,15 @@ void apply_zero(TrainSettings& settings, const Json& value, DeepspeedNotes& note
             item.is_number(), whole, ": expected a number of elements, found ", item.dump());
         set({settings, notes}, "bucket_bytes", whole, Json(4 * item.get<double>()));
       }
-    } else if (name == "offload_optimizer" || name == "offload_param") {
+    } else if (name == "offload_optimizer") {
+      apply_offload(settings, whole, item, notes);
+    } else if (name == "offload_param") {
       const bool off = item.is_null() ||
                        (item.is_object() && item.value("device", Json("none")) == Json("none"));
-      TRIREME_CHECK(
-          off, whole, ": Trireme does not offload; leave it out, or set its device to \"none\"");
+      TRIREME_CHECK(off,
+                    whole,
+                    ": Trireme does not offload parameters; leave it out, or set its device to "
+                    "\"none\"");
     } else if (contains(tuning, name)) {
       notes.without_effect.push_back(whole);
     } else {

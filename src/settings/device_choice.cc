@@ -47,10 +47,24 @@ std::string why_not_on_gpu(const TrainSettings& s) {
   return "";
 }
 
+namespace {
+
+// What only a GPU has a use for.
+void check_on_cpu(const TrainSettings& s, const std::string& why) {
+  TRIREME_CHECK(s.offload != "optimizer",
+                "offload: optimizer is for a model on a GPU, and this one is trained on the CPU{}, "
+                "whose memory its optimizer states are in anyway: leave it out, or use --offload "
+                "disk:DIR",
+                {why.empty() ? "" : concat(" (", why, ")")});
+}
+
+}  // namespace
+
 DeviceChoice choose_device(TrainSettings settings, const UsableGpus& gpus) {
   DeviceChoice choice{std::move(settings)};
   TrainSettings& s = choice.settings;
   if (s.device == TrainDevice::kCpu) {
+    check_on_cpu(s, "");
     return choice;
   }
   const std::string why = gpus.names.empty() ? "" : why_not_on_gpu(s);
@@ -60,6 +74,7 @@ DeviceChoice choose_device(TrainSettings settings, const UsableGpus& gpus) {
                   {gpus.why_none, kOnTheCpu});
     TRIREME_CHECK(why.empty(), "device: on a GPU, {}. {}", {why, kOnTheCpu});
   } else if (gpus.names.empty() || !why.empty()) {
+    check_on_cpu(s, gpus.names.empty() ? gpus.why_none : why);
     s.device = TrainDevice::kCpu;
     if (!why.empty()) {
       choice.remark = concat("training on the CPU and not on ", gpus_text(gpus), ": ", why);

@@ -22,15 +22,19 @@ using Json = nlohmann::json;
 // Settings that change no bit of the result.
 std::set<std::string> free_settings(bool local_first, bool by_ranks, bool stale) {
   std::set<std::string> names = {
-      "recompute",    "data_threads",    "memory_limit",
-      "zero",         "placement",       "unit_bytes",
-      "bucket_bytes", "timeout",         "straggler_factor",
-      "save_every",   "keep_last",       "keep_every",
-      "run",          "snapshot_limit",  "allow_changes",
-      "log_every",    "histogram_every", "tensorboard",
-      "save_weights", "save_initial",    "record_samples",
-      "goal",         "compress_check",  "replay",
-      "started_in",
+      "recompute",      "data_threads",
+      "memory_limit",   "zero",
+      "placement",      "offload",
+      "unit_bytes",     "bucket_bytes",
+      "timeout",        "straggler_factor",
+      "save_every",     "keep_last",
+      "keep_every",     "run",
+      "snapshot_limit", "allow_changes",
+      "log_every",      "histogram_every",
+      "tensorboard",    "save_weights",
+      "save_initial",   "record_samples",
+      "goal",           "compress_check",
+      "replay",         "started_in",
   };
   if (stale) {
     names.erase("save_every");  // after a save, all ranks go on from the newest weights

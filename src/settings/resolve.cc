@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "settings/batch_choice.h"
+#include "settings/offload_place.h"
 #include "settings/sync_settings.h"
 #include "trireme/compress/compressor.h"
 #include "trireme/core/error.h"
@@ -173,6 +174,7 @@ void check_ranks(const TrainSettings& s) {
   const bool by_speeds = s.balance == Balance::kSpeeds;
   check_placement("placement", s.placement, s.zero);
   check_compress(s);
+  detail::check_offload(s);
   TRIREME_CHECK(!by_speeds || static_cast<std::int64_t>(s.speeds.size()) == s.ranks,
                 "speeds: expected one for each of the {} ranks, found {}",
                 {s.ranks, s.speeds.size()});

@@ -469,6 +469,14 @@ std::vector<Setting> rank_settings() {
             "Where stage 3 keeps parameters. mapped: in one copy that the ranks of a machine "
             "share; copied: divided among the ranks, and gathered for use.",
             {.choices = {"auto", "mapped", "copied"}}),
+      field("offload",
+            &S::offload,
+            "Where optimizer states, moving averages and the float32 masters of 16-bit parameters "
+            "are between updates. none: beside the parameters; optimizer: of a model on a GPU, in "
+            "the host's memory, where its threads update them; disk:DIR: in a file for each rank "
+            "in this folder, through which updates pass piece by piece. The result is the same, "
+            "bit for bit.",
+            {.kind = "none, optimizer or disk:DIR", .absent = "\"none\""}),
       field("precision",
             &S::precision,
             "Precision of parameters and computation; 16-bit types keep float32 master weights; "

@@ -1,6 +1,24 @@
 #include "trireme/shard/state_view.h"
 
+#include <cstring>
+
 namespace trireme {
+
+void StateSlice::read(std::uint64_t begin, std::byte* to, std::size_t bytes) const {
+  if (store != nullptr) {
+    store->read(offset + begin, to, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(to, data + begin, bytes);
+  }
+}
+
+void StateSlice::write(std::uint64_t begin, const std::byte* from, std::size_t bytes) const {
+  if (store != nullptr) {
+    store->write(offset + begin, from, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(data + begin, from, bytes);
+  }
+}
 
 std::int64_t StateTensor::numel() const {
   std::int64_t product = 1;

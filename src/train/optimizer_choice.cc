@@ -74,6 +74,10 @@ EngineOptions engine_options_of(const TrainSettings& s, std::int64_t steps) {
   options.ema_decay = s.ema_decay;
   options.sparse_update = s.sparse_update;
   options.schedule = schedule_of(s, steps);
+  const OffloadPlace offload = offload_place(s);
+  options.offload = offload.host              ? Offload::host()
+                    : !offload.folder.empty() ? Offload::disk(offload.folder)
+                                              : Offload{};
   options.precision = s.precision == TrainPrecision::kBFloat16  ? Precision::kBFloat16
                       : s.precision == TrainPrecision::kFloat16 ? Precision::kFloat16
                                                                 : Precision::kAsModel;

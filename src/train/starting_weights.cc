@@ -1,6 +1,5 @@
 #include "train/starting_weights.h"
 
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -162,7 +161,7 @@ void begin_with_weights(const TrainSettings& settings,
           rounds ? scalar_type_of(tensor.dtype) : tensors.at(tensor.name).scalar_type();
       const at::Tensor values = values_of(*source, found->second, type, tensor);
       const std::size_t bytes = dtype_bytes(tensor.dtype);
-      std::memcpy(slice.data,
+      slice.write(0,
                   static_cast<const std::byte*>(values.const_data_ptr()) +
                       static_cast<std::size_t>(slice.range.begin) * bytes,
                   static_cast<std::size_t>(slice.range.size()) * bytes);

@@ -34,7 +34,7 @@ MemoryReport memory_in(const Json& memory) {
   for (int category = 0; category < kMemoryCategories; ++category) {
     const std::string name(memory_category_name(static_cast<MemoryCategory>(category)));
     const Json& categories = memory.at("categories");
-    most.now[static_cast<std::size_t>(category)] = categories.at(name).get<std::int64_t>();
+    most.now[static_cast<std::size_t>(category)] = categories.value(name, std::int64_t{0});
   }
   report.ranks.push_back(most);
   return report;
@@ -92,6 +92,13 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
                                     use.at("exact_bytes").get<std::int64_t>()};
     }
     result.pruned = json.value("pruned", 0.0);
+    if (json.contains("offload")) {
+      const Json& use = json["offload"];
+      result.offload = {use.at("fetched_bytes").get<std::int64_t>(),
+                        use.at("sent_bytes").get<std::int64_t>(),
+                        use.at("wait_seconds").get<double>(),
+                        use.at("past_cache").get<bool>()};
+    }
     if (json.contains("averaging")) {
       const Json& use = json.at("averaging");
       result.averaging = {use.at("averagings").get<std::int64_t>(),

@@ -121,6 +121,12 @@ std::string summary_json(const TrainSettings& settings,
     json["rounded_weights"] = {{"received_bytes", use.received_bytes},
                                {"exact_bytes", use.exact_bytes}};
   }
+  if (const OffloadUse& use = result.offload; use.sent_bytes > 0) {
+    json["offload"] = {{"fetched_bytes", use.fetched_bytes},
+                       {"sent_bytes", use.sent_bytes},
+                       {"wait_seconds", use.wait_seconds},
+                       {"past_cache", use.past_cache}};
+  }
   if (result.pruned > 0) {
     json["pruned"] = result.pruned;
   }

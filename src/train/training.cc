@@ -298,6 +298,7 @@ void Training::summarise() {
   result_.memory = runner_.memory_report();
   result_.compression = compression_use();
   result_.pruned = runner_.engine().pruned();
+  result_.offload = runner_.engine().offload();
   result_.averaging = averaging_use();
   result_.replicas = runner_.replicas();
   result_.phases = runner_.schedule_of_phases();

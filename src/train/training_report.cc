@@ -158,6 +158,18 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
   if (result.pruned > 0) {
     add_line(table, "pruned", format("%.2f %% of the weights of matrices", 100 * result.pruned));
   }
+  if (const OffloadUse& use = result.offload; use.sent_bytes > 0) {
+    add_line(table,
+             "offload",
+             concat("{}: {} fetched by rank 0, {} sent, waited {}{}",
+                    {settings.offload,
+                     megabytes_text(use.fetched_bytes),
+                     megabytes_text(use.sent_bytes),
+                     format("%.2f s", use.wait_seconds),
+                     settings.offload == "optimizer" ? ""
+                     : use.past_cache                ? ", past the page cache"
+                                                     : ", through the page cache"}));
+  }
   if (const CompressionUse::Check& check = result.compression.check; check.step > 0) {
     add_line(table,
              "compressed sum",

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
 #include "support/ranks.h"
@@ -270,6 +271,15 @@ std::vector<Case> float32_cases() {
                                     {named({"head.*"}), Lamb({.lr = 1e-2})},
                                     {named({"q*"}), Adafactor({.lr = 1e-2})}});
   };
+  // States of one, two, three and none.
+  const auto element_rules = [adamw, plain_sgd, lion, amsgrad] {
+    return std::make_unique<ParameterGroups>(
+        *adamw(),
+        std::vector<ParameterGroup>{{biases_and_norms(), *plain_sgd()},
+                                    {named({"tokens.*", "places.*"}), *lion()},
+                                    {named({"head.*"}), *amsgrad()}});
+  };
+  const Offload disk = Offload::disk(std::filesystem::temp_directory_path().string());
   // Every optimizer, model, bucket size, unit size and split appears, and every pair that could
   // plausibly interact.
   std::vector<Case> cases = {
@@ -384,6 +394,17 @@ std::vector<Case> float32_cases() {
        with_muon,
        1.0,
        {.unit_bytes = 4096, .bucket_bytes = 2048, .threads = 2}},
+      {"adamw, tied, averaged, from a disk",
+       make_tied_and_unused,
+       adamw,
+       0.1,
+       {.offload = disk, .ema_decay = 0.9, .unit_bytes = 400, .bucket_bytes = 100}},
+      {"groups of rules, attention, from a disk",
+       make_attention,
+       element_rules,
+       1.0,
+       {.offload = disk, .unit_bytes = 4096, .bucket_bytes = 2048, .threads = 3}},
+      {"plain sgd, tiny, from a disk", make_tiny, plain_sgd, 0, {.offload = disk}},
   };
   for (Case& item : cases) {
     item.steps = env_integer("TRIREME_TEST_STEPS", 1, kSteps).value_or(8);
@@ -396,6 +417,7 @@ std::vector<Case> half_cases() {
   const auto lamb = with<Lamb>(LambOptions{.lr = 1e-2});
   const auto sgd = with<Sgd>(SgdOptions{.lr = 0.05, .momentum = 0.9});
   const auto adafactor = with<Adafactor>(AdafactorOptions{.lr = 1e-2, .weight_decay = 0.1});
+  const Offload disk = Offload::disk(std::filesystem::temp_directory_path().string());
   return {
       {"bfloat16 adamw, odd",
        make_odd_layers,
@@ -438,6 +460,24 @@ std::vector<Case> half_cases() {
         .precision = Precision::kBFloat16,
         .unit_bytes = 400,
         .bucket_bytes = 128}},
+      {"bfloat16 adamw, tied, averaged, from a disk",
+       make_tied_and_unused,
+       adamw,
+       0.5,
+       {.offload = disk,
+        .ema_decay = 0.9,
+        .precision = Precision::kBFloat16,
+        .unit_bytes = 400,
+        .bucket_bytes = 128}},
+      {"float16 sgd, odd, from a disk",
+       make_odd_layers,
+       sgd,
+       0,
+       {.offload = disk,
+        .precision = Precision::kFloat16,
+        .loss_scale = {.initial = 16777216, .growth_interval = 4, .most = 0x1p40},
+        .unit_bytes = 400,
+        .bucket_bytes = 4096}},
       {"float16 muon and adamw, attention",
        make_attention,
        with_muon,

@@ -268,6 +268,46 @@ TEST_F(GpuParity, EveryStageGivesTheBitsOfOnePlainProcess) {
   EXPECT_NE(testing::read_file(file("float32-1-0-0")), testing::read_file(file("groups-1-0-0")));
 }
 
+// Where states are changes no bit: on the GPU, in the host's memory, on a disk.
+TEST_F(GpuParity, StatesThatAreElsewhereGiveTheSameBits) {
+  for (const int size : {1, 2}) {
+    fork_ranks(size, [&](const std::shared_ptr<World>& world) {
+      const testing::TemporaryFolder folder;
+      for (const Case& each : all_cases()) {
+        EngineOptions options = each.options;
+        options.ema_decay = 0.75;
+        options.threads = 3;
+        const auto trained = [&] {
+          const auto model = made_model(each.dropout);
+          Engine<Net> engine(model, *each.optimizer, options, world);
+          for (std::int64_t step = 0; step < kSteps; ++step) {
+            for (std::int64_t k = 0; k < engine.local_micro_batches(); ++k) {
+              engine.backward(loss_of(engine.model(), step, engine.micro_batch(k)));
+              engine.step();
+            }
+          }
+          const Tensor average = engine.average("up.weight").cpu().contiguous();
+          engine.unwrap();
+          return bytes_of(*model) +
+                 std::string(static_cast<const char*>(average.data_ptr()), average.nbytes());
+        };
+        const std::string wanted = trained();
+        for (const int zero : {0, 1, 3}) {
+          for (const bool on_disk : {false, true}) {
+            options.zero = zero;
+            options.offload = on_disk ? Offload::disk(folder.path()) : Offload::host();
+            EXPECT_TRUE(trained() == wanted)
+                << each.name << ", stage " << zero << (on_disk ? ", on a disk" : ", on the host");
+          }
+        }
+      }
+    });
+    if (HasFailure()) {
+      return;
+    }
+  }
+}
+
 // Tensors of a state by kind and name, whole: of a rank alone.
 using Saved = std::map<std::string, std::string>;
 
@@ -280,9 +320,9 @@ Saved saved(EngineBase& engine) {
   Saved all;
   for (const auto& slice : state.view.slices) {
     const StateTensor& tensor = state.view.tensors[slice.tensor];
-    all[key_of(tensor)].append(
-        reinterpret_cast<const char*>(slice.data),
-        static_cast<std::size_t>(slice.range.size()) * dtype_bytes(tensor.dtype));
+    std::string bytes(static_cast<std::size_t>(slice.range.size()) * dtype_bytes(tensor.dtype), 0);
+    slice.read(0, reinterpret_cast<std::byte*>(bytes.data()), bytes.size());
+    all[key_of(tensor)] += bytes;
   }
   return all;
 }
@@ -293,10 +333,10 @@ void restore(EngineBase& engine, const Saved& from, const std::string& progress)
         for (const auto& slice : into.slices) {
           const StateTensor& tensor = into.tensors[slice.tensor];
           const std::size_t element = dtype_bytes(tensor.dtype);
-          from.at(key_of(tensor))
-              .copy(reinterpret_cast<char*>(slice.data),
-                    static_cast<std::size_t>(slice.range.size()) * element,
-                    static_cast<std::size_t>(slice.range.begin) * element);
+          slice.write(0,
+                      reinterpret_cast<const std::byte*>(from.at(key_of(tensor)).data()) +
+                          static_cast<std::size_t>(slice.range.begin) * element,
+                      static_cast<std::size_t>(slice.range.size()) * element);
         }
       },
       progress);
@@ -330,6 +370,16 @@ TEST_F(GpuParity, AStateGoesFromTheGpuToTheCpuAndBack) {
     EXPECT_EQ(from_cpu, after_two);
 
     options.zero = 2;
+    const testing::TemporaryFolder folder;
+    for (const Offload& place : {Offload::host(), Offload::disk(folder.path())}) {
+      options.offload = place;
+      Engine<Net> elsewhere(made_model(0.1), AdamW(), options, world);
+      restore(elsewhere, from_cpu, on_cpu.progress());
+      EXPECT_EQ(saved(elsewhere), after_two);
+      steps(elsewhere, 2, 4);
+      EXPECT_EQ(saved(elsewhere), saved(first));
+    }
+    options.offload = {};
     auto other = made_model(0.1);
     {
       const torch::NoGradGuard no_grad;

@@ -118,6 +118,18 @@ TEST(DeepspeedNames, SetTheStageAndItsBuckets) {
     "offload_optimizer": {"device": "none"}, "offload_param": null}})");
   EXPECT_EQ(s.zero, 2);
   EXPECT_EQ(s.bucket_bytes, 4 * 500000);
+  EXPECT_EQ(s.offload, "none");
+}
+
+TEST(DeepspeedNames, SayWhereStatesAre) {
+  const auto offload = [](const std::string& json) {
+    return from(R"({"zero_optimization": {"stage": 2, "offload_optimizer": )" + json + "}}")
+        .offload;
+  };
+  EXPECT_EQ(offload(R"({"device": "cpu", "pin_memory": true, "ratio": 1})"), "optimizer");
+  EXPECT_EQ(offload(R"({"device": "nvme", "nvme_path": "/local_nvme", "buffer_count": 4})"),
+            "disk:/local_nvme");
+  EXPECT_EQ(offload("null"), "none");
 }
 
 TEST(DeepspeedNames, SetThePrecision) {
@@ -162,7 +174,11 @@ TEST(DeepspeedNames, LeaveAutomaticValuesAlone) {
 
 TEST(DeepspeedNames, RefuseWhatCannotBeHonoured) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})", "offload"},
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "gpu"}}})", "cpu or nvme"},
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})", "nvme_path"},
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}})", "ratio"},
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "rato": 1}}})", "rato"},
+      {R"({"zero_optimization": {"offload_optimizer": 3}})", "offload_optimizer"},
       {R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})", "offload"},
       {R"({"zero_optimization": {"stage": 3, "offload_param": {"device": 3}}})", "offload"},
       {R"({"scheduler": {"type": "LRRangeTest"}})", "LRRangeTest"},

@@ -86,6 +86,21 @@ TEST(DeviceChoice, SaysWhatAGpuIsNotFor) {
   }
 }
 
+// On the CPU it would change nothing: refused, and not passed over.
+TEST(DeviceChoice, OffloadsToTheHostFromAGpuAlone) {
+  const std::string json = R"({"model": "mlp", "offload": "optimizer")";
+  EXPECT_EQ(chosen(json + "}", kOne).settings.device, TrainDevice::kCuda);
+  expect_parts(refusal([&] { chosen(json + "}", kNone); }),
+               {"offload: optimizer", "there is no driver", "disk:DIR"});
+  expect_parts(refusal([&] { chosen(json + R"(, "device": "cpu"})", kOne); }),
+               {"offload: optimizer", "on the CPU,"});
+  expect_parts(refusal([&] { chosen(json + R"(, "prune": 0.5})", kOne); }),
+               {"offload: optimizer", "--prune 0.5"});
+  const std::string disk = R"({"model": "mlp", "offload": "disk:/tmp")";
+  EXPECT_EQ(chosen(disk + "}", kNone).settings.device, TrainDevice::kCpu);
+  EXPECT_EQ(chosen(disk + "}", kOne).settings.device, TrainDevice::kCuda);
+}
+
 TEST(DeviceChoice, NamesGpusAndDealsThemToTheRanks) {
   EXPECT_EQ(gpus_text(kOne), "1 GPU (NVIDIA H200)");
   EXPECT_EQ(gpus_text(kThree), "3 GPUs (Tesla T4, NVIDIA L4)");

@@ -13,7 +13,7 @@
 
 namespace trireme::testing {
 
-// A state in memory that all processes of a test share.
+// A state, wherever it is, in memory that all processes of a test share.
 class SharedState {
  public:
   SharedState()
@@ -34,7 +34,7 @@ class SharedState {
       EXPECT_TRUE(titles.insert(tensor.title()).second) << tensor.title();
     }
     each_slice(state.view, [](std::byte* kept, const StateSlice& slice, std::size_t bytes) {
-      std::memcpy(kept, slice.data, bytes);
+      slice.read(0, kept, bytes);
     });
     if (engine.ranks().rank() == 0) {
       std::strcpy(reinterpret_cast<char*>(memory_), engine.progress().c_str());
@@ -45,14 +45,14 @@ class SharedState {
     engine.restore(
         [&](const StateView& into) {
           each_slice(into, [](std::byte* kept, const StateSlice& slice, std::size_t bytes) {
-            std::memcpy(slice.data, kept, bytes);
+            slice.write(0, kept, bytes);
           });
         },
         reinterpret_cast<char*>(memory_));
   }
 
  private:
-  static constexpr std::size_t kBytes = 8 << 20;
+  static constexpr std::size_t kBytes = 24 << 20;
 
   // The generators are as many as ranks; nothing here is random.
   void each_slice(const StateView& view,

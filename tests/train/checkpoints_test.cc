@@ -30,6 +30,7 @@ struct Mode {
   const char* name;
   int zero;
   Placement placement;
+  bool on_disk = false;  // EngineOptions::offload
 };
 constexpr Mode kModes[] = {
     {"ddp", 0, Placement::kAutomatic},
@@ -58,6 +59,9 @@ struct Training {
     EngineOptions options = item.options;
     options.zero = mode.zero;
     options.placement = mode.placement;
+    if (mode.on_disk) {
+      options.offload = Offload::disk(std::filesystem::temp_directory_path().string());
+    }
     options.micro_batches = kMicroBatches;
     engine = std::make_unique<EngineBase>(model, *item.optimizer(), options, world);
   }
@@ -212,6 +216,18 @@ TEST(CheckpointsTest, AnyStageAndWorldLoadsWhatAnyOtherSaved) {
 
 TEST(CheckpointsTest, BFloat16KeepsItsMasters) {
   all_to_all(testing::half_cases()[0], {{kModes[1], kModes[3]}, {1, 3}}, {all_modes(), {2}});
+}
+
+// Masters, states and averages that are never in memory as a whole: saved from where they are, and
+// loaded to there.
+TEST(CheckpointsTest, StatesOnADiskAreThoseInMemory) {
+  const Mode on_disk[] = {{"ddp-disk", 0, Placement::kAutomatic, true},
+                          {"zero1-disk", 1, Placement::kAutomatic, true},
+                          {"zero3-disk", 3, Placement::kCopied, true}};
+  Case item = testing::half_cases()[2];  // tied, frozen, unused
+  item.options.ema_decay = 0.9;
+  all_to_all(item, {{kModes[1], on_disk[1]}, {2}}, {{kModes[0], on_disk[0], on_disk[2]}, {1, 3}});
+  all_to_all(exact_case(), {{kModes[0], on_disk[2]}, {3}}, {{on_disk[1], kModes[4]}, {2}});
 }
 
 TEST(CheckpointsTest, Float16KeepsItsScale) {

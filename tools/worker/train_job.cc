@@ -38,6 +38,12 @@ TrainJob::TrainJob(std::shared_ptr<World> world, const std::string& step)
   apply_json(settings_, told.substr(end), "the settings of rank 0");
   run_ = settings_.run;
   // To keep it, stale ranks would have to be in step.
+  TRIREME_CHECK(
+      !launcher_keeps_memory() || offload_place(settings_).folder.empty(),
+      "offload: {} is for states that do not fit into memory, and a job that outlives the "
+      "loss of ranks (--elastic, --restart) keeps a copy of them there: leave one of the "
+      "two out",
+      {settings_.offload});
   if (launcher_keeps_memory() && settings_.folds == 0 && !trains_stale(settings_)) {
     vault_ = std::make_shared<Vault>(world_);
   }

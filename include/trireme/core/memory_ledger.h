@@ -9,7 +9,8 @@
 
 namespace trireme {
 
-// What memory is for. The first three are what the ZeRO formulas count.
+// What memory is for. The first three are what the ZeRO formulas count. The last two are elsewhere:
+// what an engine has moved away from where it computes (EngineOptions::offload).
 enum class MemoryCategory : std::uint8_t {
   kParameters = 0,
   kGradients = 1,  // sums, where the update reads them
@@ -19,8 +20,10 @@ enum class MemoryCategory : std::uint8_t {
   kAverages = 5,   // moving averages of the weights, where asked for
   kBuffers = 6,    // of the model (running statistics)
   kRounding = 7,   // what pages and alignment add to all of the above
+  kHost = 8,       // of a model on a GPU, in the host's memory
+  kDisk = 9,       // in a file
 };
-constexpr int kMemoryCategories = 8;
+constexpr int kMemoryCategories = 10;
 std::string_view memory_category_name(MemoryCategory category);
 
 // Bytes by category, now and at the worst moment.
@@ -31,7 +34,7 @@ struct MemoryUse {
   std::int64_t of(MemoryCategory category) const { return now[static_cast<std::size_t>(category)]; }
   // Parameters, gradients and optimizer: what the formulas predict.
   std::int64_t model_bytes() const;
-  std::int64_t total() const;
+  std::int64_t total() const;  // of all but what is elsewhere
 };
 
 // Counts what this process holds. Shared pages are charged once, to the rank that owns them.

@@ -65,6 +65,15 @@ struct SparseUse {
   std::int64_t dense_bytes = 0;     // what both would have been of whole parameters
 };
 
+// What EngineOptions::offload has done on this rank; see EngineBase::offload.
+struct OffloadUse {
+  std::int64_t fetched_bytes = 0;  // read from the disk, or copied from the GPU
+  std::int64_t sent_bytes = 0;     // written, or copied to it
+  double wait_seconds = 0;         // that updates have waited for either
+  // Of a disk: the file system reads and writes past the page cache.
+  bool past_cache = false;
+};
+
 // How a backward pass is run; see EngineBase::backward.
 struct BackwardOptions {
   // Another backward() of the same micro-batch follows, for another of its losses. Gradients are
@@ -212,6 +221,7 @@ class EngineBase : public Resumable {
 
   CompressionUse compression() const;  // of this rank, so far
   SparseUse sparse() const;            // of this rank, so far
+  OffloadUse offload() const;          // of this rank, so far
   // The part of the weights of EngineOptions::prune that is pruned by now; 0 without. Collective.
   double pruned();
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -79,6 +80,26 @@ struct Pruning {
   double fraction_at(std::int64_t step) const;
 };
 
+// Where optimizer states, masters and moving averages are between updates. The result is the same,
+// bit for bit, wherever they are. For rules that take one pass over the elements (SGD, Adam, AdamW,
+// Adagrad, RMSprop, Lion).
+//
+//   trireme::Engine engine(model, optimizer, {.zero = 2, .offload = Offload::disk("/nvme")},
+//   world);
+struct Offload {
+  enum class To {
+    kNowhere,  // beside the parameters
+    kHost,     // of a model on a GPU: in the host's memory, where its threads update it
+    kDisk,     // in a file for each rank, through which updates pass window by window
+  };
+  To to = To::kNowhere;
+  std::string folder{};  // of kDisk: that must be there, on a fast disk of this machine
+
+  static Offload host() { return {To::kHost, {}}; }
+  static Offload disk(std::string folder) { return {To::kDisk, std::move(folder)}; }
+  bool any() const { return to != To::kNowhere; }
+};
+
 struct EngineOptions {
   // 0: DistributedDataParallel. 1: optimizer states are divided among the ranks. 2: gradients too.
   // 3: parameters too. The result is the same, bit for bit.
@@ -91,6 +112,8 @@ struct EngineOptions {
   std::int64_t accumulate = 1;
   SumOrder sum_order = SumOrder::kChained;
   Divisor divisor = Divisor::kPresent;
+
+  Offload offload{};
 
   double clip_norm = 0;   // clip by global norm in every step; 0: never
   double clip_value = 0;  // hold each element of the gradient within +- this; 0: no bound

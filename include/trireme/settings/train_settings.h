@@ -134,6 +134,7 @@ struct TrainSettings {
   std::int64_t threads = 1;
   std::int64_t zero = 0;
   Placement placement = Placement::kAutomatic;
+  std::string offload = "none";
   TrainPrecision precision = TrainPrecision::kFloat32;
   SumOrder sum_order = SumOrder::kChained;
   std::string compress = "none";

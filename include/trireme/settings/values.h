@@ -50,6 +50,16 @@ bool by_arrival(const TrainSettings& settings);
 // In the folder of a run, and of the run that is replayed.
 inline constexpr const char* kArrivalsFolder = "/arrivals";
 
+// Where optimizer states are between updates, and 16-bit parameters' masters. Throws ConfigError
+// for a text that says nothing of it.
+struct OffloadPlace {
+  bool host = false;   // of a model on a GPU: in the host's memory
+  std::string folder;  // not empty: in files there
+
+  bool any() const { return host || !folder.empty(); }
+};
+OffloadPlace offload_place(const TrainSettings& settings);
+
 // How many of the run's steps the learning rate rises in. Once the settings are resolved.
 std::int64_t warm_up_steps(const TrainSettings& settings, std::int64_t steps);
 

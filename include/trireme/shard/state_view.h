@@ -35,11 +35,28 @@ struct StateTensor {
   bool operator==(const StateTensor&) const = default;
 };
 
-// Elements of one of the tensors, in the order of memory, where this rank has them.
+// Where elements are that are not in memory (EngineOptions::offload): a disk, say. They are bytes
+// in a row, of which a slice says where its own begin. Calls throw what went wrong there. For one
+// thread at a time.
+class StateStore {
+ public:
+  virtual ~StateStore() = default;
+  virtual void read(std::uint64_t from, std::byte* to, std::size_t bytes) = 0;
+  virtual void write(std::uint64_t to, const std::byte* from, std::size_t bytes) = 0;
+};
+
+// Elements of one of the tensors, in the order of memory, where this rank has them: in memory, or
+// in a store.
 struct StateSlice {
   std::size_t tensor = 0;  // in StateView::tensors
   Range range;
   std::byte* data = nullptr;
+  StateStore* store = nullptr;  // null: they are at `data`
+  std::uint64_t offset = 0;     // there
+
+  // Bytes of it, from its own byte `begin` on, wherever they are.
+  void read(std::uint64_t begin, std::byte* to, std::size_t bytes) const;
+  void write(std::uint64_t begin, const std::byte* from, std::size_t bytes) const;
 };
 
 struct StateView {

@@ -118,6 +118,7 @@ struct TrainResult {
   double communication_share = 0;      // of the steps' time, mean of the ranks
   CompressionUse compression{};        // of the rank that reports
   double pruned = 0;                   // of the weights of matrices
+  OffloadUse offload{};                // of the rank that reports
   AveragingUse averaging{};            // the same, of replicas
   int replicas = 1;
   std::string phases{};  // "0:exact,400:8": what was exact and what averaged; empty: one of them

@@ -300,6 +300,9 @@ std::int64_t EngineBase::skipped_steps() const {
 SparseUse EngineBase::sparse() const {
   return parts().sparse_use;
 }
+OffloadUse EngineBase::offload() const {
+  return parts().optimizer->offload();
+}
 CompressionUse EngineBase::compression() const {
   CompressionUse use = parts().gradients->compression();
   use.weights = parts().memory->received();

@@ -91,7 +91,9 @@ EngineParts::EngineParts(std::shared_ptr<torch::nn::Module> module,
   memory = make_parameter_memory(context());
   on_all_ranks(*ranks,
                [&] { optimizer = std::make_unique<ShardedOptimizer>(rule, context(), *memory); });
-  on_all_ranks(*ranks, [&] { optimizer->rules().check_device(plan.device); });
+  on_all_ranks(*ranks, [&] {
+    optimizer->rules().check_device(options.offload.any() ? Device{} : plan.device);
+  });
   check_same_on_all_ranks(*ranks,
                           "the parameter groups of an engine's optimizer",
                           {optimizer->rules().assignment()},
@@ -105,6 +107,7 @@ void EngineParts::list_model() {
     plan.parameters = list_parameters(*model, Gpus::kYes);
     plan.device = common_device_of(plan.parameters);
     check_gpu_options(plan, options, *ranks);
+    check_offload(plan, options);
   });
   check_same_model(*model, plan.parameters, *ranks);
   choose_precision();

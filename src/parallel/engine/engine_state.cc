@@ -143,8 +143,8 @@ void append_parameters(EngineParts& e, bool saved, StateView& view, Copies& copi
       if (k >= kept[p].size()) {
         continue;  // frozen: weights only
       }
-      const auto& [kind, run, sizes] = kept[p][k];  // `sizes` only of rules that GPUs do not have
-      if (!sizes.empty()) {                         // the same on every rank
+      const auto& [kind, run, sizes, store, place] = kept[p][k];
+      if (!sizes.empty()) {  // the same on every rank; only of rules that GPUs do not have
         view.tensors.push_back({kind, parameter.name, run.dtype(), sizes, {}});
         if (!saved || e.ranks->rank() == 0) {
           view.slices.push_back({view.tensors.size() - 1, {0, run.numel()}, run.bytes()});
@@ -160,10 +160,21 @@ void append_parameters(EngineParts& e, bool saved, StateView& view, Copies& copi
       const Range whole = plan.range_of(p);
       const Range held = intersection(whole, plan.ownership.updated(u));
       const Range part = saved ? intersection(whole, plan.ownership.saved(u)) : held;
-      if (!part.empty()) {
+      if (part.empty()) {
+        continue;
+      }
+      const Range within{part.begin - whole.begin, part.end - whole.begin};
+      if (store != nullptr) {
+        const auto skipped = static_cast<std::uint64_t>(part.begin - held.begin);
+        view.slices.push_back({view.tensors.size() - 1,
+                               within,
+                               nullptr,
+                               store,
+                               place + skipped * dtype_bytes(run.dtype())});
+      } else {
         view.slices.push_back(
             {view.tensors.size() - 1,
-             {part.begin - whole.begin, part.end - whole.begin},
+             within,
              copies.place_of(part_of(run, {part.begin - held.begin, part.end - held.begin}))});
       }
     }
@@ -321,6 +332,7 @@ void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
   static_cast<const detail::Copies*>(state.owner.get())->put_back();
   detail::finish_work(e.plan.device);
   detail::take_values(e, update, /*averages=*/progress.empty());
+  e.optimizer->memory().flush();
   detail::take_copies(state, /*generator=*/!progress.empty());
   if (!progress.empty()) {
     detail::take_progress(e, detail::parse_progress(progress));

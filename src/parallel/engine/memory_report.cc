@@ -29,13 +29,14 @@ MemoryReport EngineBase::memory_report() {
                                    static_cast<double>(unit.layout.parameters_numel())
                              : static_cast<double>(dtype_bytes(unit.dtype));
     const auto exact = static_cast<double>(dtype_bytes(unit.sum_dtype()));
+    const double kept_here = e.options.offload.any() ? 0 : 1;  // of states and masters
     const std::int64_t numel = unit.layout.parameters_numel();
     const double states = static_cast<double>(e.optimizer->rules().state_numel(unit)) /
                           static_cast<double>(std::max<std::int64_t>(1, numel));
     const ElementBytes bytes{
         .parameter = element,
         .gradient = unit.has_dense_sums() ? exact : 0,  // rows are few
-        .optimizer = exact * (states + (unit.trainable && unit.has_masters() ? 1 : 0))};
+        .optimizer = kept_here * exact * (states + (unit.trainable && unit.has_masters() ? 1 : 0))};
     predicted += memory_share(e.options.zero, e.owners->size(), numel, bytes).total();
     ddp += memory_share(0, e.owners->size(), numel, bytes).total();
   }

@@ -76,6 +76,17 @@ void check_options(const EngineOptions& options) {
                   {format.name});
     try_compressor(*options.compress);
   }
+  const Offload& offload = options.offload;
+  TRIREME_CHECK((offload.to == Offload::To::kDisk) == !offload.folder.empty(),
+                "Offload::folder: expected a folder for Offload::To::kDisk and none otherwise, "
+                "found \"{}\"",
+                {offload.folder});
+  TRIREME_CHECK(!offload.any() || !options.round_weights,
+                "EngineOptions::offload: round_weights keeps its masters beside the parameters: "
+                "leave one of the two out");
+  TRIREME_CHECK(!offload.any() || options.prune.fraction == 0,
+                "EngineOptions::offload: prune looks at masters between updates, beside the "
+                "parameters: leave one of the two out");
   const Pruning& prune = options.prune;
   TRIREME_CHECK(prune.fraction >= 0 && prune.fraction < 1,
                 "Pruning::fraction must be in [0, 1), found ",
@@ -109,6 +120,26 @@ void check_rounded(const std::vector<Parameter>& parameters, const EngineOptions
                   "EngineOptions::round_weights ({}): the rows of {} have a max_norm, which they "
                   "would not keep when they are rounded: leave one of the two out",
                   {options.round_weights->format().name, parameter.name});
+  }
+}
+
+void check_offload(const ModelPlan& plan, const EngineOptions& options) {
+  const Offload& offload = options.offload;
+  if (!offload.any()) {
+    return;
+  }
+  TRIREME_CHECK(offload.to != Offload::To::kHost || !plan.device.is_host(),
+                "EngineOptions::offload: the model is on the CPU, and so in the host's memory are "
+                "its optimizer states: leave it out, or offload to a disk (Offload::disk)");
+  for (const Parameter& parameter : plan.parameters) {
+    const char* const what = !parameter.trainable ? nullptr
+                             : parameter.sparse   ? "has sparse gradients"
+                             : parameter.bound    ? "has rows with a max_norm"
+                                                  : nullptr;
+    TRIREME_CHECK(what == nullptr,
+                  "EngineOptions::offload: parameter {} {}, whose updates take rows here and there "
+                  "and not all in order: leave one of the two out",
+                  {parameter.name, what == nullptr ? "" : what});
   }
 }
 
@@ -187,6 +218,7 @@ std::vector<std::string> settings_of(const EngineOptions& o, const Optimizer& op
       concat("compress_check ", o.compress_check),
       concat("weights rounded by ", compress_text(o.round_weights.get())),
       prune_text(o.prune),
+      concat("offload ", static_cast<int>(o.offload.to)),
   };
 }
 

@@ -25,6 +25,8 @@ std::string listed_or_none(const Values& values, const Text& text = {}) {
   return values.empty() ? "none" : listed(values, text);
 }
 
+// What EngineOptions::offload does not go with. Throws ConfigError.
+void check_offload(const ModelPlan& plan, const EngineOptions& options);
 // What an engine on a GPU does not have yet. Throws ConfigError.
 void check_gpu_options(const ModelPlan& plan,
                        const EngineOptions& options,

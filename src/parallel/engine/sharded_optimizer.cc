@@ -20,13 +20,20 @@ namespace {
 
 // Elements that a thread takes at a time: about so many, and whole blocks of rounded parameters.
 constexpr std::int64_t kThreadElements = 1 << 18;
+// Of a window that is updated while the next one comes: so that all threads have some.
+constexpr std::int64_t kWindowThreadElements = 1 << 16;
 std::int64_t thread_block(const EngineOptions& options) {
+  if (options.offload.any()) {
+    return kWindowThreadElements;
+  }
   const std::int64_t block = options.round_weights ? options.round_weights->format().block : 1;
   return std::max<std::int64_t>(1, kThreadElements / block) * block;
 }
 
+}  // namespace
+
 // update_moving_average, and on a GPU the same three roundings by operators of LibTorch.
-void follow(const Span& average, const Span& weights, double decay) {
+void ShardedOptimizer::follow(const Span& average, const Span& weights, double decay) {
   if (weights.device().is_host()) {
     update_moving_average(
         weights.dtype(), average.bytes(), weights.bytes(), weights.numel(), decay);
@@ -44,17 +51,16 @@ void follow(const Span& average, const Span& weights, double decay) {
   average_tensor.mul_(decay).add_(tensor_of(weights).mul(1 - decay));
 }
 
-}  // namespace
-
 ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
                                    const PartContext& context,
                                    ParameterMemory& parameters)
     : context_(context),
       rules_(optimizer, context.plan.parameters, context.ledger),
       memory_(context, rules_, parameters),
-      pool_(!context.plan.device.is_host() ? 1  // a GPU's stream belongs to one thread
-            : context.options.threads > 0  ? context.options.threads
-                                           : at::get_num_threads()),
+      // A GPU's stream belongs to one thread.
+      pool_(!context.plan.device.is_host() && !context.options.offload.any() ? 1
+            : context.options.threads > 0 ? context.options.threads
+                                          : at::get_num_threads()),
       thread_block_(thread_block(context.options)),
       spread_(context.plan.units.size()) {
   for (const Parameter& parameter : context.plan.parameters) {
@@ -62,18 +68,21 @@ ShardedOptimizer::ShardedOptimizer(const Optimizer& optimizer,
     pruned_.push_back(prune.fraction > 0 && is_pruned(parameter, prune));
   }
   check_rows();
+  if (context.options.offload.any() && !context.plan.device.is_host()) {
+    copies_ = std::make_unique<HostCopies>(context, memory_.windows());
+  }
 }
 
 std::vector<ShardedOptimizer::Block> ShardedOptimizer::blocks(std::size_t unit,
+                                                              Range within,
                                                               const std::vector<bool>& used) const {
   std::vector<Block> all;
   const Unit& u = context_.plan.units[unit];
-  const Range updated = context_.plan.ownership.updated(unit);
   for (const Range& range : context_.plan.ownership.ranges(unit)) {
     if (!u.trainable) {
       break;
     }
-    for (const Piece& piece : u.layout.pieces(intersection(range, updated))) {
+    for (const Piece& piece : u.layout.pieces(intersection(range, within))) {
       const std::size_t parameter = context_.plan.parameter_of(unit, piece);
       const bool whole = pool_.threads() == 1 || rules_.rule(parameter).takes_whole_parameters();
       const std::int64_t most = whole ? piece.numel : thread_block_;
@@ -154,6 +163,11 @@ void ShardedOptimizer::update(Update& update,
                               const GradientTransform& transform,
                               double learning_rate) {
   rules_.begin_step(gradients.used);
+  if (context_.options.offload.any()) {
+    update_windows(update, gradients, {transform, learning_rate});
+    rules_.finish_step();
+    return;
+  }
   spread_rows(gradients);
   if (rules_.has_passes()) {
     measure(gradients, transform);
@@ -257,10 +271,13 @@ at::Tensor ShardedOptimizer::gather(std::size_t parameter, const ConstSpan& own)
 
 at::Tensor ShardedOptimizer::average(std::size_t parameter) {
   const std::size_t u = context_.plan.places[parameter].unit;
-  const Ownership& ownership = context_.plan.ownership;
-  const std::int64_t first = ownership.updated(u).begin;
-  const Range mine = intersection(ownership.mine(u), context_.plan.range_of(parameter));
-  return gather(parameter, part_of(memory_.averages(u), {mine.begin - first, mine.end - first}));
+  const Range mine =
+      intersection(context_.plan.ownership.mine(u), context_.plan.range_of(parameter));
+  const Dtype dtype = context_.plan.units[u].sum_dtype();
+  const device::Buffer values(static_cast<std::size_t>(mine.size()) * dtype_bytes(dtype));
+  const Span here(values.data(), mine.size(), dtype);
+  memory_.read_averages(u, mine, here);
+  return gather(parameter, here);
 }
 
 }  // namespace trireme::detail

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "parallel/engine/host_copies.h"
 #include "parallel/engine/run_norms.h"
 #include "parallel/engine/thread_pool.h"
 #include "parallel/engine/update.h"
@@ -53,6 +54,8 @@ class ShardedOptimizer {
   at::Tensor gather(std::size_t parameter, const ConstSpan& own);
   at::Tensor average(std::size_t parameter);
 
+  OffloadUse offload() const;
+
   // Also its updates so far, by parameter.
   ParameterRules& rules() { return rules_; }
   OptimizerMemory& memory() { return memory_; }
@@ -67,13 +70,27 @@ class ShardedOptimizer {
     const GradientTransform& transform;
     double learning_rate = 0;
   };
-  // What this rank updates of a unit, in blocks for the threads, none of which crosses from one
-  // rank's range into another's.
-  std::vector<Block> blocks(std::size_t unit, const std::vector<bool>& used) const;
+  // The moving average takes a step.
+  static void follow(const Span& average, const Span& weights, double decay);
+  // What this rank updates of a range of a unit, in blocks for the threads, none of which crosses
+  // from one rank's range into another's.
+  std::vector<Block> blocks(std::size_t unit, Range within, const std::vector<bool>& used) const;
+  std::vector<Block> blocks(std::size_t unit, const std::vector<bool>& used) const {
+    return blocks(unit, context_.plan.ownership.updated(unit), used);
+  }
   // With its gradient; not of a sparse unit whose rule takes runs.
   ParameterSlice slice(const Block& block, const GradientSums& sums) const;
   // What rules need to know of whole parameters before anything changes. Collective.
   void measure(const Gradients& gradients, const GradientTransform& transform);
+
+  // --- where states are not beside the parameters (EngineOptions::offload)
+
+  void update_windows(Update& update, const Gradients& gradients, const Step& step);
+  void update_window(std::size_t turn,
+                     const StateWindow& window,
+                     const Gradients& gradients,
+                     const Step& step);
+  std::vector<HostCopies::Fetch> fetches(const StateWindow& window, const GradientSums& sums) const;
 
   // --- units whose sums are rows
 
@@ -98,7 +115,8 @@ class ShardedOptimizer {
     MemoryLedger::Charge charge;
     bool there() const { return memory.data() != nullptr; }
   };
-  std::vector<Spread> spread_;  // by unit, where spread_rows() has made it, for a step
+  std::unique_ptr<HostCopies> copies_;  // null: the gradients are where the states are
+  std::vector<Spread> spread_;          // by unit, where spread_rows() has made it, for a step
   std::optional<RunNorms> norms_;
 };
 

@@ -4,46 +4,89 @@
 #include <cstring>
 
 #include "parallel/memory/runs.h"
-#include "parallel/memory/unit_storage.h"
-#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
-#include "trireme/shard/state_view.h"
 
 namespace trireme::detail {
+
 OptimizerMemory::OptimizerMemory(const PartContext& context,
                                  const ParameterRules& rules,
                                  ParameterMemory& parameters)
-    : context_(context), rules_(rules), parameters_(parameters), units_(context.plan.units.size()) {
+    : context_(context),
+      rules_(rules),
+      parameters_(parameters),
+      home_(context.options.offload.any() ? Device{} : context.plan.device),
+      units_(context.plan.units.size()) {
+  const Offload& offload = context.options.offload;
+  const bool on_disk = offload.to == Offload::To::kDisk;
+  if (offload.any()) {
+    rules.check_one_pass();
+  }
+  std::vector<DiskStates::Arrays> in_file(units_.size());
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const Unit& unit = context.plan.units[u];
     if (!unit.trainable) {
       continue;
     }
     const Range updated = context.plan.ownership.updated(u);
+    const std::size_t element = dtype_bytes(unit.sum_dtype());
     const auto take = [&](MemoryCategory category, std::int64_t numel) {
-      const std::size_t bytes = static_cast<std::size_t>(numel) * dtype_bytes(unit.sum_dtype());
-      units_[u].charges.push_back(context_.ledger.charge(category, bytes));
-      return device::Buffer(bytes, context_.plan.device);
+      const std::size_t bytes = on_disk ? 0 : static_cast<std::size_t>(numel) * element;
+      units_[u].charges.push_back(context_.ledger.charge(
+          home_ == context.plan.device ? category : MemoryCategory::kHost, bytes));
+      return device::Buffer(bytes, home_);
     };
     units_[u].layout = rules.layout(unit, updated);
     for (const std::int64_t numel : units_[u].layout.numel) {
       units_[u].states.push_back(take(MemoryCategory::kOptimizer, numel));
     }
-    if (unit.has_masters()) {
+    if (has_masters(u)) {
       units_[u].masters = take(MemoryCategory::kOptimizer, updated.size());
     }
     if (context.options.ema_decay > 0) {
       units_[u].averages = take(MemoryCategory::kAverages, updated.size());
     }
+    number_arrays(u);
+    in_file[u] = {updated.size(), element, units_[u].arrays};
+    for (const Range& range : ranges(u)) {
+      windows_.push_back({u, range});
+    }
+  }
+  if (on_disk) {
+    disk_ = std::make_unique<DiskStates>(
+        offload.folder, context.ranks.rank(), std::move(in_file), context.ledger);
   }
 }
 
+void OptimizerMemory::number_arrays(std::size_t u) {
+  UnitState& unit = units_[u];
+  if (has_masters(u)) {
+    unit.masters_array = unit.arrays++;
+  }
+  for (std::size_t k = 0; k < unit.layout.numel.size(); ++k) {
+    if (unit.layout.numel[k] > 0) {
+      unit.state_arrays[k] = unit.arrays++;
+    }
+  }
+  if (context_.options.ema_decay > 0) {
+    unit.averages_array = unit.arrays++;
+  }
+}
+
+std::vector<Range> OptimizerMemory::ranges(std::size_t unit) const {
+  const Offload::To to = context_.options.offload.to;
+  return to == Offload::To::kNowhere
+             ? std::vector<Range>()
+             : windows_of(context_.plan.ownership.updated(unit),
+                          to == Offload::To::kDisk ? kDiskWindow : kHostWindow);
+}
+
 Span OptimizerMemory::run(std::size_t unit, const device::Buffer& memory) const {
+  TRIREME_ASSERT(disk_ == nullptr, "states in a file were asked for as memory");
   return {memory.data(),
           context_.plan.ownership.updated(unit).size(),
           context_.plan.units[unit].sum_dtype(),
           {},
-          context_.plan.device};
+          home_};
 }
 
 Span OptimizerMemory::weights(std::size_t unit) const {
@@ -54,9 +97,33 @@ Span OptimizerMemory::averages(std::size_t unit) const {
   return run(unit, units_[unit].averages);
 }
 
+Span OptimizerMemory::weights(std::size_t unit, const Piece& piece) const {
+  if (disk_ && has_masters(unit)) {
+    return {at_hand(units_[unit].masters_array, piece.offset),
+            piece.numel,
+            context_.plan.units[unit].sum_dtype()};
+  }
+  return piece_of(weights(unit), unit, piece);
+}
+
+Span OptimizerMemory::averages(std::size_t unit, const Piece& piece) const {
+  if (disk_) {
+    return {at_hand(units_[unit].averages_array, piece.offset),
+            piece.numel,
+            context_.plan.units[unit].sum_dtype()};
+  }
+  return piece_of(averages(unit), unit, piece);
+}
+
 Span OptimizerMemory::piece_of(const Span& run, std::size_t unit, const Piece& piece) const {
   const std::int64_t begin = piece.offset - context_.plan.ownership.updated(unit).begin;
   return part_of(run, {begin, begin + piece.numel});
+}
+
+std::byte* OptimizerMemory::at_hand(std::size_t array, std::int64_t element) const {
+  const StateWindow& window = windows_[order_[turn_ - 1]];
+  return disk_->array(array) + static_cast<std::size_t>(element - window.range.begin) *
+                                   dtype_bytes(context_.plan.units[window.unit].sum_dtype());
 }
 
 std::byte* OptimizerMemory::state(std::size_t unit,
@@ -66,26 +133,31 @@ std::byte* OptimizerMemory::state(std::size_t unit,
   const Unit& u = context_.plan.units[unit];
   const Range updated = context_.plan.ownership.updated(unit);
   const std::int64_t first = units_[unit].layout.first[index][k];
+  if (first < 0) {
+    return nullptr;
+  }
+  if (disk_) {
+    return at_hand(units_[unit].state_arrays[k], element);
+  }
   const std::int64_t begin = std::clamp(u.layout.offset(index), updated.begin, updated.end);
-  return first < 0
-             ? nullptr
-             : units_[unit].states[k].data() +
-                   static_cast<std::size_t>(first + element - begin) * dtype_bytes(u.sum_dtype());
+  return units_[unit].states[k].data() +
+         static_cast<std::size_t>(first + element - begin) * dtype_bytes(u.sum_dtype());
 }
 
 ParameterSlice OptimizerMemory::slice(std::size_t unit,
                                       const Piece& piece,
-                                      const ConstSpan& gradient) const {
+                                      const ConstSpan& gradient,
+                                      void* low) const {
   ParameterSlice slice;
-  slice.device = context_.plan.device;
+  slice.device = home_;
   slice.dtype = gradient.dtype();
-  slice.master = piece_of(weights(unit), unit, piece).bytes();
+  slice.master = weights(unit, piece).bytes();
   slice.gradient = gradient.bytes();
   for (std::size_t k = 0; k < slice.states.size(); ++k) {
     slice.states[k] = state(unit, piece.parameter, k, piece.offset);
   }
   if (context_.plan.units[unit].narrow()) {
-    slice.low = piece_of(parameters_.owned(unit), unit, piece).bytes();
+    slice.low = low != nullptr ? low : parameters(unit, piece).bytes();
     slice.low_dtype = context_.plan.units[unit].dtype;
   }
   slice.numel = piece.numel;
@@ -95,121 +167,71 @@ ParameterSlice OptimizerMemory::slice(std::size_t unit,
   return slice;
 }
 
-std::vector<OptimizerMemory::Kept> OptimizerMemory::kept(std::size_t parameter) const {
-  const auto [u, index] = context_.plan.places[parameter];
-  const Unit& unit = context_.plan.units[u];
-  const Range updated = context_.plan.ownership.updated(u);
-  const Range part = intersection(context_.plan.range_of(parameter), updated);
-  const auto part_in = [&, first = updated.begin](const Span& whole) {
-    return part_of(whole, {part.begin - first, part.end - first});
-  };
-  std::vector<Kept> all = {{kWeightKind, part_in(weights(u))}};
-  if (!unit.trainable) {
-    return all;
+// --- windows
+
+void OptimizerMemory::begin_windows(const std::vector<std::size_t>& order) {
+  order_ = order;
+  turn_ = 0;
+  if (disk_) {
+    disk_->begin(order);
   }
-  const std::vector<OptimizerState>& states = rules_.states(parameter);
-  for (std::size_t k = 0; k < states.size(); ++k) {
-    const bool divided = states[k].sizes.empty();
-    std::byte* data = !divided       ? rules_.whole_state(parameter, k)
-                      : part.empty() ? nullptr
-                                     : state(u, index, k, part.begin);
-    all.push_back({"optimizer." + states[k].name,
-                   {data,
-                    divided ? part.size() : states[k].numel(),
-                    unit.sum_dtype(),
-                    {},
-                    divided ? context_.plan.device : Device{}},
-                   states[k].sizes});
-  }
-  if (context_.options.ema_decay > 0) {
-    all.push_back({kAverageKind, part_in(averages(u))});
-  }
-  return all;
 }
 
-void OptimizerMemory::take_masters(std::size_t u) {
-  if (!has_masters(u)) {
+void OptimizerMemory::next_window() {
+  ++turn_;
+  if (disk_) {
+    disk_->next();
+  }
+}
+
+void OptimizerMemory::put_back_window() {
+  if (disk_) {
+    disk_->put_back();
+  }
+}
+
+void OptimizerMemory::finish_windows() {
+  if (disk_) {
+    disk_->finish();
+  }
+}
+
+void OptimizerMemory::flush() {
+  if (disk_) {
+    disk_->flush();
+  }
+}
+
+std::uint64_t OptimizerMemory::place(std::size_t unit,
+                                     std::size_t array,
+                                     std::int64_t element) const {
+  return disk_->place(unit, array, element - context_.plan.ownership.updated(unit).begin);
+}
+
+Span OptimizerMemory::read_masters(std::size_t unit, Range range, device::Buffer& copy) const {
+  const Range updated = context_.plan.ownership.updated(unit);
+  if (!disk_) {
+    return part_of(weights(unit), {range.begin - updated.begin, range.end - updated.begin});
+  }
+  const Dtype dtype = context_.plan.units[unit].sum_dtype();
+  const std::size_t bytes = static_cast<std::size_t>(range.size()) * dtype_bytes(dtype);
+  if (copy.size_bytes() < bytes) {
+    copy = device::Buffer(bytes);
+  }
+  disk_->read(place(unit, units_[unit].masters_array, range.begin), copy.data(), bytes);
+  return {copy.data(), range.size(), dtype};
+}
+
+void OptimizerMemory::read_averages(std::size_t unit, Range range, const Span& to) {
+  if (disk_) {
+    disk_->read(place(unit, units_[unit].averages_array, range.begin), to.bytes(), to.size_bytes());
     return;
   }
-  const Unit& unit = context_.plan.units[u];
-  const std::int64_t numel = unit.layout.total_numel();
-  const Dtype dtype = unit.sum_dtype();
-  const Ownership& ownership = context_.plan.ownership;
-  Communicator& owners = context_.owners;
-  const bool root = owners.rank() == 0;
-  const bool divided = ownership.divides_states();
-  device::Buffer memory;
-  Span whole;
-  // From the model's tensors and not from the parameters' new memory, where they are rounded.
-  on_all_ranks(owners, [&] {
-    const std::int64_t here = root || !divided ? numel : 0;
-    memory = device::Buffer(static_cast<std::size_t>(here) * dtype_bytes(dtype));
-    whole = {memory.data(), here, dtype};
-    if (root) {
-      flatten(unit, context_.plan.parameters, whole);  // the layout holds for any dtype
-    }
-  });
-  const Span own = weights(u);
-  if (!divided) {
-    owners.broadcast(whole, 0).wait();
-    stream_for(own).copy(own, whole);
-  } else if (own.device().is_host()) {
-    owners.scatter({whole.bytes(), root ? numel : 0, dtype}, own, 0, ownership.counts(u)).wait();
-  } else {
-    const device::Buffer part(own.size_bytes());
-    const Span here(part.data(), own.numel(), dtype);
-    owners.scatter({whole.bytes(), root ? numel : 0, dtype}, here, 0, ownership.counts(u)).wait();
-    stream_for(own).copy(own, here);
+  const std::int64_t first = context_.plan.ownership.updated(unit).begin;
+  const OnHost here(part_of(averages(unit), {range.begin - first, range.end - first}));
+  if (to.numel() > 0) {
+    std::memcpy(to.bytes(), here.run().bytes(), to.size_bytes());
   }
-  finish_work(own.device());
-}
-
-void OptimizerMemory::take_averages(std::size_t u) {
-  if (context_.plan.units[u].trainable && context_.options.ema_decay > 0) {
-    stream_for(weights(u)).copy(averages(u), weights(u));
-  }
-}
-
-void OptimizerMemory::round_masters(std::size_t u) {
-  if (context_.plan.units[u].rounding) {
-    parameters_.round(
-        u, context_.plan.ownership.updated(u), reinterpret_cast<const float*>(weights(u).bytes()));
-  } else if (has_masters(u)) {
-    stream_for(weights(u)).copy(parameters_.owned(u), weights(u));
-  }
-}
-
-void OptimizerMemory::round(std::size_t u, const Piece& piece) const {
-  parameters_.round(u,
-                    {piece.offset, piece.offset + piece.numel},
-                    reinterpret_cast<const float*>(piece_of(weights(u), u, piece).bytes()));
-}
-
-void OptimizerMemory::parameter_changed(std::size_t parameter,
-                                        const at::Tensor& before,
-                                        const at::Tensor& now) {
-  const std::size_t u = context_.plan.places[parameter].unit;
-  const Range range = context_.plan.range_of(parameter);
-  const Range updated = context_.plan.ownership.updated(u);
-  const Range part = intersection(range, updated);
-  if (!has_masters(u) || part.empty()) {
-    return;
-  }
-  const at::Tensor old_values = before.cpu();
-  const at::Tensor new_values = now.cpu();
-  const at::Tensor exact = new_values.to(at::kFloat);  // in the order of memory, as all are
-  const auto* values = static_cast<const float*>(exact.const_data_ptr());
-  const auto* old_bits = static_cast<const std::byte*>(old_values.const_data_ptr());
-  const auto* new_bits = static_cast<const std::byte*>(new_values.const_data_ptr());
-  const auto element = new_values.element_size();
-  const OnHost masters(part_of(weights(u), {part.begin - updated.begin, part.end - updated.begin}));
-  auto* first = reinterpret_cast<float*>(masters.run().bytes());
-  for (std::int64_t i = part.begin - range.begin; i < part.end - range.begin; ++i) {
-    if (std::memcmp(old_bits + i * element, new_bits + i * element, element) != 0) {
-      first[i - (part.begin - range.begin)] = values[i];
-    }
-  }
-  masters.put_back();
 }
 
 }  // namespace trireme::detail

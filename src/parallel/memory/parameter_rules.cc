@@ -68,6 +68,19 @@ void ParameterRules::check_device(Device device) const {
   }
 }
 
+void ParameterRules::check_one_pass() const {
+  for (std::size_t p = 0; p < rules_.size(); ++p) {
+    TRIREME_CHECK(
+        passes_[p].empty() && !rules_[p]->takes_whole_parameters() &&
+            std::ranges::all_of(states_[p],
+                                [](const OptimizerState& state) { return state.sizes.empty(); }),
+        "EngineOptions::offload: the optimizer {} looks at whole parameters ({}) before it updates "
+        "them, and has a part of their states at hand: use sgd, adam, adamw, adagrad, rmsprop or "
+        "lion, or leave it out",
+        {rules_[p]->name(), whole_[p].info.name});
+  }
+}
+
 double ParameterRules::rate(std::size_t parameter, double base) const {
   const double own = rules_[parameter]->learning_rate();
   const double common = optimizer_->learning_rate();

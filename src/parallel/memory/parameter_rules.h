@@ -28,6 +28,10 @@ class ParameterRules {
   // Throws ConfigError where one of the rules cannot work there.
   void check_device(Device device) const;
 
+  // Throws ConfigError where one of the rules needs more than one pass over a parameter's elements,
+  // of which not all are at hand (EngineOptions::offload).
+  void check_one_pass() const;
+
   const Optimizer& optimizer() const { return *optimizer_; }
   const Optimizer& rule(std::size_t parameter) const { return *rules_[parameter]; }
   // Which parameters have which rule, for ranks to compare.
