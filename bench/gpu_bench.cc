@@ -1,4 +1,5 @@
-// trireme bench gpu: what a GPU's stream moves, next to a copy, and whole steps (gpu_steps.h).
+// trireme bench gpu: what a GPU's stream moves, next to a copy, whole steps (gpu_steps.h), and
+// layers (gpu_layers.h).
 //
 // Each row is one call over buffers of N MiB of float32 (16-bit ones half of that), 20 times in a
 // row; the table shows the median of R such runs. Bytes are those that must be read and written
@@ -19,6 +20,7 @@
 #include "arguments.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_driver.h"
+#include "gpu_layers.h"
 #include "gpu_ranks.h"
 #include "gpu_steps.h"
 #include "host_text.h"
@@ -172,9 +174,10 @@ int run(int argc, char** argv) {
   bool only_steps = false;
   GpuRanksOptions ranks;
   ranks.ranks = 0;
+  bool only_layers = false;
   CLI::App program(
-      "Measure what a GPU's stream moves, next to a copy, and training steps, next to plain "
-      "LibTorch and PyTorch",
+      "Measure what a GPU's stream moves, next to a copy, layers next to LibTorch's, and training "
+      "steps, next to plain LibTorch and PyTorch",
       "trireme bench gpu");
   program.add_option("--mib", mebibytes, "Size of a float32 buffer in MiB (default: 1024)")
       ->check(CLI::Range(1, 1 << 15));
@@ -187,7 +190,6 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 100));
   program.add_option("--steps", steps.steps, "Steps of each system in a round (default: 20)")
       ->check(CLI::Range(5, 10000));
-  program.add_flag("--only-steps", only_steps, "Leave out the stream");
   program
       .add_option(
           "--ranks", ranks.ranks, "Measure nothing but steps of so many ranks, at every ZeRO stage")
@@ -197,6 +199,10 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   program.add_option("--bucket-bytes", ranks.bucket_bytes, "EngineOptions::bucket_bytes of these");
   program.add_option("--bucket-count", ranks.bucket_count, "EngineOptions::bucket_count of these");
+  auto* steps_flag =
+      program.add_flag("--only-steps", only_steps, "Leave out layers and the stream");
+  program.add_flag("--only-layers", only_layers, "Leave out steps and the stream")
+      ->excludes(steps_flag);
   program.add_flag(
       "--peers", steps.peers, "Also measure PyTorch, eager and compiled, in turns in the same run");
   program.add_option("--worker", worker)->group("");
@@ -231,8 +237,13 @@ int run(int argc, char** argv) {
     return 0;
   }
   // First: afterwards this process, too, has memory there.
-  all["steps"] = measure_gpu_steps(steps);
+  if (!only_layers) {
+    all["steps"] = measure_gpu_steps(steps);
+  }
   if (!only_steps) {
+    all["layers"] = measure_gpu_layers(rounds);
+  }
+  if (!only_steps && !only_layers) {
     device::use_cuda(kBenchGpu);
     Table table({"call", "ms", "TB/s", "of a copy"});
     all["calls"] = measure(mebibytes, rounds, table);

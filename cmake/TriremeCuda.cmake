@@ -38,7 +38,7 @@ if(TRIREME_CUDA STREQUAL off)
   set(TRIREME_CUDA_SOURCES cuda/cuda_absent.cc)
 else()
   set(TRIREME_CUDA_SOURCES cuda/cuda_calls.cc cuda/cuda_driver.cc cuda/cuda_mapping.cc cuda/cuda_stream.cc cuda/cuda_sums.cc cuda/gpu.cc
-    cuda/kernel_cache.cc cuda/kernel_compiler.cc cuda/kernels.cc)
+    cuda/kernel_cache.cc cuda/kernel_compiler.cc cuda/kernel_launch.cc cuda/kernels.cc)
   set_source_files_properties("${PROJECT_SOURCE_DIR}/src/device/cuda/kernel_compiler.cc" PROPERTIES
     COMPILE_DEFINITIONS TRIREME_NVRTC_FOLDER="${TRIREME_NVRTC_FOLDER}")
 endif()

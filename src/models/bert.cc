@@ -9,9 +9,9 @@
 #include <torch/nn/functional/loss.h>
 
 #include "models/makers.h"
-#include "models/word_scores.h"
+#include "nn/word_scores.h"
 #include "trireme/core/random.h"
-#include "trireme/models/recompute.h"
+#include "trireme/nn/layer_norm.h"
 
 namespace trireme::models {
 namespace {
@@ -118,12 +118,10 @@ class BertImpl : public nn::Module {
   Tensor forward(const Tensor& tokens, const Tensor& places) {
     Tensor x = drop_->forward(words_->forward(tokens) +
                               places_->forward(torch::arange(tokens.size(1), tokens.options())));
-    for (GptBlock& layer : layers_) {
-      const auto run = [block = layer.get()](const Tensor& in) { return block->forward(in); };
-      x = recompute_ ? recompute(layer.ptr(), x, run) : run(x);
-    }
+    x = sum_of_blocks(layers_, x, recompute_);
     x = x.gather(1, places.unsqueeze(2).expand({-1, -1, x.size(2)}));
-    return word_scores(norm_->forward(x), words_->weight);
+    return trireme::nn::word_scores(trireme::nn::layer_norm(x, norm_->weight, norm_->bias),
+                                    words_->weight);
   }
 
  private:

@@ -1,14 +1,20 @@
 #include "trireme/models/gpt.h"
 
 #include <string>
+#include <utility>
 
-#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/linear.h>
 #include <torch/nn/functional/loss.h>
 
 #include "models/makers.h"
-#include "models/word_scores.h"
+#include "nn/word_scores.h"
 #include "trireme/core/error.h"
 #include "trireme/models/recompute.h"
+#include "trireme/nn/attention.h"
+#include "trireme/nn/cross_entropy.h"
+#include "trireme/nn/gelu.h"
+#include "trireme/nn/kernels.h"
+#include "trireme/nn/layer_norm.h"
 #include "trireme/settings/model_kinds.h"
 
 namespace trireme::models {
@@ -42,19 +48,62 @@ GptBlockImpl::GptBlockImpl(const GptOptions& options)
   drop_ = register_module("drop", nn::Dropout(options.dropout));
 }
 
-Tensor GptBlockImpl::forward(Tensor x) {
-  const std::int64_t batch = x.size(0);
-  const std::int64_t length = x.size(1);
-  const std::int64_t width = x.size(2);
-  // Backward stacks the three gradients of unbind; those of three selections it would add up.
-  const std::vector<Tensor> parts = qkv_->forward(norm1_->forward(x))
-                                        .view({batch, length, 3, heads_, width / heads_})
-                                        .permute({2, 0, 3, 1, 4})
-                                        .unbind(0);
-  const Tensor attended =
-      at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, causal_);
-  x = x + drop_->forward(out_->forward(attended.transpose(1, 2).reshape({batch, length, width})));
-  return x + drop_->forward(down_->forward(at::gelu(up_->forward(norm2_->forward(x)), "tanh")));
+namespace {
+
+// The sum of the stream, and its norm.
+std::pair<Tensor, Tensor> normed(const ResidualStream& in, const nn::LayerNorm& norm) {
+  if (!in.branch.defined()) {
+    return {in.x, trireme::nn::layer_norm(in.x, norm->weight, norm->bias)};
+  }
+  const auto [sum, output] =
+      trireme::nn::add_layer_norm(in.x, in.branch, in.bias, norm->weight, norm->bias);
+  return {sum, output};
+}
+
+Tensor sum_of(const ResidualStream& stream) {
+  return stream.x + (stream.bias.defined() ? stream.branch + stream.bias : stream.branch);
+}
+
+}  // namespace
+
+ResidualStream GptBlockImpl::forward(const ResidualStream& in) {
+  const auto [x, seen] = normed(in, norm1_);
+  const auto [middle, given] = normed(
+      with_branch(
+          x, out_, trireme::nn::self_attention(seen, qkv_->weight, qkv_->bias, heads_, causal_)),
+      norm2_);
+  return with_branch(middle, down_, trireme::nn::linear_gelu(given, up_->weight, up_->bias));
+}
+
+Tensor GptBlockImpl::forward(const Tensor& x) {
+  return sum_of(forward(ResidualStream{x}));
+}
+
+// The bias goes along beside the product, where the norm that follows can add both in one pass.
+ResidualStream GptBlockImpl::with_branch(const Tensor& x, nn::Linear& last, const Tensor& in) {
+  const bool drops = drop_->is_training() && drop_->options.p() > 0;
+  if (!drops && trireme::nn::has_kernels(in)) {
+    return {x, at::linear(in, last->weight), last->bias};
+  }
+  return {x, drop_->forward(last->forward(in))};
+}
+
+ResidualStream run_blocks(std::vector<GptBlock>& blocks, const Tensor& x, bool recomputes) {
+  ResidualStream stream{x};
+  for (GptBlock& block : blocks) {
+    if (recomputes) {
+      const auto run = [layer = block.get()](const Tensor& in) { return layer->forward(in); };
+      stream.x = recompute(block.ptr(), stream.x, run);
+    } else {
+      stream = block->forward(stream);
+    }
+  }
+  return stream;
+}
+
+Tensor sum_of_blocks(std::vector<GptBlock>& blocks, const Tensor& x, bool recomputes) {
+  const ResidualStream stream = run_blocks(blocks, x, recomputes);
+  return stream.branch.defined() ? sum_of(stream) : stream.x;
 }
 
 GptImpl::GptImpl(const GptOptions& given) : options(given) {
@@ -73,13 +122,17 @@ GptImpl::GptImpl(const GptOptions& given) : options(given) {
 }
 
 Tensor GptImpl::forward(const Tensor& tokens) {
-  return word_scores(states(tokens), head());
+  return trireme::nn::word_scores(states(tokens), head());
 }
 
 Tensor GptImpl::loss(const Tensor& text) {
-  const std::int64_t length = text.size(1) - 1;
-  const Tensor scores = padded_word_scores(states(text.slice(1, 0, length)), head());
-  return nn::functional::cross_entropy(scores.flatten(0, 1), text.slice(1, 1).flatten());
+  const Tensor x = states(text.slice(1, 0, text.size(1) - 1));
+  const Tensor targets = text.slice(1, 1);
+  if (trireme::nn::has_kernels(x)) {
+    return trireme::nn::linear_cross_entropy(x, head(), targets);
+  }
+  const Tensor scores = trireme::nn::padded_word_scores(x, head());
+  return nn::functional::cross_entropy(scores.flatten(0, 1), targets.flatten());
 }
 
 const Tensor& GptImpl::head() const {
@@ -90,17 +143,9 @@ Tensor GptImpl::states(const Tensor& tokens) {
   TRIREME_CHECK(tokens.size(1) <= options.sequence,
                 "this gpt sees {} tokens at a time, found {}",
                 {options.sequence, tokens.size(1)});
-  Tensor x = drop_->forward(tokens_->forward(tokens) +
-                            places_->forward(torch::arange(tokens.size(1), tokens.options())));
-  for (GptBlock& block : blocks_) {
-    if (options.recompute) {
-      x = recompute(
-          block.ptr(), x, [layer = block.get()](const Tensor& in) { return layer->forward(in); });
-    } else {
-      x = block->forward(x);
-    }
-  }
-  return norm_->forward(x);
+  const Tensor x = drop_->forward(
+      tokens_->forward(tokens) + places_->forward(torch::arange(tokens.size(1), tokens.options())));
+  return normed(run_blocks(blocks_, x, options.recompute), norm_).second;
 }
 
 GptOptions text_options(const TrainSettings& settings, const SampleShape& shape) {
@@ -118,9 +163,11 @@ GptOptions text_options(const TrainSettings& settings, const SampleShape& shape)
 
 Trainable make_gpt(const TrainSettings& settings, const SampleShape& shape) {
   const Gpt model(text_options(settings, shape));
-  return {model.ptr(), [model = model.ptr()](const TensorBatch& batch) {
-            return model->forward(batch.tokens.slice(1, 0, batch.tokens.size(1) - 1));
-          }};
+  Trainable made{model.ptr(), [model = model.ptr()](const TensorBatch& batch) {
+                   return model->forward(batch.tokens.slice(1, 0, batch.tokens.size(1) - 1));
+                 }};
+  made.loss = [model = model.ptr()](const TensorBatch& batch) { return model->loss(batch.tokens); };
+  return made;
 }
 
 }  // namespace trireme::models

@@ -10,6 +10,10 @@ namespace trireme::models {
 using Maker = Trainable(const TrainSettings& settings, const SampleShape& shape);
 Maker make_bert, make_convnet, make_gpt, make_mlp, make_wide;
 
+// Layers one after the other; with or without the last sum.
+ResidualStream run_blocks(std::vector<GptBlock>& blocks, const torch::Tensor& x, bool recomputes);
+torch::Tensor sum_of_blocks(std::vector<GptBlock>& blocks, const torch::Tensor& x, bool recomputes);
+
 // Of a transformer.
 GptOptions text_options(const TrainSettings& settings, const SampleShape& shape);
 

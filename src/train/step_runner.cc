@@ -182,6 +182,13 @@ at::Tensor StepRunner::scores(const TensorBatch& batch) const {
   return model_.scores(batch);
 }
 
+at::Tensor StepRunner::loss(const TensorBatch& batch) const {
+  const bool in_one = model_.loss && !device_.is_cpu();
+  return in_one && settings_.precision != TrainPrecision::kAutocast
+             ? model_.loss(batch)
+             : model_.task->loss(scores(batch), batch, weight_);
+}
+
 void StepRunner::end_micro_batch() {
   if (!stale_) {
     engine_->step();
@@ -200,7 +207,7 @@ void StepRunner::compute_one(std::int64_t micro_batch, const Batch& batch) {
     seed_generator(device_, tensors.seed);
   }
   statistics_.begin();
-  const at::Tensor loss = model_.task->loss(scores(tensors), tensors, weight_);
+  const at::Tensor loss = this->loss(tensors);
   statistics_.end(micro_batch);
   MemoryLimit::check();
   losses_.push_back(loss.detach().reshape({}));  // looked at after the step: a GPU need not wait

@@ -127,6 +127,8 @@ class StepRunner {
   const std::vector<std::int64_t>& stragglers() const { return balance_.stragglers(); }
   // Scores of a batch in the precision of the run.
   at::Tensor scores(const TensorBatch& batch) const;
+  // What a step of training makes smaller.
+  at::Tensor loss(const TensorBatch& batch) const;
   // Samples of all steps, in order, of the step at hand: for a record.
   std::vector<std::int64_t> samples_of_next_step() const;
 

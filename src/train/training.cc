@@ -41,6 +41,9 @@ void add_to(std::vector<T>& sums, const std::vector<T>& more) {
 Trainable with_task(Trainable model,
                     const SampleShape& shape,
                     const std::vector<double>& loss_weights) {
+  if (model.task || !loss_weights.empty()) {
+    model.loss = nullptr;
+  }
   if (!model.task) {
     model.task = std::make_shared<const Task>(shape, loss_weights);
   }

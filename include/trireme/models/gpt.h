@@ -32,14 +32,28 @@ struct GptOptions {
   static GptOptions of_size(TextSize size);
 };
 
+// What goes from layer to layer: x, to which branch + bias still has to be added, where they are
+// there.
+struct ResidualStream {
+  torch::Tensor x;
+  torch::Tensor branch{};
+  torch::Tensor bias{};
+};
+
 // A transformer layer: attention and a feed-forward net of four times the width, each
 // behind a norm and beside a residual connection.
 class GptBlockImpl : public torch::nn::Module {
  public:
   explicit GptBlockImpl(const GptOptions& options);
-  torch::Tensor forward(torch::Tensor x);
+  torch::Tensor forward(const torch::Tensor& x);
+  // The same, but the last sum is left to the norm that follows.
+  ResidualStream forward(const ResidualStream& in);
 
  private:
+  ResidualStream with_branch(const torch::Tensor& x,
+                             torch::nn::Linear& last,
+                             const torch::Tensor& in);
+
   std::int64_t heads_;
   bool causal_;
   torch::nn::Dropout drop_{nullptr};

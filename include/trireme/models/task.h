@@ -49,6 +49,10 @@ struct Trainable {
   std::function<at::Tensor(const TensorBatch& batch)> scores;
   std::shared_ptr<const Task> task{};  // null: what samples of this shape are for
   bool in_parts = false;               // built by build_sharded
+  // What training takes on a GPU in place of task->loss(scores(batch), batch), unless there is a
+  // task, a weight of classes or autocast: the same function, for which all scores need not be
+  // there.
+  std::function<at::Tensor(const TensorBatch& batch)> loss{};
 };
 
 // The model that the settings name, for samples of this shape, with weights that follow from the

@@ -1,6 +1,7 @@
 // What a program without CUDA has in its place (TRIREME_CUDA=off).
 
 #include "device/cuda/cuda_driver.h"
+#include "device/kernel_launch.h"
 #include "trireme/core/error.h"
 
 namespace trireme::device {
@@ -14,6 +15,18 @@ constexpr char kWithoutCuda[] =
 
 void use_cuda(Device device) {
   throw ConfigError(detail::concat(device_name(device), " was asked for, but ", kWithoutCuda));
+}
+
+void launch_kernel(int gpu,
+                   const KernelText& /*text*/,
+                   const char* /*name*/,
+                   const KernelLaunch& /*launch*/) {
+  architecture_of(gpu);
+}
+
+int architecture_of(int gpu) {
+  throw ConfigError(
+      detail::concat("a kernel for cuda:{} was asked for, but {}", {gpu, kWithoutCuda}));
 }
 
 GpuReport examine_gpus() {

@@ -35,6 +35,12 @@ KernelSource rule_kernels(const UpdateRule& rule, int architecture) {
   return source;
 }
 
+KernelSource other_kernels(const KernelText& text, int architecture) {
+  KernelSource source{.main = text.main, .texts = all_kernel_texts(), .architecture = architecture};
+  source.texts.insert(source.texts.end(), text.texts.begin(), text.texts.end());
+  return source;
+}
+
 Function Kernels::find(const std::string& file, const std::string& name) {
   return find_in(file, name, [&] { return stream_kernels(file, architecture_); });
 }
@@ -48,6 +54,10 @@ Function Kernels::find(const UpdateRule& rule, const std::string& name) {
   return find_in(detail::concat("{} of {}", {rule.name, rule.states}), name, [&] {
     return rule_kernels(rule, architecture_);
   });
+}
+
+Function Kernels::find(const KernelText& text, const std::string& name) {
+  return find_in(text.main, name, [&] { return other_kernels(text, architecture_); });
 }
 
 template <class Source>

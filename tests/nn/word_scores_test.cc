@@ -1,7 +1,7 @@
 // Scores in more columns than there are words: what a loss makes of them is what it makes of a
 // plain product's.
 
-#include "models/word_scores.h"
+#include "nn/word_scores.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-namespace trireme::models::word_scores_test {
+namespace trireme::nn::word_scores_test {
 namespace {
 
 using torch::Tensor;
@@ -59,4 +59,4 @@ TEST(WordScores, NothingIsPaddedOnTheCpuOrWhereTheColumnsFit) {
 }
 
 }  // namespace
-}  // namespace trireme::models::word_scores_test
+}  // namespace trireme::nn::word_scores_test

@@ -1,4 +1,4 @@
-#include "models/word_scores.h"
+#include "nn/word_scores.h"
 
 #include <limits>
 
@@ -6,7 +6,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/linear.h>
 
-namespace trireme::models {
+namespace trireme::nn {
 
 using torch::Tensor;
 
@@ -39,4 +39,4 @@ Tensor word_scores(const Tensor& x, const Tensor& weight) {
   return padded ? scores.slice(-1, 0, weight.size(0)) : scores;  // a view has a backward, too
 }
 
-}  // namespace trireme::models
+}  // namespace trireme::nn

@@ -4,7 +4,7 @@
 
 // Scores of the words of a vocabulary: products with a row of weights for each word.
 
-namespace trireme::models {
+namespace trireme::nn {
 
 // [..., width] and [words, width] to [..., words].
 torch::Tensor word_scores(const torch::Tensor& x, const torch::Tensor& weight);
@@ -23,4 +23,4 @@ torch::Tensor word_scores_padded_to(std::int64_t multiple,
                                     const torch::Tensor& x,
                                     const torch::Tensor& weight);
 
-}  // namespace trireme::models
+}  // namespace trireme::nn
