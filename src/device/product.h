@@ -7,9 +7,9 @@
 namespace trireme::device {
 
 // c = alpha * (a b) + beta * c, with matrices row by row without gaps; c overlaps neither a nor b.
-// On the host an element of a b is the chain ((0 + a[0] b[0]) + a[1] b[1]) + ..., each operation
-// rounded on its own: the bits do not depend on the shape, on how rows and columns are divided
-// among calls, or on the machine. Another device has an order of its own, always the same one.
+// An element of a b is the chain ((0 + a[0] b[0]) + a[1] b[1]) + ..., each operation rounded on its
+// own: the bits do not depend on the shape, on how rows and columns are divided among calls, on the
+// machine or on the device.
 struct Product {
   Dtype dtype = Dtype::kFloat32;  // of all three: float32 or float64
   std::int64_t rows = 0;          // of c

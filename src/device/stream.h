@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/event.h"
+#include "device/kernel.h"
 #include "device/product.h"
 #include "device/sum_chain.h"
 #include "device/update.h"
@@ -43,6 +44,10 @@ class Stream {
 
   // --- memory
 
+  // Memory of this device, with anything in it, for work that is issued while its owner lives:
+  // taken and given back in the order of the work, so nobody waits. The owner goes before the
+  // stream.
+  virtual Span scratch(Dtype dtype, std::int64_t numel) = 0;
   // `data` becomes zeros.
   virtual void clear(const Span& data) = 0;
   // As many elements from one place to another (or to the same; nothing between): one of them may
@@ -73,6 +78,10 @@ class Stream {
   // --- matrices
 
   virtual void multiply(const Product& product) = 0;
+
+  // --- what a room has written itself (device/kernel.h)
+
+  virtual void run(const BlockKernel& kernel) = 0;
 
   // sums += terms, in the precision of the sums: a link of the chain that `reduce` makes. Where
   // they are its `first`, sums = terms.

@@ -6,6 +6,9 @@
 #include <hwy/highway.h>
 // clang-format on
 
+#include <cmath>
+#include <limits>
+
 #include "optim/directions.h"
 #include "optim/element_pass-inl.h"
 
@@ -16,6 +19,7 @@ namespace {
 struct DirectionStep {
   double shrink = 1;
   double rate = 0;
+  double divisor = 1;
 };
 
 #include "optim/formulas/directions.h"
@@ -32,6 +36,11 @@ void go_along(const ParameterSlice& slice, double shrink, double rate) {
   update_with<DirectionRule, 0>(slice, GradientTransform{}, DirectionStep{shrink, rate});
 }
 
+void divide(const ParameterSlice& direction, double divisor) {
+  update_with<DividedDirection, 0>(
+      direction, GradientTransform{}, DirectionStep{.divisor = divisor});
+}
+
 }  // namespace trireme::detail::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -40,6 +49,7 @@ namespace trireme::detail {
 
 HWY_EXPORT(transform_gradient);
 HWY_EXPORT(go_along);
+HWY_EXPORT(divide);
 
 void transformed_gradient(const ParameterSlice& slice,
                           const GradientTransform& transform,
@@ -54,6 +64,21 @@ void apply_direction(const ParameterSlice& slice,
   ParameterSlice along = slice;
   along.gradient = direction;
   HWY_DYNAMIC_DISPATCH(go_along)(along, shrink, rate);
+}
+
+void divide_direction(const Span& direction, double divisor) {
+  ParameterSlice slice;
+  slice.dtype = direction.dtype();
+  slice.master = direction.bytes();
+  slice.gradient = direction.bytes();
+  slice.numel = direction.numel();
+  slice.device = direction.device();
+  HWY_DYNAMIC_DISPATCH(divide)(slice, divisor);
+}
+
+SquareQuanta quanta_or_nan(double largest, std::int64_t count) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  return std::isfinite(largest) ? SquareQuanta::of(largest, count) : SquareQuanta{nan, nan};
 }
 
 }  // namespace trireme::detail

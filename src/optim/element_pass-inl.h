@@ -87,6 +87,17 @@ void look_with(const ParameterSlice& slice,
   pass_with<Rule, kStates>(slice, arrays_of(slice, results), transform, step);
 }
 
+// Moves the states, and writes what Rule<T>(transform, step) returns to `results`: the parameter
+// stays as it is.
+template <template <class> class Rule, int kStates, class Step>
+void move_with(const ParameterSlice& slice,
+               const GradientTransform& transform,
+               const Step& step,
+               void* results) {
+  static_assert(Rule<float>::kMovesStates);
+  pass_with<Rule, kStates>(slice, arrays_of(slice, results), transform, step);
+}
+
 }  // namespace trireme::detail::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

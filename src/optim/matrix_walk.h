@@ -13,6 +13,14 @@ namespace trireme::detail {
 // rows and columns are numbered through; one of less has one row.
 class MatrixWalk {
  public:
+  struct Dimension {
+    std::int64_t size;
+    std::int64_t stride;
+    std::int64_t row = 0;     // that a step along it adds to the row's number
+    std::int64_t column = 0;  // and to the column's
+    std::int64_t at = 0;
+  };
+
   MatrixWalk(const ParameterInfo& parameter, std::int64_t begin) {
     const std::vector<std::int64_t>& sizes = parameter.sizes;
     const std::size_t dimensions = sizes.size();
@@ -69,15 +77,18 @@ class MatrixWalk {
   std::int64_t columns() const { return columns_; }
   std::int64_t matrices() const { return matrices_; }
 
- private:
-  struct Dimension {
-    std::int64_t size;
-    std::int64_t stride;
-    std::int64_t row = 0;     // that a step along it adds to the row's number
-    std::int64_t column = 0;  // and to the column's
-    std::int64_t at = 0;
-  };
+  // The dimensions along which there is a step, in the order of memory.
+  std::vector<Dimension> slowest_first() const {
+    std::vector<Dimension> steps;
+    for (std::size_t i = dimensions_.size(); i-- > 0;) {
+      if (dimensions_[i].size > 1) {
+        steps.push_back(dimensions_[i]);
+      }
+    }
+    return steps;
+  }
 
+ private:
   std::vector<Dimension> dimensions_;
   std::int64_t rows_ = 1;
   std::int64_t columns_ = 1;

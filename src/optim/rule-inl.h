@@ -64,13 +64,6 @@ bool OptimizerOf<Options>::takes_whole_parameters() const {
 }
 
 template <class Options>
-bool OptimizerOf<Options>::works_on(Device device) const {
-  const auto& definition = detail::definition_of<Options>();
-  // A formula of one element has kernels; more than that is the host's.
-  return device.is_host() || (definition.passes == nullptr && !definition.takes_whole_parameters);
-}
-
-template <class Options>
 bool OptimizerOf<Options>::updates_rows() const {
   const auto& definition = detail::definition_of<Options>();
   return definition.passes == nullptr && !definition.takes_whole_parameters;
@@ -93,7 +86,6 @@ void OptimizerOf<Options>::update(const ParameterSlice& slice,
                                   const GradientTransform& transform,
                                   double learning_rate) const {
   const auto& definition = detail::definition_of<Options>();
-  detail::check_device(*this, slice);
   if (definition.passes != nullptr && slice.whole == nullptr) {
     detail::update_whole(*this, slice, transform, [&](const ParameterSlice& known) {
       update(known, transform, learning_rate);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "device/buffer.h"
 #include "trireme/core/error.h"
 
 namespace trireme {
@@ -68,12 +69,6 @@ void check_slice(const Optimizer& rule, const ParameterSlice& slice) {
   }
 }
 
-void check_device(const Optimizer& rule, const ParameterSlice& slice) {
-  TRIREME_CHECK(rule.works_on(slice.device),
-                "{}: has no kernels for {}: use sgd, adam, adamw, adagrad, rmsprop or lion there",
-                {rule.name(), device_name(slice.device)});
-}
-
 void refuse_setting(const Optimizer& rule, const std::string& name) {
   throw ConfigError(concat(
       "{} has no {}; its settings are {}",
@@ -89,9 +84,12 @@ void update_whole(const Optimizer& rule,
   known.whole = &whole;
   check_slice(rule, known);
   for (const OptimizerPass& pass : rule.passes()) {
-    std::vector<double> numbers(pass.count(whole.info));
-    pass.measure(known, transform, numbers.data());
-    whole.measured.push_back(std::move(numbers));
+    const std::size_t count = pass.count(whole.info);
+    const auto numbers = device::Buffer::visible_to(slice.device, count * sizeof(double));
+    const auto* first = reinterpret_cast<double*>(numbers.data());
+    pass.measure(known, transform, reinterpret_cast<double*>(numbers.data()));
+    device::host().wait(device::driver(slice.device).stream().record());
+    whole.measured.emplace_back(first, first + count);
     if (pass.then) {
       pass.then(whole);
     }

@@ -52,8 +52,6 @@ void check_bound(const char* rule, const char* name, Bound bound, double value);
 void check_switch(const char* rule, const char* name, double value);
 // Throws ConfigError unless the slice has what the rule needs.
 void check_slice(const Optimizer& rule, const ParameterSlice& slice);
-// Throws ConfigError where the rule cannot work on the slice's device.
-void check_device(const Optimizer& rule, const ParameterSlice& slice);
 // Throws ConfigError: the rule has no setting of this name.
 [[noreturn]] void refuse_setting(const Optimizer& rule, const std::string& name);
 

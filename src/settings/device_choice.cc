@@ -4,7 +4,6 @@
 
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
-#include "trireme/optim/optimizer.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
 
@@ -24,12 +23,6 @@ constexpr char kOnTheCpu[] =
 std::string why_not_on_gpu(const TrainSettings& s) {
   if (!s.model.empty() && model_kind(s.model).samples == SampleKind::kSparse) {
     return concat("the model ", s.model, " has sparse gradients: choose another --model");
-  }
-  if (!make_optimizer(s.optimizer, {})->works_on({DeviceType::kCuda})) {
-    return concat(
-        "the optimizer {} has no kernels for it: use sgd, adam, adamw, adagrad, rmsprop "
-        "or lion",
-        {s.optimizer});
   }
   if (s.compress != "none" && s.compress != "auto") {
     return concat("gradients are not compressed there: leave out --compress ", s.compress);

@@ -53,6 +53,7 @@ class OnGpu {
     if (!bytes.empty()) {
       gpu_stream().copy(span(Dtype::kUint8, static_cast<std::int64_t>(size_)),
                         {bytes.data(), static_cast<std::int64_t>(size_), Dtype::kUint8});
+      finish(gpu_stream());  // `bytes` are the caller's again
     }
   }
 

@@ -58,6 +58,13 @@ class LateStream final : public device::Stream {
   void wait(const device::Event& event) override {
     push([event] { device::host().wait(event); });
   }
+  // Memory that is given back when all that was issued before has been done.
+  Span scratch(Dtype dtype, std::int64_t numel) override {
+    const std::size_t bytes = static_cast<std::size_t>(numel) * dtype_bytes(dtype);
+    std::shared_ptr<std::byte[]> memory(
+        new std::byte[bytes], [this](std::byte* data) { push([data] { delete[] data; }); });
+    return {memory.get(), numel, dtype, memory, kLateDevice};
+  }
   void clear(const Span& data) override {
     push([data] { device::host().clear(here(data)); });
   }
@@ -92,12 +99,26 @@ class LateStream final : public device::Stream {
     push([=] { device::host().squares(here(data), quanta, scaling, sum); });
   }
   void update(const device::UpdateRule& rule, const device::UpdateArrays& arrays) override {
+    if (on_rule) {
+      on_rule(rule);
+    }
     const auto* bytes = static_cast<const std::byte*>(rule.constants);
     push([=, kept = std::vector(bytes, bytes + rule.bytes)] { rule.on_host(kept.data(), arrays); });
   }
   void multiply(const device::Product& product) override {
     push([product] { device::host().multiply(product); });
   }
+  void run(const device::BlockKernel& kernel) override {
+    if (on_kernel) {
+      on_kernel(kernel);
+    }
+    const auto* bytes = static_cast<const std::byte*>(kernel.arguments);
+    push([=, kept = std::vector(bytes, bytes + kernel.bytes)] { kernel.on_host(kept.data()); });
+  }
+
+  // Who wants to see what a GPU would have to compile.
+  std::function<void(const device::UpdateRule&)> on_rule;
+  std::function<void(const device::BlockKernel&)> on_kernel;
 
  private:
   struct Moment final : device::Event::Moment {

@@ -50,7 +50,9 @@ struct OptimizerPass {
   Combine combine = Combine::kSum;
   std::function<std::size_t(const ParameterInfo& parameter)> count{};  // of the numbers
   // Combines what it finds in the slice with `numbers`, which begin as zeros. Results of earlier
-  // passes are in slice.whole->measured. Called by several threads at once, for disjoint slices.
+  // passes are in slice.whole->measured. Called by several threads at once, for disjoint slices. Of
+  // a slice on a GPU, issues the work: `numbers` are memory that the host sees, too, and that is
+  // not looked at before it is done.
   std::function<void(
       const ParameterSlice& slice, const GradientTransform& transform, double* numbers)>
       measure{};
@@ -119,7 +121,7 @@ class OptimizerOf final : public Optimizer {
   std::set<std::string> switches() const;  // those of its settings that are on or off
   std::vector<OptimizerState> states(const ParameterInfo& parameter) const override;
   bool takes_whole_parameters() const override;
-  bool works_on(Device device) const override;
+  bool works_on(Device /*device*/) const override { return true; }
   bool updates_rows() const override;
   bool leaves_untouched() const override;
   std::vector<OptimizerPass> passes() const override;

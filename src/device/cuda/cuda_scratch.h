@@ -1,6 +1,8 @@
 #pragma once
 
-#include "device/cuda/cuda_calls.h"
+#include <memory>
+
+#include "device/cuda/gpu.h"
 
 namespace trireme::device::cuda {
 
@@ -21,6 +23,26 @@ class Scratch {
  private:
   NativeStream stream_;
   Address address_ = 0;
+};
+
+// The same for work that others issue, wherever it is given back.
+class ScratchOf {
+ public:
+  ScratchOf(Gpu& gpu, NativeStream stream, std::size_t bytes)
+      : gpu_(gpu), scratch_(std::make_unique<Scratch>(stream, bytes)) {}
+  // NOLINTNEXTLINE(bugprone-exception-escape): the driver is loaded, as there is one of these
+  ~ScratchOf() {
+    const Current current(gpu_);
+    scratch_.reset();
+  }
+  ScratchOf(const ScratchOf&) = delete;
+  ScratchOf& operator=(const ScratchOf&) = delete;
+
+  void* data() const { return scratch_->data(); }
+
+ private:
+  Gpu& gpu_;
+  std::unique_ptr<Scratch> scratch_;
 };
 
 }  // namespace trireme::device::cuda

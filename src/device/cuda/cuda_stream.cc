@@ -123,6 +123,16 @@ void CudaStream::wait(const Event& event) {
   host().wait(event);  // of another kind of device: the GPU knows nothing of it
 }
 
+Span CudaStream::scratch(Dtype dtype, std::int64_t numel) {
+  if (numel == 0) {
+    return {nullptr, 0, dtype, {}, device()};
+  }
+  const Current current(gpu_);
+  const auto memory = std::make_shared<ScratchOf>(
+      gpu_, stream_, static_cast<std::size_t>(numel) * dtype_bytes(dtype));
+  return {memory->data(), numel, dtype, memory, device()};
+}
+
 void CudaStream::clear(const Span& data) {
   check_here(data);
   if (data.numel() == 0) {
@@ -320,7 +330,6 @@ void CudaStream::multiply(const Product& product) {
   TRIREME_ASSERT(product.dtype == Dtype::kFloat32 || product.dtype == Dtype::kFloat64,
                  "matrices are multiplied in float32 or float64, found ",
                  dtype_name(product.dtype));
-  constexpr Count kTileEdge = 16;
   constexpr Count kMostBlocks = Count{1} << 30;
   ProductArguments arguments{.rows = product.rows,
                              .columns = product.columns,
@@ -332,13 +341,22 @@ void CudaStream::multiply(const Product& product) {
                              .b_transposed = product.b_transposed ? 1 : 0,
                              .alpha = product.alpha,
                              .beta = product.beta};
-  const Count tiles = ((product.rows + kTileEdge - 1) / kTileEdge) *
-                      ((product.columns + kTileEdge - 1) / kTileEdge);
+  const Count tiles = ((product.rows + kProductTile - 1) / kProductTile) *
+                      ((product.columns + kProductTile - 1) / kProductTile);
   const Current current(gpu_);
   launch("product",
          detail::concat("multiply_", dtype_name(product.dtype)),
          std::min(tiles, kMostBlocks),
          arguments);
+}
+
+void CudaStream::run(const BlockKernel& kernel) {
+  constexpr Count kMostBlocks = Count{1} << 30;
+  const Current current(gpu_);
+  // The driver copies the arguments when the kernel is launched.
+  launch(gpu_.kernels().find(kernel),
+         std::min<Count>(kernel.blocks, kMostBlocks),
+         {const_cast<void*>(kernel.arguments)});
 }
 
 }  // namespace trireme::device::cuda

@@ -28,6 +28,7 @@ class CudaStream final : public Stream {
 
   Event record() override;
   void wait(const Event& event) override;
+  Span scratch(Dtype dtype, std::int64_t numel) override;
   void clear(const Span& data) override;
   void copy(const Span& to, const ConstSpan& from, NotFinite* not_finite) override;
   void check_finite(const ConstSpan& data, NotFinite* not_finite) override;
@@ -40,6 +41,7 @@ class CudaStream final : public Stream {
                SquareSum* sum) override;
   void update(const UpdateRule& rule, const UpdateArrays& arrays) override;
   void multiply(const Product& product) override;
+  void run(const BlockKernel& kernel) override;
 
  private:
   void check_here(const ConstSpan& data) const;

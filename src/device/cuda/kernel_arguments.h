@@ -67,6 +67,7 @@ struct RowArguments {
   Count unique;
 };
 
+constexpr int kProductTile = 64;  // rows and columns of the result that a block has at a time
 struct ProductArguments {
   Count rows, columns, depth;
   Address a, b, c;

@@ -41,6 +41,20 @@ KernelSource other_kernels(const KernelText& text, int architecture) {
   return source;
 }
 
+KernelSource block_kernel(const BlockKernel& kernel, int architecture) {
+  KernelSource source{.main =
+                          "#include \"device/cuda/kernels/blocks.cuh\"\n"
+                          "namespace trireme::device::cuda {\n",
+                      .texts = all_kernel_texts(),
+                      .architecture = architecture};
+  for (const SourceText& text : kernel.texts) {
+    source.main += detail::concat("#include \"{}\"\n", {text.name});
+    source.texts.push_back(text);
+  }
+  source.main += detail::concat("}\nTRIREME_BLOCK_KERNEL({})\n", {kernel.name});
+  return source;
+}
+
 Function Kernels::find(const std::string& file, const std::string& name) {
   return find_in(file, name, [&] { return stream_kernels(file, architecture_); });
 }
@@ -58,6 +72,12 @@ Function Kernels::find(const UpdateRule& rule, const std::string& name) {
 
 Function Kernels::find(const KernelText& text, const std::string& name) {
   return find_in(text.main, name, [&] { return other_kernels(text, architecture_); });
+}
+
+Function Kernels::find(const BlockKernel& kernel) {
+  return find_in(detail::concat("blocks of ", kernel.name), "run_blocks", [&] {
+    return block_kernel(kernel, architecture_);
+  });
 }
 
 template <class Source>

@@ -6,15 +6,18 @@
 
 #include "device/cuda/cuda_calls.h"
 #include "device/cuda/kernel_compiler.h"
+#include "device/kernel.h"
 #include "device/kernel_launch.h"
 
 namespace trireme::device::cuda {
 
 // What the stream's own kernels are made of, those of one file (kernels/FILE.cuh), those of a rule,
-// and those of another room.
+// those of another room (device/kernel_launch.h), and one that a room has for the host, too
+// (device/kernel.h).
 KernelSource stream_kernels(const std::string& file, int architecture);
 KernelSource rule_kernels(const UpdateRule& rule, int architecture);
 KernelSource other_kernels(const KernelText& text, int architecture);
+KernelSource block_kernel(const BlockKernel& kernel, int architecture);
 
 // The kernels of one GPU: compiled, or read from this user's cache, when they are first needed. Any
 // number of threads may ask. The GPU's context is current in all calls.
@@ -25,6 +28,7 @@ class Kernels {
   Function find(const std::string& file, const std::string& name);
   Function find(const UpdateRule& rule, const std::string& name);
   Function find(const KernelText& text, const std::string& name);
+  Function find(const BlockKernel& kernel);
 
  private:
   template <class Source>

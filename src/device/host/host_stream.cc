@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "device/host/copy_kernels.h"
 #include "device/host/product_kernels.h"
@@ -55,6 +56,12 @@ void check_exact(Dtype dtype) {
 void HostStream::wait(const Event& event) {
   // Of another device: nothing here can be done later, so this thread waits.
   TRIREME_ASSERT(event.wait(Deadline(kForever)), "the work of a device has not ended in a year");
+}
+
+Span HostStream::scratch(Dtype dtype, std::int64_t numel) {
+  const auto memory = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(numel) *
+                                                                  dtype_bytes(dtype));
+  return {memory.get(), numel, dtype, memory};
 }
 
 void HostStream::clear(const Span& data) {
@@ -143,6 +150,10 @@ void HostStream::multiply(const Product& product) {
                  "matrices are multiplied in float32 or float64, found ",
                  dtype_name(product.dtype));
   multiply_matrices(product);
+}
+
+void HostStream::run(const BlockKernel& kernel) {
+  kernel.on_host(kernel.arguments);
 }
 
 }  // namespace trireme::device

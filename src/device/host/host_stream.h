@@ -10,6 +10,7 @@ class HostStream final : public Stream {
   Device device() const override { return {}; }
   Event record() override { return {}; }
   void wait(const Event& event) override;
+  Span scratch(Dtype dtype, std::int64_t numel) override;
   void clear(const Span& data) override;
   void copy(const Span& to, const ConstSpan& from, NotFinite* not_finite) override;
   void check_finite(const ConstSpan& data, NotFinite* not_finite) override;
@@ -22,6 +23,7 @@ class HostStream final : public Stream {
                SquareSum* sum) override;
   void update(const UpdateRule& rule, const UpdateArrays& arrays) override;
   void multiply(const Product& product) override;
+  void run(const BlockKernel& kernel) override;
 };
 
 }  // namespace trireme::device

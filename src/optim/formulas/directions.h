@@ -28,3 +28,17 @@ struct DirectionRule {
   }
   T shrink, rate;
 };
+
+template <class T>
+struct DividedDirection {
+  static constexpr const char* kName = "DividedDirection";
+  static constexpr bool kMovesStates = false;
+  template <class Transform, class Step>
+  DividedDirection(const Transform& /*transform*/, const Step& s)
+      : divisor(static_cast<T>(s.divisor)) {}
+  HWY_INLINE Lanes<T> operator()(
+      Lanes<T> p, Lanes<T> /*g*/, Lanes<T>& /*a*/, Lanes<T>& /*b*/, Lanes<T>& /*c*/) const {
+    return hn::Div(p, all(divisor));
+  }
+  T divisor;
+};

@@ -2,21 +2,79 @@
 // are the product of those of its rows and its columns. Whole parameters are looked at four times
 // before the update: for the largest parameter and gradient, the sums of squares of rows and
 // columns, the largest element of the direction, and its norm. All sums are exact.
+#undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): Highway's name
+#define HWY_TARGET_INCLUDE "optim/rules/adafactor.cc"
+// clang-format off: foreach_target.h must come before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "optim/directions.h"
+#include "optim/element_pass-inl.h"
+#include "optim/matrix_lines.h"
 #include "optim/matrix_walk.h"
 #include "optim/rule-inl.h"
-#include "trireme/optim/square_sum.h"
 
+// This file is read once per instruction set; what is the same for all, once.
+#ifndef TRIREME_OPTIM_ADAFACTOR_STEP
+#define TRIREME_OPTIM_ADAFACTOR_STEP
+namespace trireme::detail {
+namespace {
+
+struct AdafactorStep {
+  double share = 1;  // of the new mean squares
+  double eps1 = 0;
+};
+
+}  // namespace
+}  // namespace trireme::detail
+#endif  // TRIREME_OPTIM_ADAFACTOR_STEP
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::detail::HWY_NAMESPACE {
+namespace {
+
+#include "optim/formulas/adafactor.h"
+
+}  // namespace
+
+// The direction goes to `result`; a vector's mean squares move, or do not.
+void adafactor_vector(const AdafactorStep& step,
+                      const ParameterSlice& slice,
+                      const GradientTransform& transform,
+                      bool moves,
+                      void* result) {
+  if (moves) {
+    move_with<AdafactorOfVector, 1>(slice, transform, step, result);
+  } else {
+    look_with<AdafactorLook, 1>(slice, transform, step, result);
+  }
+}
+
+// Of a matrix, whose mean squares the slice has in the place of a state.
+void adafactor_matrix(const AdafactorStep& step,
+                      const ParameterSlice& slice,
+                      const GradientTransform& transform,
+                      void* result) {
+  look_with<AdafactorOfMatrix, 1>(slice, transform, step, result);
+}
+
+}  // namespace trireme::detail::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace trireme {
 namespace detail {
 namespace {
 
-constexpr std::int64_t kBlock = 2048;  // elements that stay in the nearest cache
+HWY_EXPORT(adafactor_vector);
+HWY_EXPORT(adafactor_matrix);
 
 // What the passes leave in WholeParameter::measured.
 enum Pass : std::size_t { kLargest, kSquares, kLargestDirection, kDirection };
@@ -39,108 +97,92 @@ double eps1_of(const AdafactorOptions& options, Dtype dtype) {
                                     : static_cast<double>(std::numeric_limits<float>::epsilon());
 }
 
-template <class T>
-T moved(T average, T value, double share) {
-  return share == 1 ? value : average + static_cast<T>(share) * (value - average);
-}
-
-double magnitude(double value) {
-  return std::isnan(value) ? HUGE_VAL : std::abs(value);
-}
-
-// Elements that are not finite make every sum NaN.
-SquareQuanta quanta_of(double largest, std::int64_t count) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  return std::isfinite(largest) ? SquareQuanta::of(largest, count) : SquareQuanta{nan, nan};
-}
-
-void add_square(double value, const SquareQuanta& quanta, double* coarse_and_fine) {
-  const double square = value * value;
-  const double multiple = square + quanta.coarse - quanta.coarse;
-  coarse_and_fine[0] += multiple;
-  coarse_and_fine[1] += square - multiple + quanta.fine - quanta.fine;
-}
-
-// Calls visit(part, gradient) for blocks of a slice with their gradients, which may be written to.
-template <class T, class Visit>
-void for_blocks(const ParameterSlice& slice, const GradientTransform& transform, Visit visit) {
-  alignas(64) T gradient[kBlock];
-  for (std::int64_t first = 0; first < slice.numel; first += kBlock) {
-    const ParameterSlice part = slice.part(first, std::min(kBlock, slice.numel - first));
-    transformed_gradient(part, transform, gradient);
-    visit(part, gradient);
-  }
-}
-
-// Makes a block's gradients its direction. `store`: a vector's mean squares move, too.
-template <class T>
-void to_direction(const AdafactorOptions& options,
-                  const ParameterSlice& part,
-                  T* gradient,
-                  bool store) {
-  const WholeParameter& whole = *part.whole;
-  const auto eps1 = static_cast<T>(eps1_of(options, part.dtype));
-  const T least = eps1 * eps1;
-  if (!is_matrix(whole.info)) {
-    auto* variance = static_cast<T*>(part.states[0]);
-    const double share = share_of_new(options, part.step);
-    for (std::int64_t i = 0; i < part.numel; ++i) {
-      const T moving = moved(variance[i], gradient[i] * gradient[i], share);
-      if (store) {
-        variance[i] = moving;
-      }
-      gradient[i] /= std::sqrt(moving < least ? least : moving);
+// The directions of blocks of a slice.
+class Directions {
+ public:
+  Directions(const AdafactorOptions& options, const ParameterSlice& slice)
+      : step_{share_of_new(options, slice.step), eps1_of(options, slice.dtype)} {
+    const WholeParameter& whole = *slice.whole;
+    if (!is_matrix(whole.info)) {
+      return;
     }
-    return;
+    const MatrixWalk shape(whole.info, 0);
+    const auto rows = static_cast<std::size_t>(shape.rows());
+    const auto columns = static_cast<std::size_t>(shape.columns());
+    const std::span<const double> numbers = std::span(whole.measured[kSquares]).subspan(1);
+    std::vector<double> means(numbers.begin() + shape.rows() + shape.columns(), numbers.end());
+    const double least = slice.dtype == Dtype::kFloat64
+                             ? step_.eps1
+                             : static_cast<double>(static_cast<float>(step_.eps1));
+    for (double& mean : means) {
+      const double own =
+          slice.dtype == Dtype::kFloat64 ? mean : static_cast<double>(static_cast<float>(mean));
+      mean = own < least ? least : own;
+    }
+    factors_.emplace(whole.info,
+                     slice.dtype,
+                     slice.device,
+                     numbers.first(rows),
+                     numbers.subspan(rows, columns),
+                     means);
   }
-  MatrixWalk walk(whole.info, part.begin);
-  const double* rows = whole.measured[kSquares].data() + 1;
-  const double* columns = rows + walk.rows();
-  const double* means = columns + walk.columns();
-  for (std::int64_t i = 0; i < part.numel; ++i, walk.next()) {
-    const auto mean = static_cast<T>(means[walk.matrix()]);
-    const T estimate = static_cast<T>(rows[walk.row()]) * static_cast<T>(columns[walk.column()]) /
-                       (mean < eps1 ? eps1 : mean);
-    gradient[i] /= std::sqrt(estimate < least ? least : estimate);
-  }
-}
 
-template <class T>
+  // `rooms[0]` becomes the block's direction. `moves`: a vector's mean squares, too.
+  void operator()(const ParameterSlice& part,
+                  const GradientTransform& transform,
+                  const std::array<Span, 2>& rooms,
+                  bool moves) const {
+    if (!factors_) {
+      HWY_DYNAMIC_DISPATCH(adafactor_vector)(step_, part, transform, moves, rooms[0].bytes());
+      return;
+    }
+    factors_->spread(part.begin, rooms[1]);
+    ParameterSlice with = part;
+    with.states[0] = rooms[1].bytes();
+    HWY_DYNAMIC_DISPATCH(adafactor_matrix)(step_, with, transform, rooms[0].bytes());
+  }
+
+ private:
+  AdafactorStep step_;
+  std::optional<LineFactors> factors_;  // of a matrix
+};
+
 void measure_largest(const ParameterSlice& slice,
                      const GradientTransform& transform,
                      double* numbers) {
-  numbers[kParameter] =
-      std::max(numbers[kParameter], largest_magnitude({slice.master, slice.numel, slice.dtype}));
-  for_blocks<T>(slice, transform, [&](const ParameterSlice& part, const T* gradient) {
-    numbers[kGradient] =
-        std::max(numbers[kGradient], largest_magnitude({gradient, part.numel, part.dtype}));
+  device::Stream& stream = stream_of(slice);
+  stream.largest(master_of(slice), {}, &numbers[kParameter]);
+  for_blocks<1>(slice, [&](const ParameterSlice& part, const auto& rooms) {
+    transformed_gradient(part, transform, rooms[0].bytes());
+    stream.largest(rooms[0], {}, &numbers[kGradient]);
   });
 }
 
-template <class T>
 void measure_squares(const ParameterSlice& slice,
                      const GradientTransform& transform,
                      double* numbers) {
   const WholeParameter& whole = *slice.whole;
   const std::vector<double>& largest = whole.measured[kLargest];
   const std::int64_t numel = whole.info.numel();
-  const SquareQuanta of_parameter = quanta_of(largest[kParameter], numel);
-  for (std::int64_t i = 0; i < slice.numel; ++i) {
-    add_square(static_cast<const T*>(slice.master)[i], of_parameter, numbers);
-  }
+  stream_of(slice).squares(master_of(slice),
+                           quanta_or_nan(largest[kParameter], numel),
+                           {},
+                           reinterpret_cast<SquareSum*>(numbers));
   if (!is_matrix(whole.info)) {
     return;
   }
-  const SquareQuanta of_gradient = quanta_of(largest[kGradient], numel);
-  MatrixWalk walk(whole.info, slice.begin);
+  const SquareQuanta of_gradient = quanta_or_nan(largest[kGradient], numel);
   double* rows = numbers + 2;
-  double* columns = rows + 2 * walk.rows();
-  for_blocks<T>(slice, transform, [&](const ParameterSlice& part, const T* gradient) {
-    for (std::int64_t i = 0; i < part.numel; ++i, walk.next()) {
-      add_square(gradient[i], of_gradient, rows + 2 * walk.row());
-      add_square(gradient[i], of_gradient, columns + 2 * walk.column());
-    }
+  double* columns = rows + 2 * MatrixWalk(whole.info, 0).rows();
+  for_blocks<1>(slice, [&](const ParameterSlice& part, const auto& rooms) {
+    transformed_gradient(part, transform, rooms[0].bytes());
+    add_line_squares(whole.info, part.begin, rooms[0], of_gradient, rows, columns);
   });
+}
+
+template <class T>
+T moved(T average, T value, double share) {
+  return share == 1 ? value : average + static_cast<T>(share) * (value - average);
 }
 
 // From sums of squares to mean squares that have moved.
@@ -174,28 +216,26 @@ void settle(const AdafactorOptions& options, WholeParameter& whole) {
   }
 }
 
-template <class T>
 void measure_direction(const AdafactorOptions& options,
                        const ParameterSlice& slice,
                        const GradientTransform& transform,
                        double* numbers) {
   const bool norm = slice.whole->measured.size() == kDirection;
   const SquareQuanta quanta =
-      norm ? quanta_of(slice.whole->measured[kLargestDirection][0], slice.whole->info.numel())
+      norm ? quanta_or_nan(slice.whole->measured[kLargestDirection][0], slice.whole->info.numel())
            : SquareQuanta{};
-  for_blocks<T>(slice, transform, [&](const ParameterSlice& part, T* gradient) {
-    to_direction(options, part, gradient, /*store=*/false);
-    for (std::int64_t i = 0; i < part.numel; ++i) {
-      if (norm) {
-        add_square(gradient[i], quanta, numbers);
-      } else {
-        numbers[0] = std::max(numbers[0], magnitude(gradient[i]));
-      }
+  device::Stream& stream = stream_of(slice);
+  const Directions directions(options, slice);
+  for_blocks<2>(slice, [&](const ParameterSlice& part, const auto& rooms) {
+    directions(part, transform, rooms, /*moves=*/false);
+    if (norm) {
+      stream.squares(rooms[0], quanta, {}, reinterpret_cast<SquareSum*>(numbers));
+    } else {
+      stream.largest(rooms[0], {}, numbers);
     }
   });
 }
 
-template <class T>
 void update(const AdafactorOptions& options,
             const ParameterSlice& slice,
             const GradientTransform& transform,
@@ -206,9 +246,10 @@ void update(const AdafactorOptions& options,
                       std::min(lr, 1 / std::sqrt(static_cast<double>(slice.step)));
   const double length = std::sqrt((measured[kDirection][0] + measured[kDirection][1]) / numel);
   const double shortened = rate / std::max(1.0, length / options.clip);
-  for_blocks<T>(slice, transform, [&](const ParameterSlice& part, T* gradient) {
-    to_direction(options, part, gradient, /*store=*/true);
-    apply_direction(part, gradient, 1 - lr * options.weight_decay, shortened);
+  const Directions directions(options, slice);
+  for_blocks<2>(slice, [&](const ParameterSlice& part, const auto& rooms) {
+    directions(part, transform, rooms, /*moves=*/true);
+    apply_direction(part, rooms[0].bytes(), 1 - lr * options.weight_decay, shortened);
   });
 }
 
@@ -234,36 +275,24 @@ std::vector<OptimizerPass> adafactor_passes(const AdafactorOptions& o) {
     return [count](const ParameterInfo&) { return count; };
   };
   const auto direction = [o](const auto& slice, const auto& transform, double* found) {
-    slice.dtype == Dtype::kFloat64 ? measure_direction<double>(o, slice, transform, found)
-                                   : measure_direction<float>(o, slice, transform, found);
+    measure_direction(o, slice, transform, found);
   };
-  return {{.combine = Combine::kLargest,
-           .count = numbers(2),
-           .measure =
-               [](const auto& slice, const auto& transform, double* found) {
-                 slice.dtype == Dtype::kFloat64 ? measure_largest<double>(slice, transform, found)
-                                                : measure_largest<float>(slice, transform, found);
-               },
-           .then = {}},
-          {.combine = Combine::kSum,
-           .count =
-               [](const ParameterInfo& parameter) {
-                 const MatrixWalk shape(parameter, 0);
-                 return static_cast<std::size_t>(
-                     is_matrix(parameter) ? 2 + 2 * (shape.rows() + shape.columns()) : 2);
-               },
-           .measure =
-               [](const auto& slice, const auto& transform, double* found) {
-                 slice.dtype == Dtype::kFloat64 ? measure_squares<double>(slice, transform, found)
-                                                : measure_squares<float>(slice, transform, found);
-               },
-           .then =
-               [o](WholeParameter& whole) {
-                 whole.dtype == Dtype::kFloat64 ? settle<double>(o, whole)
-                                                : settle<float>(o, whole);
-               }},
-          {.combine = Combine::kLargest, .count = numbers(1), .measure = direction, .then = {}},
-          {.combine = Combine::kSum, .count = numbers(2), .measure = direction, .then = {}}};
+  return {
+      {.combine = Combine::kLargest, .count = numbers(2), .measure = measure_largest, .then = {}},
+      {.combine = Combine::kSum,
+       .count =
+           [](const ParameterInfo& parameter) {
+             const MatrixWalk shape(parameter, 0);
+             return static_cast<std::size_t>(
+                 is_matrix(parameter) ? 2 + 2 * (shape.rows() + shape.columns()) : 2);
+           },
+       .measure = measure_squares,
+       .then =
+           [o](WholeParameter& whole) {
+             whole.dtype == Dtype::kFloat64 ? settle<double>(o, whole) : settle<float>(o, whole);
+           }},
+      {.combine = Combine::kLargest, .count = numbers(1), .measure = direction, .then = {}},
+      {.combine = Combine::kSum, .count = numbers(2), .measure = direction, .then = {}}};
 }
 
 }  // namespace
@@ -290,8 +319,7 @@ const Definition<AdafactorOptions>& definition_of<AdafactorOptions>() {
           },
       .update =
           [](const O& o, const auto& slice, const auto& transform, double lr) {
-            slice.dtype == Dtype::kFloat64 ? update<double>(o, slice, transform, lr)
-                                           : update<float>(o, slice, transform, lr);
+            update(o, slice, transform, lr);
           },
       .passes = adafactor_passes,
       .finish =
@@ -306,3 +334,4 @@ const Definition<AdafactorOptions>& definition_of<AdafactorOptions>() {
 template class OptimizerOf<AdafactorOptions>;
 
 }  // namespace trireme
+#endif  // HWY_ONCE

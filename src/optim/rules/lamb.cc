@@ -8,10 +8,10 @@
 
 #include <cmath>
 
+#include "optim/directions.h"
 #include "optim/element_pass-inl.h"
 #include "optim/rule-inl.h"
 #include "trireme/core/error.h"
-#include "trireme/optim/square_sum.h"
 
 // This file is read once per instruction set; what is the same for all, once.
 #ifndef TRIREME_OPTIM_LAMB_STEP
@@ -65,8 +65,6 @@ namespace {
 HWY_EXPORT(lamb_direction);
 HWY_EXPORT(lamb);
 
-constexpr std::int64_t kBlock = 2048;  // elements whose direction stays in the nearest cache
-
 // A bound on |m^ / (sqrt(v^) + eps)|, known before the pass so that the sums of squares need no
 // pass of their own to find the largest. By Cauchy and Schwarz, with r = beta1^2 / beta2,
 // |m| <= (1 - beta1) / sqrt(1 - beta2) * sqrt(1 + r + ... + r^(t-1)) * sqrt(v).
@@ -79,7 +77,7 @@ double direction_bound(const LambOptions& options, std::int64_t t) {
 }
 
 void measure_largest(const ParameterSlice& slice, const GradientTransform&, double* numbers) {
-  numbers[0] = std::max(numbers[0], largest_magnitude({slice.master, slice.numel, slice.dtype}));
+  stream_of(slice).largest(master_of(slice), {}, numbers);
 }
 
 // The squares of parameter and direction.
@@ -93,20 +91,14 @@ void measure_norms(const LambOptions& options,
   // Twice the bound leaves room for the roundings on the way.
   const SquareQuanta direction_quanta = SquareQuanta::of(
       2 * (direction_bound(options, slice.step) + options.weight_decay * largest), numel);
-  SquareSum parameter;
-  SquareSum direction;
+  auto* sums = reinterpret_cast<SquareSum*>(numbers);
   const LambStep step(options, slice.step, 0);
-  alignas(64) std::byte block[kBlock * sizeof(double)];
-  for (std::int64_t first = 0; first < slice.numel; first += kBlock) {
-    const ParameterSlice part = slice.part(first, std::min(kBlock, slice.numel - first));
-    HWY_DYNAMIC_DISPATCH(lamb_direction)(step, part, transform, block);
-    parameter.add(sum_squares({part.master, part.numel, slice.dtype}, parameter_quanta));
-    direction.add(sum_squares({block, part.numel, slice.dtype}, direction_quanta));
-  }
-  numbers[0] += parameter.coarse;
-  numbers[1] += parameter.fine;
-  numbers[2] += direction.coarse;
-  numbers[3] += direction.fine;
+  device::Stream& stream = stream_of(slice);
+  for_blocks<1>(slice, [&](const ParameterSlice& part, const auto& rooms) {
+    HWY_DYNAMIC_DISPATCH(lamb_direction)(step, part, transform, rooms[0].bytes());
+    stream.squares(master_of(part), parameter_quanta, {}, &sums[0]);
+    stream.squares(rooms[0], direction_quanta, {}, &sums[1]);
+  });
 }
 
 // The norm of the parameter over that of the direction; 1 where one of them is 0.

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <set>
 
+#include "device/stream.h"
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
@@ -62,8 +63,8 @@ void ParameterRules::check_device(Device device) const {
   for (std::size_t p = 0; p < rules_.size(); ++p) {
     TRIREME_CHECK(
         rules_[p]->works_on(device),
-        "the optimizer {} cannot update parameter {} on {}: use sgd, adam, adamw, adagrad, "
-        "rmsprop or lion there, or move the model to the CPU",
+        "the optimizer {} cannot update parameter {} on {} (Optimizer::works_on): use one of the "
+        "library's there, or move the model to the CPU",
         {rules_[p]->name(), whole_[p].info.name, device_name(device)});
   }
 }
@@ -138,6 +139,15 @@ std::int64_t ParameterRules::state_numel(const Unit& unit) const {
   return numel;
 }
 
+void ParameterRules::measure_part(const Part& part,
+                                  std::size_t pass,
+                                  const GradientTransform& transform,
+                                  double* numbers) const {
+  ParameterSlice slice = part.slice;
+  slice.whole = &whole_[part.parameter];
+  passes_[part.parameter][pass].measure(slice, transform, numbers);
+}
+
 void ParameterRules::measure(const std::vector<Part>& parts,
                              const GradientTransform& transform,
                              const Run& run,
@@ -160,22 +170,42 @@ void ParameterRules::measure(const std::vector<Part>& parts,
         numbers[kind(p)].resize(first[p] + passes_[p][pass].count(whole_[p].info));
       }
     }
-    std::mutex combining;  // in any order: the sums are exact
-    run(parts.size(), [&](std::size_t i) {
-      const std::size_t p = parts[i].parameter;
-      if (!has(p)) {
-        return;
+    if (parts.empty() || parts[0].slice.device.is_host()) {
+      std::mutex combining;  // in any order: the sums are exact
+      run(parts.size(), [&](std::size_t i) {
+        const std::size_t p = parts[i].parameter;
+        if (!has(p)) {
+          return;
+        }
+        std::vector<double> found(passes_[p][pass].count(whole_[p].info));
+        measure_part(parts[i], pass, transform, found.data());
+        const std::lock_guard lock(combining);
+        double* into = numbers[kind(p)].data() + first[p];
+        for (std::size_t k = 0; k < found.size(); ++k) {
+          into[k] = kind(p) == 0 ? std::max(into[k], found[k]) : into[k] + found[k];
+        }
+      });
+    } else {
+      // All of the work is issued, and waited for once.
+      const Device device = parts[0].slice.device;
+      const std::size_t count = numbers[0].size() + numbers[1].size();
+      if (seen_.size_bytes() < count * sizeof(double)) {
+        seen_ = device::Buffer::visible_to(device, count * sizeof(double));
       }
-      ParameterSlice slice = parts[i].slice;
-      slice.whole = &whole_[p];
-      std::vector<double> found(passes_[p][pass].count(whole_[p].info));
-      passes_[p][pass].measure(slice, transform, found.data());
-      const std::lock_guard lock(combining);
-      double* into = numbers[kind(p)].data() + first[p];
-      for (std::size_t k = 0; k < found.size(); ++k) {
-        into[k] = kind(p) == 0 ? std::max(into[k], found[k]) : into[k] + found[k];
+      std::fill_n(reinterpret_cast<double*>(seen_.data()), count, 0.0);
+      std::array<double*, 2> begin;
+      begin[0] = reinterpret_cast<double*>(seen_.data());
+      begin[1] = begin[0] + numbers[0].size();
+      for (const Part& part : parts) {
+        if (has(part.parameter)) {
+          measure_part(part, pass, transform, begin[kind(part.parameter)] + first[part.parameter]);
+        }
       }
-    });
+      device::host().wait(device::driver(device).stream().record());
+      for (const std::size_t of : {0, 1}) {
+        std::copy_n(begin[of], numbers[of].size(), numbers[of].begin());
+      }
+    }
     if (ranks != nullptr && !numbers[0].empty()) {
       ranks->all_reduce(numbers[0], ReduceOp::kMax).wait();
     }

@@ -85,6 +85,11 @@ class ParameterRules {
   void set_steps(std::vector<std::int64_t> steps) { steps_ = std::move(steps); }
 
  private:
+  void measure_part(const Part& part,
+                    std::size_t pass,
+                    const GradientTransform& transform,
+                    double* numbers) const;
+
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<const Optimizer*> rules_;  // this and the following by parameter
   std::vector<bool> used_;
@@ -94,6 +99,7 @@ class ParameterRules {
   std::vector<std::int64_t> steps_;
   std::size_t most_passes_ = 0;
   std::vector<device::Buffer> memory_;
+  device::Buffer seen_;  // numbers of a pass that a device leaves
   std::vector<MemoryLedger::Charge> charges_;
 };
 

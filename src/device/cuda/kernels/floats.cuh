@@ -14,47 +14,10 @@ struct Plain {
   static __forceinline__ T store(T value) { return value; }
 };
 
-struct Brain {  // bfloat16: the upper half of a float32
-  using Stored = unsigned short;
-  using Wide = float;
-  static __forceinline__ float load(Stored stored) {
-    return __uint_as_float(static_cast<unsigned>(stored) << 16);
-  }
-  static __forceinline__ Stored store(float value) {
-    const unsigned bits = __float_as_uint(value);
-    const unsigned rounded = (bits + ((bits >> 16) & 1U) + 0x7FFFU) >> 16;
-    const unsigned quiet = (bits >> 16) | 0x40U;
-    return static_cast<Stored>(value != value ? quiet : rounded);
-  }
-};
+__forceinline__ unsigned bits_of(float value) { return __float_as_uint(value); }
+__forceinline__ float float_of(unsigned bits) { return __uint_as_float(bits); }
 
-struct Ieee {  // float16
-  using Stored = unsigned short;
-  using Wide = float;
-  static __forceinline__ float load(Stored stored) {
-    const unsigned magnitude = stored & 0x7FFFU;
-    const unsigned sign = static_cast<unsigned>(stored & 0x8000U) << 16;
-    const unsigned rebias = magnitude > 0x7BFFU ? 224U << 23 : 112U << 23;
-    const unsigned normal = (magnitude << 13) + rebias;
-    // Subnormal numbers are whole multiples of 2^-24.
-    const unsigned tiny =
-        __float_as_uint(__fmul_rn(__uint2float_rn(magnitude), 5.9604644775390625e-08f));
-    return __uint_as_float(sign | (magnitude < 0x0400U ? tiny : normal));
-  }
-  static __forceinline__ Stored store(float value) {
-    const unsigned bits = __float_as_uint(value);
-    const unsigned sign = (bits >> 16) & 0x8000U;
-    const unsigned magnitude = bits & 0x7FFFFFFFU;
-    const unsigned rounded =
-        ((magnitude - (112U << 23)) + ((magnitude >> 13) & 1U) + 0xFFFU) >> 13;
-    const unsigned tiny =
-        __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 0.5f)) - __float_as_uint(0.5f);
-    unsigned half = magnitude < (113U << 23) ? tiny : rounded;
-    half = magnitude > 0x477FEFFFU ? 0x7C00U : half;
-    half = value != value ? 0x7E00U | ((magnitude >> 13) & 0x03FFU) : half;
-    return static_cast<Stored>(half | sign);
-  }
-};
+#include "device/kernels/halves.h"
 
 template <int kBytes>
 struct Alignment {
