@@ -18,6 +18,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/functional/linear.h>
 
 #include "device/kernel_launch.h"
 #include "nn/by_kernels.h"
@@ -240,7 +241,8 @@ Tensor self_attention(
   if (can_use_kernels({x, weight, bias}) && flash_takes(x, weight.size(0) / 3 / heads)) {
     return self_attention_by_kernels(x, weight, bias, heads, causal);
   }
-  return attention(at::linear(x, weight, bias), heads, causal);
+  // As a module computes it, bit for bit: at::linear adds the bias before it rounds.
+  return attention(torch::nn::functional::linear(x, weight, bias), heads, causal);
 }
 
 }  // namespace trireme::nn

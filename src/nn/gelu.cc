@@ -10,6 +10,7 @@
 #include <ATen/ops/linear.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
+#include <torch/nn/functional/linear.h>
 
 #include "nn/by_kernels.h"
 #include "nn/kernel_launch.h"
@@ -122,7 +123,7 @@ Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check_bias(bias, weight.size(0));
   return can_use_kernels({x, weight, bias}) && x.numel() > 0
              ? bias_gelu_by_kernels(at::linear(x, weight), bias)
-             : at::gelu(at::linear(x, weight, bias), kTanh);
+             : at::gelu(torch::nn::functional::linear(x, weight, bias), kTanh);
 }
 
 }  // namespace trireme::nn

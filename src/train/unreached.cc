@@ -4,6 +4,7 @@
 
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
 
 namespace trireme::detail {

@@ -147,9 +147,10 @@ TEST(OptimizerMemory, KeepsWhatTheStageSaysAndMastersFollowWhatWasWritten) {
         EXPECT_EQ(kept[1].kind, "optimizer.exp_avg");
         EXPECT_EQ(kept[2].kind, "optimizer.exp_avg_sq");
         EXPECT_EQ(kept[3].kind, "average");
-        for (const auto& [kind, run, sizes] : kept) {
+        for (const auto& [kind, run, sizes, store, place] : kept) {
           EXPECT_EQ(run.numel(), intersection(setting.plan.range_of(p), updated).size()) << kind;
           EXPECT_TRUE(sizes.empty()) << kind;
+          EXPECT_TRUE(store == nullptr && place == 0) << kind;
           EXPECT_EQ(run.dtype(), Dtype::kFloat32) << kind;
         }
       }

@@ -336,7 +336,8 @@ TEST(OffloadedEngine, SaysWhereEveryByteIs) {
     EXPECT_NEAR(static_cast<double>(mine.of(MemoryCategory::kDisk)), 8.0 * kNumel, 40'000);
     // bfloat16 parameters on each, and half of the float32 sums.
     EXPECT_NEAR(static_cast<double>(report.predicted_bytes), (2 + 2) * kNumel, 8);
-    // The rest is windows, of up to a million elements in four arrays, three at a time, and buckets.
+    // The rest is windows, of up to a million elements in four arrays, three at a time, and
+    // buckets.
     EXPECT_LT(mine.total(), 48 << 20) << "what is on a disk takes no memory";
     EXPECT_TRUE(contains(report.to_string(), "disk"));
   });

@@ -184,7 +184,7 @@ TEST(StaleRows, SendsRowsAlone) {
       engine.step();
     }
     if (engine.computes()) {
-      const std::int64_t dense = 4 * (3 * kWidth + 3);
+      const std::int64_t dense = 4 * (32 + 16);  // 18 and 3 numbers, in whole lines of the cache
       const std::int64_t rows = 8 + kBatch * (8 + 4 * kWidth);  // how many, and each
       const std::int64_t head = 5 * 8 + 3;  // and of each parameter, whether it has a gradient
       EXPECT_EQ(engine.sent_bytes(), kSteps * (head + dense + rows));

@@ -28,7 +28,7 @@ class StaleTakeover : public ::testing::Test {
         testing::trireme_binary(), "run", "-n", std::to_string(ranks), "--restart", "99"};
     if (seed > 0) {
       for (const std::string& each : {std::string("--drill"),
-                                      std::string("kill:p=0.25"),
+                                      std::string("kill:p=0.4"),
                                       std::string("--drill-seed"),
                                       std::to_string(seed),
                                       std::string("--log-dir"),
@@ -39,7 +39,7 @@ class StaleTakeover : public ::testing::Test {
     for (const std::string& each : {std::string("--"),
                                     testing::test_binary("stale_worker"),
                                     (folder_ / name).string(),
-                                    std::string("14"),
+                                    std::string("30"),
                                     std::to_string(bound),
                                     std::to_string(servers),
                                     std::to_string(seed > 0 ? 1 : 0)}) {

@@ -144,7 +144,7 @@ void append_parameters(EngineParts& e, bool saved, StateView& view, Copies& copi
         continue;  // frozen: weights only
       }
       const auto& [kind, run, sizes, store, place] = kept[p][k];
-      if (!sizes.empty()) {  // the same on every rank; only of rules that GPUs do not have
+      if (!sizes.empty()) {  // the same on every rank, in the host's memory
         view.tensors.push_back({kind, parameter.name, run.dtype(), sizes, {}});
         if (!saved || e.ranks->rank() == 0) {
           view.slices.push_back({view.tensors.size() - 1, {0, run.numel()}, run.bytes()});

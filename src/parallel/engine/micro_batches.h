@@ -8,13 +8,13 @@ namespace trireme::detail {
 // How a step's micro-batches are dealt to the ranks.
 //
 // Note [dealing]
-// In a round every rank computes one micro-batch or none, and the rounds' micro-batches are numbered
-// in rank order, one round after the other. The chain over the micro-batches is then the sum over
-// the rounds, whoever takes part in which: those who do not are absent terms.
+// In a round every rank computes one micro-batch or none, and the rounds' micro-batches are
+// numbered in rank order, one round after the other. The chain over the micro-batches is then the
+// sum over the rounds, whoever takes part in which: those who do not are absent terms.
 //
-// A rank that was dealt fewer because it is slow leaves out the first round rather than a later one:
-// it is still busy with its first micro-batch when the others have done two, and those would wait
-// for it, since ranks tell of a round when they have heard of the one before.
+// A rank that was dealt fewer because it is slow leaves out the first round rather than a later
+// one: it is still busy with its first micro-batch when the others have done two, and those would
+// wait for it, since ranks tell of a round when they have heard of the one before.
 class MicroBatches {
  public:
   MicroBatches() = default;

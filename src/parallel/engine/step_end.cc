@@ -56,7 +56,8 @@ bool StepEnd::leave_out_round(const Absence& absence) {
   // With one communication per step, this rank's last backward was it.
   const bool one = parts_.context().one_communication();
   const bool all_here = parts_.own_micro_batches() > 0 && parts_.complete_here();
-  const std::int64_t sent = (one ? (all_here ? 1 : 0) : parts_.phase.done()) + first_left_out_ + left_out_;
+  const std::int64_t sent =
+      (one ? (all_here ? 1 : 0) : parts_.phase.done()) + first_left_out_ + left_out_;
   if (parts_.phase.is(Phase::kSummed) || sent >= rounds) {
     return false;
   }

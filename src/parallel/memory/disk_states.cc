@@ -137,6 +137,9 @@ void DiskStates::finish() {
 void DiskStates::load(std::size_t window, std::byte* to) {
   const InFile& in = in_file_[window];
   const std::size_t bytes = in.stride * in.count;
+  if (bytes == 0) {
+    return;  // no memory either
+  }
   const auto first = checksums_.begin() + static_cast<std::ptrdiff_t>(in.first);
   if (std::none_of(first, first + static_cast<std::ptrdiff_t>(in.count), [](const auto& checksum) {
         return checksum.has_value();

@@ -10,6 +10,7 @@
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
+
 StateFile::StateFile(const std::string& folder, int rank, std::uint64_t bytes)
     : path_(concat(folder, "/trireme-states-of-rank-", rank, "-XXXXXX")) {
   file_ = FileDescriptor(mkostemp(path_.data(), O_CLOEXEC));
