@@ -289,9 +289,11 @@ TEST(PhasedEngine, ExactPhasesAndEnginesLoadEachOthersStates) {
   in_loose_world(2, [&](const std::shared_ptr<World>& world) {
     Training training(world, 1);
     training.train(0, 2);
-    Checkpoints checkpoints(folder.path() + "/phased", world);
-    checkpoints.save(training.engine);
-    checkpoints.finish();
+    {
+      Checkpoints checkpoints(folder.path() + "/phased", world);
+      checkpoints.save(training.engine);
+      checkpoints.finish();
+    }
     LooseNet model;
     Engine engine(model,
                   Sgd({.lr = kLooseRate, .momentum = kMomentum}),
@@ -311,9 +313,11 @@ TEST(PhasedEngine, ExactPhasesAndEnginesLoadEachOthersStates) {
     auto scope = engine.gathered();
     EXPECT_TRUE(same_bits(testing::flat(model->parameters()), expected[3][0]));
     scope.close();
-    Checkpoints of_engine(folder.path() + "/engine", world);
-    of_engine.save(engine);
-    of_engine.finish();
+    {
+      Checkpoints of_engine(folder.path() + "/engine", world);
+      of_engine.save(engine);
+      of_engine.finish();
+    }
     // Its fourth step is in a phase of replicas.
     Training resumed(world, 1, {}, {{0, Exact{}}, {4, Local{.steps = 2}}});
     ASSERT_TRUE(Checkpoints(folder.path() + "/engine", world).resume(resumed.engine));

@@ -147,14 +147,20 @@ TEST(MicroBatches, DealtInAnyWayAreNumberedRoundByRound) {
     std::int64_t expected = 0;
     for (std::int64_t round = 0; round < dealt.rounds(); ++round) {
       for (int rank = 0; rank < static_cast<int>(counts.size()); ++rank) {
-        if (round < dealt.of(rank)) {
-          EXPECT_EQ(dealt.number(rank, round), expected++);
+        const std::int64_t k = round - dealt.rounds_before(rank);
+        if (k >= 0 && k < dealt.of(rank)) {
+          EXPECT_EQ(dealt.number(rank, k), expected++);
         }
       }
     }
     EXPECT_EQ(expected, dealt.total());
     EXPECT_EQ(dealt.total(), std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
   }
+  // A slow rank leaves out the first round; ranks that are dealt to in turn leave out the last.
+  EXPECT_EQ(MicroBatches({3, 1}).rounds_before(0), 0);
+  EXPECT_EQ(MicroBatches({3, 1}).rounds_before(1), 1);
+  EXPECT_EQ(MicroBatches({3, 1}).number(1, 0), 2);
+  EXPECT_EQ(MicroBatches({2, 2, 1}).rounds_before(2), 0);
   EXPECT_FALSE(MicroBatches({3, 0, 1}).dealt_in_turn());
   EXPECT_FALSE(MicroBatches({2, 3}).dealt_in_turn());
   EXPECT_TRUE(MicroBatches({2, 2, 1}).dealt_in_turn());

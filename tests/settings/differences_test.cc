@@ -34,7 +34,8 @@ TEST(Differences, AreThoseThatChangeTheResult) {
                                       "snapshot_limit", "allow_changes",
                                       "record_samples", "compress_check",
                                       "goal",           "run",
-                                      "replay",         "started_in"};
+                                      "replay",         "started_in",
+                                      "offload"};
   for (const Setting& each : settings_table()) {
     TrainSettings given;
     each.set_text(given, another_value(each).first);

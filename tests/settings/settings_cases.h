@@ -77,7 +77,7 @@ inline std::pair<std::string, nlohmann::json> another_value(const Setting& of) {
     candidates = {{"0.5,2", {0.5, 2.0}}};
   } else if (of.kind == "list of STEP:BATCH") {
     candidates = {{"5:8,9:16", {"5:8", "9:16"}}};
-  } else if (of.kind == "list of STEP:STEPS") {
+  } else if (of.kind == "list of STEP:STEPS, STEP:exact") {
     candidates = {{"0:8,9:16", {"0:8", "9:16"}}, {"5:8,9:16", {"5:8", "9:16"}}};
   } else if (of.kind == "list of NAME=VALUE") {
     candidates = {{"alpha=0.5,centered", {"alpha=0.5", "centered"}}};

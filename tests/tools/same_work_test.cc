@@ -35,7 +35,7 @@ TEST(SameWork, TheseSettingsChangeWhatIsComputed) {
                                         "sparse_update", "categorical",    "unseen",
                                         "missing",       "missing_values", "optimizer_options",
                                         "prune",         "prune_begin",    "prune_end",
-                                        "prune_every"};
+                                        "prune_every",   "sync_window"};
   EXPECT_EQ(found, wanted);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kSettingsOfManner =
     " accumulate balance bucket_bytes compress_check data_threads device histogram_every "
-    "memory_limit micro_batch "
+    "memory_limit micro_batch offload "
     "placement ranks record_samples recompute save_every speeds snapshot_limit sum_order "
     "tensorboard threads unit_bytes zero ";
 
