@@ -195,7 +195,7 @@ Span on_device(Device device, std::span<const double> values) {
   const auto here = std::make_shared<std::vector<T>>(values.size());
   std::ranges::transform(values, here->begin(), [](double value) { return static_cast<T>(value); });
   const auto numel = static_cast<std::int64_t>(values.size());
-  const Span span(here->data(), numel, DtypeOf<T>::kValue, here);
+  Span span(here->data(), numel, DtypeOf<T>::kValue, here);
   if (device.is_host()) {
     return span;
   }
