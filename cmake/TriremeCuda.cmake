@@ -18,8 +18,10 @@ if(NOT TRIREME_CUDA STREQUAL off AND TRIREME_WITH_TORCH)
     message(FATAL_ERROR "TRIREME_CUDA=on, but the LibTorch in ${TRIREME_TORCH_ROOT} has no CUDA (no libtorch_cuda.so): "
       "use one that has (pip install torch, from download.pytorch.org/whl/cu130), or TRIREME_CUDA=auto")
   endif()
-  # Where pip puts NVRTC: beside torch, in nvidia/cu13/lib or nvidia/cuda_nvrtc/lib; elsewhere among torch's own libraries.
-  file(GLOB compilers "${TRIREME_TORCH_ROOT}/../nvidia/*/lib/libnvrtc.so.1[0-9]" "${TRIREME_TORCH_ROOT}/lib/libnvrtc.so.1[0-9]")
+  # Where pip puts NVRTC: beside torch, in nvidia/cu13/lib or nvidia/cuda_nvrtc/lib; elsewhere among torch's own libraries;
+  # and for tests beside a LibTorch without CUDA, where scripts/setup puts it.
+  file(GLOB compilers "${TRIREME_TORCH_ROOT}/../nvidia/*/lib/libnvrtc.so.1[0-9]" "${TRIREME_TORCH_ROOT}/lib/libnvrtc.so.1[0-9]"
+    "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1[0-9]")
   if(compilers)
     list(GET compilers 0 compiler)
     get_filename_component(TRIREME_NVRTC_FOLDER "${compiler}" DIRECTORY)

@@ -9,7 +9,12 @@ namespace trireme::detail {
 
 Finding check_gpus(const device::GpuReport& report) {
   if (report.gpus.empty()) {
-    return {"GPUs", "none", {{"count", 0}}};
+    Finding none{"GPUs", "none", {{"count", 0}}};
+    if (report.has_driver) {
+      none.value = "none that can be used";
+      none.judge(Verdict::kWarning, report.why_none);
+    }
+    return none;
   }
   Finding finding{"GPUs",
                   concat("{}; driver for CUDA {}",

@@ -264,6 +264,12 @@ void RunRecorder::write(const StepReport& report) {
   if (report.averaged_every) {
     add("averaged_every", *report.averaged_every);
   }
+  if (report.gpus) {
+    add("gpu_busy_percent", report.gpus->busy_percent);
+    add("gpu_bytes", report.gpus->memory_bytes);
+    add("gpu_temperature", report.gpus->temperature);
+    add("gpu_watts", report.gpus->watts);
+  }
   if (report.skipped) {
     line.add("skipped", true);
   }

@@ -111,6 +111,10 @@ Training::Training(const Subject& subject)
   if (const std::string line = unevaluated(settings_); !data_.held_out && !line.empty()) {
     say(line);
   }
+  if (const at::Device device = device_of(*judged_.module); leads() && device.is_cuda()) {
+    gpu_watch_.emplace(
+        device, world_->local_size(), [this](const std::string& text) { say(text); });
+  }
   progress_.training_samples = data_.train->size();
   progress_.held_out_samples = data_.held_out ? data_.held_out->size() : 0;
   progress_.threads = at::get_num_threads();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "train/gpu_watch.h"
 #include "train/rank_changes.h"
 #include "train/run_checkpoints.h"
 #include "train/step_runner.h"
@@ -109,6 +110,7 @@ class Training {
   Vault* vault_;
   Trainable judged_;  // with a task; scores in the precision of the run
   StepRunner runner_;
+  std::optional<GpuWatch> gpu_watch_;  // on the rank that reports, where it trains on a GPU
   ReduceOnPlateau plateau_;
   std::optional<Goal> goal_ = goal_of(settings_);
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

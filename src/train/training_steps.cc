@@ -111,6 +111,7 @@ void Training::report(const StepRunner::Outcome& outcome) {
   }
   report.skipped = outcome.skipped;
   report.averaged_every = outcome.averaged_every;
+  report.gpus = gpu_watch_ ? gpu_watch_->look() : std::nullopt;
   // As fast as the steps since this run was resumed: before that it may have had other ranks.
   report.seconds_left = (progress_.seconds - first_seconds_) /
                         static_cast<double>(report.step - first_step_) *

@@ -29,9 +29,6 @@ constexpr Device kDevice = kLateDevice;  // the first GPU, or what stands in for
 class DeviceCollectives : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    if (!testing::in_shared_memory()) {
-      GTEST_SKIP() << testing::kOtherSize << "shared memory";
-    }
     if (GetParam() && access("/dev/nvidiactl", F_OK) != 0) {
       GTEST_SKIP() << "no GPU here: /dev/nvidiactl is not there";
     }
@@ -39,18 +36,31 @@ class DeviceCollectives : public ::testing::TestWithParam<bool> {
 
   void fork_world(int size, const std::function<void(World& world)>& body) const {
     testing::fork_world(size, [&](World& world) {
-      std::optional<testing::WithLateDevice> late;
       if (!GetParam()) {
-        late.emplace();
+        // For as long as the process lives, as a GPU's: the world has memory of it to its end.
+        new testing::WithLateDevice;
       }
       body(world);
     });
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(On, DeviceCollectives, ::testing::Bool(), [](const auto& each) {
+// Where ranks see each other's memory.
+class SharedDeviceMemory : public DeviceCollectives {
+ protected:
+  void SetUp() override {
+    if (!testing::in_shared_memory()) {
+      GTEST_SKIP() << testing::kOtherSize << "shared memory";
+    }
+    DeviceCollectives::SetUp();
+  }
+};
+
+std::string place(const ::testing::TestParamInfo<bool>& each) {
   return each.param ? "AGpu" : "ALateDevice";
-});
+}
+INSTANTIATE_TEST_SUITE_P(On, DeviceCollectives, ::testing::Bool(), place);
+INSTANTIATE_TEST_SUITE_P(On, SharedDeviceMemory, ::testing::Bool(), place);
 
 device::Stream& stream() {
   return device::driver(kDevice).stream();
@@ -82,7 +92,7 @@ constexpr Dtype kTypes[] = {Dtype::kFloat32, Dtype::kBFloat16, Dtype::kFloat16, 
 constexpr std::int64_t kLengths[] = {0, 1, 5, 1000, 100'003};
 
 TEST_P(DeviceCollectives, SumInRankOrder) {
-  for (const int size : {1, 2, 3}) {
+  for (const int size : {1, 2, 3, 4}) {
     fork_world(size, [&](World& world) {
       const SharedBuffer buffer = world.allocate(std::size_t{1} << 20, kDevice);
       EXPECT_EQ(buffer.device(), kDevice);
@@ -160,7 +170,7 @@ TEST_P(DeviceCollectives, AddsToSumsAndLeavesOutWhatIsAbsent) {
 }
 
 TEST_P(DeviceCollectives, GatherAndBroadcast) {
-  for (const int size : {1, 2, 3}) {
+  for (const int size : {1, 2, 3, 4}) {
     fork_world(size, [&](World& world) {
       const SharedBuffer buffer = world.allocate(std::size_t{1} << 20, kDevice);
       const Dtype dtype = Dtype::kFloat32;
@@ -212,7 +222,41 @@ TEST_P(DeviceCollectives, SeveralAreInFlightAtATime) {
   });
 }
 
-TEST_P(DeviceCollectives, RefuseByNameWhatTheyCannotDo) {
+// Between calls on memory of the host, which tell their peers at once where there are messages.
+TEST_P(DeviceCollectives, KeepTheirOrderAmongOthers) {
+  constexpr std::int64_t kNumel = 100'000;
+  fork_world(3, [&](World& world) {
+    const SharedBuffer buffer = world.allocate(4 * kNumel * 4, kDevice);
+    std::vector<std::vector<float>> here(4);
+    std::vector<Work> works;
+    for (int i = 0; i < 4; ++i) {
+      const Span data =
+          buffer.span(Dtype::kFloat32, kNumel, static_cast<std::size_t>(i * kNumel * 4));
+      const auto own =
+          std::make_shared<const std::vector<float>>(kNumel, static_cast<float>(i + world.rank()));
+      stream().copy(data, {own->data(), kNumel, Dtype::kFloat32, own});
+      works.push_back(world.all_reduce(data));
+      here[static_cast<std::size_t>(i)].assign(i % 2 == 0 ? 10 : kNumel,
+                                               static_cast<float>(world.rank()));
+      works.push_back(world.all_reduce(here[static_cast<std::size_t>(i)]));
+      works.push_back(world.barrier());
+    }
+    for (Work& work : works) {
+      work.wait();
+    }
+    for (int i = 0; i < 4; ++i) {
+      std::vector<float> sum(kNumel);
+      const Bytes bytes =
+          get(buffer.span(Dtype::kFloat32, kNumel, static_cast<std::size_t>(i * kNumel * 4)));
+      std::memcpy(sum.data(), bytes.data(), bytes.size());
+      ASSERT_EQ(sum, std::vector<float>(kNumel, static_cast<float>(3 * i + 3)));
+      ASSERT_EQ(here[static_cast<std::size_t>(i)],
+                std::vector<float>(here[static_cast<std::size_t>(i)].size(), 3.0F));
+    }
+  });
+}
+
+TEST_P(SharedDeviceMemory, RefuseByNameWhatTheyCannotDo) {
   fork_world(2, [&](World& world) {
     const SharedBuffer buffer = world.allocate(4000, kDevice);
     const Span data = buffer.span(Dtype::kFloat32, 100);
@@ -235,7 +279,7 @@ TEST_P(DeviceCollectives, RefuseByNameWhatTheyCannotDo) {
   });
 }
 
-TEST_P(DeviceCollectives, NameRanksWhoseMemoryIsElsewhere) {
+TEST_P(SharedDeviceMemory, NameRanksWhoseMemoryIsElsewhere) {
   fork_world(2, [&](World& world) {
     const SharedBuffer buffer = world.allocate(4000, kDevice);
     std::vector<float> here(100);
@@ -248,7 +292,7 @@ TEST_P(DeviceCollectives, NameRanksWhoseMemoryIsElsewhere) {
   });
 }
 
-TEST_P(DeviceCollectives, FindARankThatIsKilled) {
+TEST_P(SharedDeviceMemory, FindARankThatIsKilled) {
   const std::string job = testing::unique_job();
   const auto rank = [&](int number) {
     std::optional<testing::WithLateDevice> late;
@@ -301,7 +345,7 @@ Bytes run_of(const Counts& division) {
   return all;
 }
 
-TEST_P(DeviceCollectives, MapOneRunThatEachWritesItsPartOf) {
+TEST_P(SharedDeviceMemory, MapOneRunThatEachWritesItsPartOf) {
   for (const int size : {1, 2, 3}) {
     fork_world(size, [&](World& world) {
       for (const Counts& division : divisions(size)) {
@@ -340,7 +384,7 @@ TEST_P(DeviceCollectives, MapOneRunThatEachWritesItsPartOf) {
   }
 }
 
-TEST_P(DeviceCollectives, MapARunWhereOthersPagesCannotBeWritten) {
+TEST_P(SharedDeviceMemory, MapARunWhereOthersPagesCannotBeWritten) {
   fork_world(2, [&](World& world) {
     const auto page = static_cast<std::int64_t>(device::open(kDevice).page_bytes());
     const SharedBuffer buffer = world.allocate_run({2 * page + 64, 2 * page}, kDevice);
@@ -363,7 +407,7 @@ TEST_P(DeviceCollectives, MapARunWhereOthersPagesCannotBeWritten) {
   });
 }
 
-TEST_P(DeviceCollectives, RefuseRunsThatAreNotTheSameEverywhere) {
+TEST_P(SharedDeviceMemory, RefuseRunsThatAreNotTheSameEverywhere) {
   fork_world(2, [&](World& world) {
     EXPECT_NE(testing::message_of<ConfigError>([&] {
                 world.allocate_run({1, 2, 3}, kDevice);
@@ -381,7 +425,7 @@ TEST_P(DeviceCollectives, RefuseRunsThatAreNotTheSameEverywhere) {
 }
 
 // What a rank has made stays for those who map it; the next operation finds that it is gone.
-TEST_P(DeviceCollectives, KeepARunOfARankThatIsKilled) {
+TEST_P(SharedDeviceMemory, KeepARunOfARankThatIsKilled) {
   const std::string job = testing::unique_job();
   const Counts division = {3'000'000, 4'000'000};
   const auto rank = [&](int number) {

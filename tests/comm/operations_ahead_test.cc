@@ -48,6 +48,7 @@ class PlannedBackend final : public Backend {
   int rank() const override { return 0; }
   int size() const override { return 2; }
   std::string name(int rank) const override { return concat("rank ", rank); }
+  void check_memory(const Operation& /*operation*/) const override {}
   Steps start(const Call& call) override { return run(plan_, call.number); }
   std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest&) override { return nullptr; }
   void rest(std::uint32_t, Milliseconds) override {}

@@ -310,6 +310,10 @@ TEST(VersionCheck, KnowsBothMpis) {
 TEST(MachineCheck, ShowsGpusAndWhatTheyLack) {
   EXPECT_EQ(detail::check_gpus({}).value, "none");
   EXPECT_EQ(detail::check_gpus({}).verdict, Verdict::kOk);
+  const Finding unusable =
+      detail::check_gpus({.has_driver = true, .why_none = "it is older than CUDA 11.2"});
+  EXPECT_EQ(unusable.verdict, Verdict::kWarning);
+  EXPECT_EQ(unusable.advice, "it is older than CUDA 11.2");
   device::GpuReport report;
   report.gpus = {{.name = "NVIDIA H200",
                   .memory_bytes = 140 * kGibibyte,

@@ -12,6 +12,7 @@
 #include "trireme/average/averaging.h"
 #include "trireme/checkpoint/vault.h"
 #include "trireme/comm/world.h"
+#include "trireme/core/gpu_use.h"
 #include "trireme/data/views.h"
 #include "trireme/parallel/engine.h"
 #include "trireme/server/stale_engine.h"
@@ -43,6 +44,7 @@ struct StepReport {
   // Of a run with exact steps and others: how many steps apart replicas were averaged in this one
   // (0: it was exact).
   std::optional<std::int64_t> averaged_every{};
+  std::optional<GpuUse> gpus{};  // in steps in which they were looked at
 };
 
 // How a training begins: from the start, or where a checkpoint was saved.

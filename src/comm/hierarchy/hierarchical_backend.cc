@@ -7,6 +7,7 @@
 #include "comm/hierarchy/hierarchical_collectives.h"
 #include "comm/net/net_backend.h"
 #include "comm/net/remote_window.h"
+#include "comm/net/staging.h"
 #include "trireme/comm/communicator.h"
 #include "trireme/core/error.h"
 #include "trireme/core/index.h"
@@ -35,6 +36,7 @@ class MachineBuffer final : public SharedBuffer::Impl {
   std::size_t size_bytes() const override { return buffer_.size_bytes(); }
   int rank() const override { return rank_; }
   const std::byte* read_only() override { return buffer_.whole_read_only(); }
+  Device device() const override { return buffer_.device(); }
 
  private:
   SharedBuffer buffer_;
@@ -94,9 +96,12 @@ class HierarchicalBackend final : public Backend {
     if (call.is_collective()) {
       watch_.issued(call);
     }
-    return collectives_ ? collectives_->run(call.operation, static_cast<std::uint32_t>(call.number))
-                        : run_flat(*flat_, call.operation);
+    return Staging::is_for(call.operation)
+               ? staging_.run(
+                     rank(), call, [this](const Call& staged) { return start_on_host(staged); })
+               : start_on_host(call);
   }
+  void check_memory(const Operation& op) const override { Staging::check(op); }
   void completed(const Call& call) override { watch_.completed(call); }
   bool pump() override { return watch_.pump(); }
 
@@ -112,7 +117,8 @@ class HierarchicalBackend final : public Backend {
       }
     }
     try {
-      return std::make_shared<MachineBuffer>(inside_->allocate(request.bytes), local, rank());
+      return std::make_shared<MachineBuffer>(
+          inside_->allocate(request.bytes, request.device), local, rank());
     } catch (const CommError& error) {
       throw CommError(
           error.reason(), error.peer() < 0 ? -1 : here[index(error.peer())], error.what());
@@ -160,6 +166,10 @@ class HierarchicalBackend final : public Backend {
   bool closes_at_exit() const override { return true; }
 
  private:
+  Steps start_on_host(const Call& call) {
+    return collectives_ ? collectives_->run(call.operation, static_cast<std::uint32_t>(call.number))
+                        : run_flat(*flat_, call.operation);
+  }
   int machine_of(int rank) const { return network_.machines()[index(world_rank(rank))]; }
   bool is_here(int rank) const { return machine_of(rank) == network_.self().node; }
 
@@ -198,6 +208,7 @@ class HierarchicalBackend final : public Backend {
   std::shared_ptr<OperationQueue> flat_;
   std::shared_ptr<OperationQueue> between_;             // where there are collectives_
   std::optional<HierarchicalCollectives> collectives_;  // none: all goes through flat_
+  Staging staging_;
   const std::shared_ptr<std::atomic<std::int64_t>> window_bytes_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
 };

@@ -7,6 +7,7 @@
 
 #include "comm/algo/message_collectives.h"
 #include "comm/net/remote_window.h"
+#include "comm/net/staging.h"
 #include "comm/order/copy_bytes.h"
 #include "comm/order/matching.h"
 #include "device/buffer.h"
@@ -31,7 +32,8 @@ constexpr Milliseconds kMostRest{5};  // not every transport can be waited for
 // Memory of this rank alone: the others are elsewhere.
 class PrivateBuffer final : public SharedBuffer::Impl {
  public:
-  PrivateBuffer(std::size_t bytes, int rank) : memory_(bytes), bytes_(bytes), rank_(rank) {}
+  PrivateBuffer(std::size_t bytes, Device device, int rank)
+      : memory_(bytes, device), bytes_(bytes), rank_(rank) {}
   std::byte* data(int rank) const override {
     TRIREME_CHECK(rank == rank_,
                   "rank {} cannot read the memory of rank {}: they share none; use a collective",
@@ -41,6 +43,7 @@ class PrivateBuffer final : public SharedBuffer::Impl {
   std::size_t size_bytes() const override { return bytes_; }
   int rank() const override { return rank_; }
   const std::byte* read_only() override { return memory_.data(); }
+  Device device() const override { return memory_.device(); }
 
  private:
   device::Buffer memory_;
@@ -76,6 +79,7 @@ class NetBackend final : public Backend {
     return channel_.bytes_between_machines() + *window_bytes_;
   }
 
+  void check_memory(const Operation& op) const override { Staging::check(op); }
   Steps start(const Call& call) override;
   void completed(const Call& call) override {
     if (watch_) {
@@ -85,8 +89,12 @@ class NetBackend final : public Backend {
   bool pump() override { return watch_ ? watch_->pump() : transport_.progress(); }
 
   std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest& request) override {
-    device::check_available(request.bytes);
-    return std::make_shared<PrivateBuffer>(request.bytes, rank());
+    if (request.device.is_host()) {
+      device::check_available(request.bytes);
+    } else {
+      device::open(request.device);
+    }
+    return std::make_shared<PrivateBuffer>(request.bytes, request.device, rank());
   }
   std::unique_ptr<Window> expose(Communicator& ranks,
                                  std::span<const std::byte> memory,
@@ -135,6 +143,7 @@ class NetBackend final : public Backend {
  private:
   Steps send(const Operation& op);
   Steps recv(const Operation& op);
+  Steps start_in_turn(const Call& call);
 
   const NetOptions net_;
   const Milliseconds timeout_;
@@ -142,6 +151,10 @@ class NetBackend final : public Backend {
   Channel channel_;
   const NameOf name_ = [this](int rank) { return name(rank); };
   MessageCollectives collectives_;
+  Staging staging_;
+  // Calls that have not told their peers, in whose order they are to be told: those on a device,
+  // whose data has to come to the host first, and all after them.
+  int untold_ = 0;
   std::optional<NetWatch> watch_;  // not of a part
   const std::shared_ptr<std::atomic<std::int64_t>> window_bytes_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
@@ -158,7 +171,24 @@ Steps NetBackend::start(const Call& call) {
   if (watch_) {
     watch_->issued(call);
   }
-  return collectives_.start(call);
+  if (Staging::is_for(op)) {
+    ++untold_;
+    return staging_.run(rank(), call, [this](const Call& staged) {
+      --untold_;
+      return collectives_.start(staged);
+    });
+  }
+  return untold_ > 0 ? start_in_turn(call) : collectives_.start(call);
+}
+
+Steps NetBackend::start_in_turn(const Call& call) {
+  // Not before the queue lets it begin, which is when those in front of it have been told.
+  ++untold_;
+  return [](NetBackend& self, const Call& call) -> Steps {
+    --self.untold_;
+    Part all(self.collectives_.start(call));
+    co_await all;
+  }(*this, call);
 }
 
 Steps NetBackend::send(const Operation& op) {

@@ -73,7 +73,7 @@ class Backend {
   // --- operations
 
   // Throws ConfigError where the call's memory is nothing that it can work on: that of a device.
-  virtual void check_memory(const Operation& operation) const;
+  virtual void check_memory(const Operation& operation) const = 0;
 
   // Tells the peers of a call, as far as that can be done at once, and returns the steps from there
   // to the result. `call` outlives them.
@@ -87,7 +87,7 @@ class Backend {
 
   // Of a SharedBuffer, in two parts, without the lock: before all ranks have agreed about its size,
   // and after. The second throws MemoryError or CommError. Only backends of one machine are asked
-  // for memory of a device (check_memory), or for one run.
+  // for one run.
   virtual void announce_memory(const MemoryRequest& /*request*/) {}
   virtual std::shared_ptr<SharedBuffer::Impl> make_memory(const MemoryRequest& request) = 0;
   // Communicator::expose of `ranks`, whose backend this is. Without the lock.

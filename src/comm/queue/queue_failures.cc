@@ -25,13 +25,6 @@ CommError lost_rank(CommError::Reason reason, int rank, const std::string& name)
                               : " left the world while others were still waiting for it"));
 }
 
-void Backend::check_memory(const Operation& operation) const {
-  throw ConfigError(concat(
-      "{}: memory of {} cannot be communicated between machines, nor through UCX or MPI, only "
-      "by the ranks of one machine: copy it to the host first",
-      {op_name(operation.kind), device_name(operation.device)}));
-}
-
 std::unique_ptr<Window> Backend::expose(Communicator& /*ranks*/,
                                         std::span<const std::byte> /*memory*/,
                                         const FindFailure& /*find_failure*/) {
@@ -100,7 +93,12 @@ void OperationQueue::check(Goal& goal, const Deadline& deadline, bool look_at_an
     if (goal.reached()) {
       return;
     }
-    const std::string names = listed(missing, [&](int peer) { return backend_->name(peer); });
+    std::string names = listed(missing, [&](int peer) { return backend_->name(peer); });
+    const Pending* stuck = goal.stuck();
+    if (stuck != nullptr && stuck->steps.waiting() != nullptr &&
+        stuck->steps.waiting()->is_silent()) {
+      names = concat("the GPU of {}, which has not done what was issued to it", {names});
+    }
     fail(CommError(CommError::Reason::kTimeout,
                    missing.empty() ? -1 : missing.front(),
                    concat("waited {} s for {}{}",

@@ -7,7 +7,6 @@
 #include "comm/queue/steps.h"
 #include "comm/shm/endpoint.h"
 #include "comm/shm/matching.h"
-#include "device/event.h"
 #include "trireme/core/deadline.h"
 
 namespace trireme::detail {
@@ -66,20 +65,6 @@ class AllAtPhase final : public Condition {
   const Endpoint& endpoint_;
   std::uint32_t phase_;
   int next_ = 0;
-};
-
-// Work of this rank's GPU is done. Its failure is thrown, and ends the communicator.
-class HasPassed final : public Condition {
- public:
-  HasPassed(const Endpoint& endpoint, device::Event event)
-      : endpoint_(endpoint), event_(std::move(event)) {}
-  bool ready() override { return event_.passed(); }
-  std::vector<int> missing() override { return {endpoint_.rank()}; }
-  bool is_silent() const override { return true; }
-
- private:
-  const Endpoint& endpoint_;
-  device::Event event_;
 };
 
 // What was copied from these peers' memory was theirs to lend all the while. Where it was not, this

@@ -1,6 +1,7 @@
 // Collectives on memory of a GPU, which is in SharedBuffers of that device.
 
 #include "comm/order/matching.h"
+#include "comm/queue/has_passed.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/conditions.h"
 #include "device/driver.h"
@@ -32,18 +33,18 @@ Steps Collectives::steps_on_device(const Call& call, device::Event issued) {
   if (op.total == 0) {
     co_return;
   }
-  co_await HasPassed(endpoint_, std::move(issued));
+  co_await HasPassed(endpoint_.rank(), std::move(issued));
   pass_phase();
   co_await AllAtPhase(endpoint_, phase_);  // everybody's input is there
   if (reduces(op.kind)) {
     reduce_on_device(call);
-    co_await HasPassed(endpoint_, stream_->record());
+    co_await HasPassed(endpoint_.rank(), stream_->record());
     pass_phase();
     co_await AllAtPhase(endpoint_, phase_);  // everybody's chunk is summed
   }
   if (op.kind != OpKind::kReduceScatter) {
     pull_on_device(call);
-    co_await HasPassed(endpoint_, stream_->record());
+    co_await HasPassed(endpoint_.rank(), stream_->record());
     pass_phase();
     co_await AllAtPhase(endpoint_, phase_);  // nobody reads any more
   }

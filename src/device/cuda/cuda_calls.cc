@@ -9,6 +9,35 @@ namespace {
 
 constexpr char kDriverLibrary[] = "libcuda.so.1";
 
+// What to do about an error of the driver's, where there is more to say than its name.
+const char* advice(Result result) {
+  constexpr Result kDeviceUnavailable = 46;
+  constexpr Result kNoDevice = 100;
+  constexpr Result kEccUncorrectable = 214;
+  constexpr Result kSystemDriverMismatch = 803;
+  constexpr Result kFirstOfMps = 805;
+  constexpr Result kLastOfMps = 810;
+  if (result >= kFirstOfMps && result <= kLastOfMps) {
+    return "; it is used through MPS, whose daemon does not answer or refuses this process: start "
+           "it "
+           "(nvidia-cuda-mps-control -d), or do without it (no CUDA_MPS_PIPE_DIRECTORY, and no "
+           "daemon)";
+  }
+  switch (result) {
+    case kDeviceUnavailable:
+      return "; another process has the GPU for itself (nvidia-smi -q -d COMPUTE shows its mode)";
+    case kNoDevice:
+      return "; CUDA_VISIBLE_DEVICES may hide the GPUs";
+    case kEccUncorrectable:
+      return "; its memory has an error that cannot be corrected: reset it (nvidia-smi -r), and "
+             "replace it if it comes again";
+    case kSystemDriverMismatch:
+      return "; the driver was replaced while it ran: restart the machine";
+    default:
+      return "";
+  }
+}
+
 // Never unloaded: streams and memory may outlive every static object.
 const CudaCalls* load_calls() {
   void* library = dlopen(kDriverLibrary, RTLD_NOW | RTLD_LOCAL);
@@ -34,13 +63,17 @@ const CudaCalls* load_calls() {
     calls.error_name(started, &name);
     throw ConfigError(
         detail::concat("a GPU was asked for, but NVIDIA's driver finds none that it can use: {} "
-                       "({}); look at nvidia-smi, or use the host (cpu)",
-                       {name != nullptr ? name : "an unknown error", started}));
+                       "({}){}; look at nvidia-smi, or use the host (cpu)",
+                       {name != nullptr ? name : "an unknown error", started, advice(started)}));
   }
   return &calls;
 }
 
 }  // namespace
+
+bool has_driver() {
+  return dlopen(kDriverLibrary, RTLD_LAZY | RTLD_LOCAL) != nullptr;
+}
 
 const CudaCalls& cuda_calls() {
   static const CudaCalls* calls = load_calls();
@@ -68,9 +101,9 @@ void check(Result result, const char* what) {
         {what}));
   }
   throw DeviceError(
-      detail::concat("the GPU failed while {}: {}; its work and memory are lost to this process: "
+      detail::concat("the GPU failed while {}: {}{}; its work and memory are lost to this process: "
                      "end it, and start again from a checkpoint",
-                     {what, text_of(result)}));
+                     {what, text_of(result), advice(result)}));
 }
 
 }  // namespace trireme::device::cuda

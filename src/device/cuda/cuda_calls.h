@@ -160,6 +160,9 @@ struct CudaCalls {
 #undef TRIREME_CUDA_MEMBER
 };
 
+// Whether there is one, whatever can be done with it.
+bool has_driver();
+
 // Loads the driver the first time. Throws ConfigError where there is none, it is too old, or it
 // finds no GPU.
 const CudaCalls& cuda_calls();

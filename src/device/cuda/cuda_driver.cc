@@ -5,6 +5,7 @@
 
 #include "device/cuda/cuda_mapping.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/gpu.h"
 #include "device/cuda/kernel_compiler.h"
 #include "device/driver.h"
 #include "trireme/core/error.h"
@@ -101,6 +102,7 @@ GpuFacts facts_of(int index) {
   std::size_t bytes = 0;
   check(cuda_calls().device_memory(&bytes, handle), "asking a GPU for its memory");
   return {.name = name,
+          .identity = cuda::uuid_of(handle),
           .memory_bytes = bytes,
           .architecture = attribute(cuda::kMajor) * 10 + attribute(cuda::kMinor),
           .processors = attribute(cuda::kProcessors),
@@ -119,7 +121,7 @@ void use_cuda(Device device) {
 }
 
 GpuReport examine_gpus() {
-  GpuReport report;
+  GpuReport report{.has_driver = cuda::has_driver()};
   try {
     int version = 0;
     check(cuda_calls().driver_version(&version), "asking the driver for its version");

@@ -33,8 +33,12 @@ Gpu::Gpu(int index)
 }
 
 std::string Gpu::uuid() const {
+  return uuid_of(handle_);
+}
+
+std::string uuid_of(DeviceHandle gpu) {
   unsigned char bytes[16] = {};
-  check(cuda_calls().device_uuid(bytes, handle_), "asking a GPU who it is");
+  check(cuda_calls().device_uuid(bytes, gpu), "asking a GPU who it is");
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
   for (const unsigned char byte : bytes) {

@@ -37,6 +37,9 @@ class Gpu {
   Kernels kernels_;
 };
 
+// Of any GPU, without opening it.
+std::string uuid_of(DeviceHandle gpu);
+
 // The GPU is the one that calls of this thread are for; afterwards, the one from before.
 class Current {
  public:
