@@ -210,13 +210,23 @@ void Averaging::Impl::with_mean(const std::function<void()>& body) {
     });
   });
   count_since(begin);
-  body();
-  std::size_t next = 0;
-  change([&](const StateView& into) {
-    each_run(into, [&](const FlatState& run, Held) {
-      run.write({0, run.numel()}, kept[next++].data());
+  const auto give_back = [&] {
+    std::size_t next = 0;
+    change([&](const StateView& into) {
+      each_run(into, [&](const FlatState& run, Held) {
+        run.write({0, run.numel()}, kept[next++].data());
+      });
     });
-  });
+  };
+  try {
+    body();
+  } catch (const CommError&) {
+    throw;  // the ranks are lost, with whom it would be given back
+  } catch (...) {
+    give_back();
+    throw;
+  }
+  give_back();
 }
 
 Averaging::Averaging(EngineBase& engine,

@@ -63,6 +63,7 @@ class PhasedEngineBase::Impl {
   const std::shared_ptr<Communicator> world_;
   const Replicas replicas_;
 
+  SyncPhase planned_;  // of options_.phases, the one that began last
   SyncMode mode_;
   std::unique_ptr<EngineBase> engine_;
   std::unique_ptr<Averaging> averaging_;
@@ -88,9 +89,9 @@ PhasedEngineBase::Impl::Impl(std::shared_ptr<torch::nn::Module> model,
                           {detail::description_of(options_)},
                           "give every rank the same phases and replicas");
   on_all_ranks(*world_, [&] { detail::check_phases(options_, replicas_); });
-  const SyncMode first = options_.phases.front().mode;
-  build(first);
-  note(first);
+  planned_ = options_.phases.front();
+  build(planned_.mode);
+  note(planned_.mode);
 }
 
 void PhasedEngineBase::Impl::note(const SyncMode& mode) {
@@ -188,12 +189,15 @@ void PhasedEngineBase::Impl::enter_next_phase() {
   const SyncPhase& phase = detail::phase_at(options_.phases, steps_);
   if (phase.from == steps_) {
     enter(phase.mode);
+    planned_ = phase;
   }
 }
 
 std::string PhasedEngineBase::Impl::progress() const {
-  return PhaseProgress{
-      .steps = steps_, .entered = entered_, .averagings = averaging_use_.averagings}
+  return PhaseProgress{.steps = steps_,
+                       .entered = entered_,
+                       .averagings = averaging_use_.averagings,
+                       .planned = planned_}
       .added_to(now().progress());
 }
 
@@ -225,9 +229,15 @@ void PhasedEngineBase::Impl::restore(const std::function<void(const StateView& i
     averaging_->set_steps(
         std::visit([](const auto& each) { return each.steps; }, detail::averaging_mode(mode_)));
   }
-  if (phase.from >= entered_.back().from) {
+  // What a loop has entered since stays until the next phase begins; a plan that is another one now
+  // is followed.
+  const bool as_planned = saved.planned && saved.planned->from == phase.from &&
+                          to_text(saved.planned->mode) == to_text(phase.mode) &&
+                          detail::same_but_for_steps(saved.planned->mode, phase.mode);
+  if (!as_planned) {
     enter(phase.mode);
   }
+  planned_ = phase;
 }
 
 AveragingUse PhasedEngineBase::Impl::averaging_use() const {

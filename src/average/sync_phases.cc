@@ -35,8 +35,43 @@ void set_steps(SyncMode& mode, std::int64_t steps) {
       mode);
 }
 
-// What to_text() has written; the rest of it is that of the mode with this name.
-SyncMode mode_of(const std::string& text, const std::vector<SyncPhase>& phases) {
+// All of a mode but how many steps are between averages, which to_text() has.
+Json details_of(const SyncMode& mode) {
+  if (const auto* diloco = std::get_if<DiLoCo>(&mode)) {
+    return {{"outer_lr", diloco->outer.lr},
+            {"outer_momentum", diloco->outer.momentum},
+            {"outer_nesterov", diloco->outer.nesterov}};
+  }
+  if (const auto* gossip = std::get_if<Gossip>(&mode)) {
+    return {{"graph", static_cast<int>(gossip->graph)}, {"seed", gossip->seed}};
+  }
+  return Json::object();
+}
+
+Json json_of(const SyncPhase& phase) {
+  return {{"from", phase.from}, {"mode", to_text(phase.mode)}, {"details", details_of(phase.mode)}};
+}
+
+void take_details(const Json& details, SyncMode& mode) {
+  if (auto* diloco = std::get_if<DiLoCo>(&mode)) {
+    diloco->outer = {.lr = details.at("outer_lr").get<double>(),
+                     .momentum = details.at("outer_momentum").get<double>(),
+                     .nesterov = details.at("outer_nesterov").get<bool>()};
+  } else if (auto* gossip = std::get_if<Gossip>(&mode)) {
+    const int graph = details.at("graph").get<int>();
+    TRIREME_CHECK(graph >= 0 && graph <= static_cast<int>(Gossip::Graph::kRandom),
+                  "restore(): expected what progress() returned, found a graph {}",
+                  {graph});
+    gossip->graph = static_cast<Gossip::Graph>(graph);
+    gossip->seed = details.at("seed").get<std::uint64_t>();
+  }
+}
+
+// What to_text() has written; the rest of it is in `details`, or where there are none, that of the
+// mode with this name.
+SyncMode mode_of(const std::string& text,
+                 const std::vector<SyncPhase>& phases,
+                 const Json* details = nullptr) {
   const auto colon = text.find(':');
   const std::string name = text.substr(0, colon);
   const std::int64_t steps =
@@ -47,9 +82,13 @@ SyncMode mode_of(const std::string& text, const std::vector<SyncPhase>& phases) 
   std::optional<SyncMode> mode;
   if (name == "local") {
     mode = Local{};
+  } else if (details != nullptr && name == "diloco") {
+    mode = DiLoCo{};
+  } else if (details != nullptr && name == "gossip") {
+    mode = Gossip{};
   }
   for (const SyncPhase& phase : phases) {
-    if (!is_exact(phase.mode) && mode_name(averaging_mode(phase.mode)) == name) {
+    if (!mode && !is_exact(phase.mode) && mode_name(averaging_mode(phase.mode)) == name) {
       mode = phase.mode;
     }
   }
@@ -59,7 +98,17 @@ SyncMode mode_of(const std::string& text, const std::vector<SyncPhase>& phases) 
       "same phases, or load the weights alone",
       {text});
   set_steps(*mode, steps);
+  if (details != nullptr) {
+    take_details(*details, *mode);
+  }
   return *mode;
+}
+
+SyncPhase phase_of(const Json& json, const std::vector<SyncPhase>& phases) {
+  return {json.at("from").get<std::int64_t>(),
+          mode_of(json.at("mode").get<std::string>(),
+                  phases,
+                  json.contains("details") ? &json.at("details") : nullptr)};
 }
 
 }  // namespace
@@ -102,6 +151,10 @@ void check_phases(const Phased& options, const Replicas& replicas) {
       check_engine_options(options.engine, averaging_mode(phase.mode), replicas);
     }
   }
+  TRIREME_CHECK(options.engine.shares.empty(),
+                "PhasedEngine: EngineOptions::shares has an entry for each rank of an engine, of "
+                "which an exact phase has {} and a replica {}: leave them out",
+                {replicas.world().size(), replicas.mine()->size()});
   check_engine_options(options.engine, Local{}, replicas);  // a loop may enter one at any time
   TRIREME_CHECK(options.engine.micro_batches % replicas.count() == 0,
                 "PhasedEngine: expected micro_batches of which {} replicas have as many each, "
@@ -139,7 +192,10 @@ std::string PhaseProgress::added_to(const std::string& progress) const {
   Json json = Json::parse(progress);
   json["phases"] = Json::array();
   for (const SyncPhase& phase : entered) {
-    json["phases"].push_back({{"from", phase.from}, {"mode", to_text(phase.mode)}});
+    json["phases"].push_back(json_of(phase));
+  }
+  if (planned) {
+    json["planned_phase"] = json_of(*planned);
   }
   json["phased_steps"] = steps;
   json["averagings_before"] = averagings;
@@ -159,8 +215,10 @@ PhaseProgress PhaseProgress::parse(const std::string& text, const std::vector<Sy
       found.averaging = json.at("mode").get<std::string>();
     }
     for (const Json& phase : json.value("phases", Json::array())) {
-      found.entered.push_back({phase.at("from").get<std::int64_t>(),
-                               mode_of(phase.at("mode").get<std::string>(), phases)});
+      found.entered.push_back(phase_of(phase, phases));
+    }
+    if (json.contains("planned_phase")) {
+      found.planned = phase_of(json.at("planned_phase"), phases);
     }
     const auto ascends = [](const SyncPhase& a, const SyncPhase& b) { return a.from >= b.from; };
     TRIREME_CHECK(found.steps >= 0 && found.averagings >= 0 &&

@@ -28,7 +28,10 @@ struct PhaseProgress {
   std::int64_t steps = 0;
   std::vector<SyncPhase> entered{};  // empty: it had none
   std::int64_t averagings = 0;       // in phases before this one
-  std::string averaging{};           // of replicas: the name of how they were averaged
+  // Of the phases that were planned, the one that began last: a loop may have entered another
+  // since.
+  std::optional<SyncPhase> planned{};
+  std::string averaging{};  // of replicas: the name of how they were averaged
 
   std::string added_to(const std::string& progress) const;
   // `phases`: which outer optimizers and graphs there are. Throws ConfigError for a mode that is

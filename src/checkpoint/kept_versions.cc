@@ -15,25 +15,45 @@ namespace {
 
 // Those of vaults are counted from 0 (VaultOwner::use).
 constexpr std::int64_t kFirstUse = 1 << 20;
+constexpr std::int64_t kUsesOfOne = std::int64_t{1} << 32;
 
 }  // namespace
 
-KeptVersions::KeptVersions(std::shared_ptr<World> world, int shelves)
-    : world_(std::move(world)), own_(index(shelves)) {
-  std::map<std::int64_t, std::vector<std::vector<Segment>>> worlds;  // by epoch
+std::int64_t KeptVersions::next_number(const World& world, bool take) {
+  static std::int64_t last_epoch = -1;
+  static std::int64_t next = 0;
+  if (std::exchange(last_epoch, world.epoch()) != world.epoch()) {
+    next = 0;
+  }
+  return take ? next++ : next;
+}
+
+std::int64_t KeptVersions::use_of(std::int64_t generation, std::int64_t shelf) const {
+  return kFirstUse + number_ * kUsesOfOne + generation * static_cast<std::int64_t>(own_.size()) +
+         shelf;
+}
+
+KeptVersions::KeptVersions(std::shared_ptr<World> world, int shelves, std::int64_t number)
+    : world_(std::move(world)), number_(number), own_(index(shelves)) {
+  // By epoch and generation.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::vector<Segment>>> worlds;
   for (const FileDescriptor& memory : kept_memory()) {
     auto segment = VaultSegment::open(memory);
-    if (!segment || segment->owner().use < kFirstUse ||
-        segment->owner().use >= kFirstUse + shelves || segment->versions().empty()) {
+    if (!segment || segment->owner().use < use_of(0, 0)) {
       continue;
     }
     const VaultOwner& owner = segment->owner();
-    auto& ranks = worlds[owner.epoch];
+    const std::int64_t place = owner.use - use_of(0, 0);
+    if (place >= kUsesOfOne || segment->versions().empty()) {
+      continue;
+    }
+    earlier_.insert(owner.use);
+    auto& ranks = worlds[{owner.epoch, place / shelves}];
     ranks.resize(index(owner.ranks), std::vector<Segment>(index(shelves)));
-    ranks[index(owner.rank)][static_cast<std::size_t>(owner.use - kFirstUse)] = std::move(segment);
+    ranks[index(owner.rank)][static_cast<std::size_t>(place % shelves)] = std::move(segment);
   }
-  for (auto& [epoch, ranks] : worlds) {
-    if (epoch < world_->epoch() &&
+  for (auto& [which, ranks] : worlds) {
+    if (which.first < world_->epoch() &&
         std::ranges::all_of(ranks, [](const auto& its) { return its.back() != nullptr; })) {
       found_ = std::move(ranks);
     }
@@ -73,9 +93,11 @@ void KeptVersions::make_room(const std::vector<Shelf>& shelves) {
   on_all_ranks(*world_, [&] {
     try {
       device::check_available(static_cast<std::size_t>(bytes[0]));
+      ++generation_;
       for (std::size_t i = 0; i < shelves.size(); ++i) {
+        own_[i].reset();
         if (!shelves[i].like.slices.empty()) {
-          const std::int64_t use = kFirstUse + static_cast<std::int64_t>(i);
+          const std::int64_t use = use_of(generation_, static_cast<std::int64_t>(i));
           own_[i] = VaultSegment::make({world_->epoch(), use, world_->rank(), world_->size()},
                                        layouts[i]);
           keep_memory(world_->epoch(), use, own_[i]->memory());
@@ -109,8 +131,12 @@ void KeptVersions::keep(int shelf,
 
 void KeptVersions::begin() {
   world_->barrier().wait();
-  for (std::size_t i = 0; i < own_.size() && world_->epoch() > 0; ++i) {
-    forget_memory_before(world_->epoch(), kFirstUse + static_cast<std::int64_t>(i));
+  for (const std::int64_t use : earlier_) {
+    forget_memory_before(world_->epoch(), use);
+  }
+  earlier_.clear();
+  for (std::int64_t i = 0; generation_ > 0 && i < static_cast<std::int64_t>(own_.size()); ++i) {
+    forget_memory_before(world_->epoch() + 1, use_of(generation_ - 1, i));
   }
   found_.clear();
 }

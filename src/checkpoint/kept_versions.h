@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "checkpoint/vault_segment.h"
@@ -18,7 +19,10 @@ class KeptVersions {
  public:
   // Looks at what the ranks of an earlier world had kept on so many shelves: of the newest one
   // whose ranks all have something on the last shelf, which is what each begins with last.
-  KeptVersions(std::shared_ptr<World> world, int shelves);
+  // `number`: which of those of its world it is; those after a loss are made in the same order.
+  KeptVersions(std::shared_ptr<World> world, int shelves, std::int64_t number);
+  // Of the next one that is made in this world; `take`: which is made now.
+  static std::int64_t next_number(const World& world, bool take);
 
   // --- what there is
 
@@ -36,19 +40,28 @@ class KeptVersions {
     Notes notes;     // about as long as these
     int places = 2;
   };
-  // Takes the memory. Throws MemoryError, on every rank. Collective.
+  // Takes the memory, also in place of what was taken before. Throws MemoryError, on every rank.
+  // Collective.
   void make_room(const std::vector<Shelf>& shelves);
   // From any thread, but of a shelf from one at a time. The oldest version goes. Throws Error where
   // it is no longer what there was room for.
   void keep(int shelf, std::int64_t version, const StateView& state, const Notes& notes = {});
-  // All ranks have what they begin with: what was kept before is needed no longer. Collective.
+  // All ranks have what they begin with: what was kept before make_room() is needed no longer.
+  // Collective.
   void begin();
 
  private:
   using Segment = std::shared_ptr<VaultSegment>;
   Segment found(int shelf, int rank) const;
+  std::int64_t use_of(std::int64_t generation, std::int64_t shelf) const;
 
   std::shared_ptr<World> world_;
+  std::int64_t number_;
+  // What is made anew does not replace what there was before all ranks have it. A use of its own
+  // for each, as launchers may hear from one rank that something is needed no longer after another
+  // has taken what is next.
+  std::int64_t generation_ = -1;
+  std::set<std::int64_t> earlier_;           // uses of worlds before this one
   std::vector<std::vector<Segment>> found_;  // by rank and shelf; null: nothing
   std::vector<Segment> own_;                 // by shelf
 };

@@ -12,6 +12,7 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/core/error.h"
 #include "trireme/core/file_descriptor.h"
+#include "trireme/core/shell_text.h"
 
 namespace trireme {
 namespace {
@@ -102,7 +103,7 @@ class SafetensorsFile::Impl {
       fail(0,
            concat("expected a safetensors file, found an archive of torch: trireme ckpt import "
                   "{} FOLDER first",
-                  {path_}));
+                  {detail::shell_text({path_})}));
     }
     const std::uint64_t most = std::min<std::uint64_t>(kLongestHeader, size_ - kLengthBytes);
     if (length > most) {

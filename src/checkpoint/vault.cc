@@ -182,6 +182,7 @@ void Vault::make_room(const StateView& state, const Notes& notes) {
     try {
       device::check_available(static_cast<std::size_t>(bytes[0]));
       own_ = VaultSegment::make({world_->epoch(), use_, world_->rank(), world_->size()}, layout);
+      segments_.push_back(own_);
       keep_memory(world_->epoch(), use_, own_->memory());
       if (mirror_) {
         mirror_->make_room(world_->epoch(), use_, theirs);
@@ -226,10 +227,15 @@ void Vault::keep(std::int64_t step, const StateView& state, const Notes& notes, 
   if (mirror_) {
     mirror_->wait();
   }
-  // New memory, which may not be there, is for the first save or notes that have grown.
-  std::vector<std::int32_t> news = {own_ && own_->has_room_for(state, notes) ? 0 : 1,
-                                    epoch_is_over() ? 1 : 0};
+  // New memory, which may not be there, is for the first save, notes that have grown, and a state
+  // of another form than any before: replicas have two, between averages and after them. All ranks
+  // take the one that suits them all.
+  std::vector<std::int32_t> news = {epoch_is_over() ? 1 : 0};
+  for (const auto& segment : segments_) {
+    news.push_back(segment->has_room_for(state, notes) ? 0 : 1);
+  }
   world_->all_reduce(news, ReduceOp::kMax).wait();
+  const auto fits = std::find(news.begin() + 1, news.end(), 0) - news.begin() - 1;
   detail::mark(PulsePhase::kVault);
   // All ranks have ended the save before, and what is kept of it elsewhere has come: from here on
   // it can be gone on from, and none older is needed.
@@ -238,8 +244,13 @@ void Vault::keep(std::int64_t step, const StateView& state, const Notes& notes, 
   }
   parts_.clear();
   newest_.reset();
-  if (news[0] != 0) {
+  if (fits == static_cast<std::ptrdiff_t>(segments_.size())) {
     make_room(state, notes);
+  } else {
+    own_ = segments_[static_cast<std::size_t>(fits)];
+    if (mirror_) {
+      mirror_->take_room(static_cast<std::size_t>(fits));
+    }
   }
   TRIREME_ASSERT(own_->save(step, state, notes, mirrored_),
                  "a vault has no room for what it was made for");
@@ -258,7 +269,7 @@ void Vault::keep(std::int64_t step, const StateView& state, const Notes& notes, 
   }
   const bool copies = every_ > 0 && saves_ % every_ == 0;
   ++saves_;
-  if (news[1] != 0) {
+  if (news[0] != 0) {
     if (mirror_) {  // a machine that leaves takes its memory along
       mirror_->start(own_, step);
       mirror_->wait();

@@ -137,6 +137,7 @@ void VaultMirror::make_room(std::int64_t epoch,
     kept_.push_back(VaultSegment::make({epoch, use, from_[i], group_->size()}, theirs[i]));
     keep_memory(epoch, use, kept_.back()->memory());
   }
+  rooms_.push_back(kept_);
 }
 
 void VaultMirror::start(std::shared_ptr<VaultSegment> own, std::int64_t step) {

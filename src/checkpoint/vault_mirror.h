@@ -29,8 +29,10 @@ class VaultMirror {
   // Tells how long this rank's versions are; returns how long those are that it keeps copies of.
   // Collective.
   std::vector<VaultLayout> exchange(const VaultLayout& mine);
-  // Memory for them. Throws MemoryError.
+  // Memory for them, beside what there is for versions of other forms. Throws MemoryError.
   void make_room(std::int64_t epoch, std::int64_t use, const std::vector<VaultLayout>& theirs);
+  // The next version is of the form for which room was made as the k-th.
+  void take_room(std::size_t k) { kept_ = rooms_[k]; }
 
   // The version of `step` goes on its way. The place of it is not to be written before `wait`.
   void start(std::shared_ptr<VaultSegment> own, std::int64_t step);
@@ -43,7 +45,9 @@ class VaultMirror {
   std::shared_ptr<Communicator> group_;  // all ranks, with an order of operations of its own
   int to_ = 0;
   std::vector<int> from_;
-  std::vector<std::shared_ptr<VaultSegment>> kept_;  // of those
+  using Room = std::vector<std::shared_ptr<VaultSegment>>;
+  std::vector<Room> rooms_;  // one for each form
+  Room kept_;                // of those
   std::exception_ptr failure_;
   std::thread thread_;
 };

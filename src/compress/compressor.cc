@@ -109,7 +109,12 @@ std::shared_ptr<const Compressor> make_compressor(const std::string& name) {
     return detail::make_sign();
   }
   if (kind == "topk" && (numbers == 1 || numbers == 2)) {
-    return detail::make_top_k(fraction(), numbers == 2 ? number_in(name, words[2]) : 0);
+    const double kept = fraction();
+    const double momentum = numbers == 2 ? number_in(name, words[2]) : 0;
+    TRIREME_CHECK(momentum >= 0 && momentum < 1,
+                  "compress: topk has a momentum of at least 0 and below 1, found {}",
+                  {words[2]});
+    return detail::make_top_k(kept, momentum);
   }
   if (kind == "randk" && numbers == 1) {
     return detail::make_random_k(fraction());

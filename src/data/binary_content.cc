@@ -22,11 +22,13 @@ struct Beginning {
   const char* what;
 };
 
+constexpr std::string_view kGzip = "\x1f\x8b\x08"sv;
+
 constexpr Beginning kBeginnings[] = {
     {"PK\x03\x04"sv, "a zip archive"},
     {"PAR1"sv, "a Parquet file"},
     {"\x93NUMPY"sv, "a NumPy array"},
-    {"\x1f\x8b\x08"sv, "a gzip file (its name should end with .gz)"},
+    {kGzip, "a gzip file (its name should end with .gz)"},
     {"\xfd"
      "7zXZ\0"sv,
      "an xz file"},
@@ -57,6 +59,9 @@ std::vector<char> beginning_of(const std::string& path) {
 void refuse_binary(const std::string& path) {
   const std::vector<char> bytes = beginning_of(path);
   const std::string_view text(bytes.data(), bytes.size());
+  if (is_packed_name(path) && text.starts_with(kGzip)) {
+    throw_data_error(path, 0, packed_twice_problem());
+  }
   for (const Beginning& each : kBeginnings) {
     if (text.starts_with(each.bytes)) {
       throw_data_error(path, 0, "expected text, found ", each.what, kWhatToDo);

@@ -366,10 +366,8 @@ class RowIndexer {
 
 std::optional<double> csv_number_written(std::string_view cell) {
   const auto value = parse_number(cell);
-  if (!value || std::abs(*value) > std::numeric_limits<float>::max()) {
-    return std::nullopt;
-  }
-  return value;
+  const bool fits = value && std::abs(*value) <= std::numeric_limits<float>::max();
+  return fits ? value : std::nullopt;
 }
 
 std::optional<float> csv_number(std::string_view cell) {

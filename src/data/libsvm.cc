@@ -54,6 +54,7 @@ class LibsvmDataset final : public Dataset {
     if (training != nullptr && !regression_) {
       names_ = std::make_shared<const detail::ClassNames>(training->classes);
     }
+    ignores_labels_ = targets == NewDataOptions::Targets::kNo;
     labelled_ = targets == NewDataOptions::Targets::kYes ||
                 (targets == NewDataOptions::Targets::kAutomatic && begins_with_label());
     try {
@@ -275,8 +276,10 @@ class LibsvmDataset final : public Dataset {
 
   void read_line(std::string_view line, Batch& batch) const {
     std::string_view rest = without_comment(line);
-    if (labelled_) {
-      take_word(rest);
+    std::string_view after = rest;
+    const std::string_view first = take_word(after);
+    if (labelled_ || (ignores_labels_ && first.find(':') == std::string_view::npos)) {
+      rest = after;
     }
     std::int64_t before = 0;
     for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest)) {
@@ -306,6 +309,7 @@ class LibsvmDataset final : public Dataset {
   bool regression_;
   std::int64_t known_features_;  // 0: as many as this file has
   bool labelled_ = true;
+  bool ignores_labels_ = false;       // whatever is there
   std::vector<std::int32_t> labels_;  // of classes
   std::vector<float> targets_;        // of numbers to predict
   std::shared_ptr<const detail::ClassNames> names_;
@@ -325,7 +329,7 @@ NewData detail::open_libsvm_like(const Preprocessing& training,
   const LibsvmOptions options{training.shape.features, training.shape.classes == 0, check};
   const auto data = std::make_shared<LibsvmDataset>(file, options, &training, targets);
   NewData opened{data, data->has_targets()};
-  if (!opened.has_targets) {
+  if (!opened.has_targets && targets == NewDataOptions::Targets::kAutomatic) {
     opened.notes.push_back(file + " has no labels: its lines begin with index:value");
   }
   return opened;

@@ -10,6 +10,7 @@ namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
+using detail::concat;
 using Targets = NewDataOptions::Targets;
 
 // The labels that belong to these images; empty where there are none.
@@ -20,6 +21,10 @@ std::string labels_of(const std::string& images, Targets targets) {
   }
   const std::string labels = detail::labels_beside(images);
   return targets == Targets::kAutomatic && !detail::is_there(labels) ? std::string() : labels;
+}
+
+bool is_name_of_data(const std::string& path) {
+  return (path == "fashion-mnist" || path == "licenses") && !detail::is_there(path);
 }
 
 NewData open_images(const Preprocessing& training, const std::string& name, Targets targets) {
@@ -51,12 +56,40 @@ NewData open_images(const Preprocessing& training, const std::string& name, Targ
 
 }  // namespace
 
+std::vector<std::string> files_of_new_data(const std::string& path) {
+  std::vector<std::string> files;
+  if (path != "fashion-mnist" && !detail::is_folder(path)) {
+    files.push_back(path);
+    const std::string name = fs::path(path).filename().string();
+    if (name.find("images-idx3") != std::string::npos) {
+      files.push_back(detail::labels_beside(path));
+    }
+  } else {
+    const std::string folder = detail::path_named(path);
+    for (const char* part : {"t10k", "train"}) {
+      for (const char* what : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) {
+        if (const auto file = detail::plain_or_packed(folder, concat(part, what))) {
+          files.push_back(*file);
+        }
+      }
+    }
+  }
+  std::erase_if(files, [](const std::string& file) { return !detail::is_there(file); });
+  return files;
+}
+
 NewData open_new_data(const Preprocessing& training,
                       const std::string& path,
                       const NewDataOptions& options) {
   TRIREME_CHECK(training.format == "csv" || options.header == CsvOptions::Header::kAutomatic,
                 "header: it is about csv files, and the model was trained on {}: leave it out",
                 {training.format});
+  TRIREME_CHECK(training.format == "idx" || !is_name_of_data(path),
+                "data: expected a file like the {} that the model was trained on, found \"{}\", "
+                "which is the name of a data set of {}",
+                {training.format == "csv" ? "table" : "libsvm file",
+                 path,
+                 path == "licenses" ? "texts" : "images"});
   NewData opened;
   if (training.format == "csv") {
     opened = detail::open_csv_like(training, path, options);

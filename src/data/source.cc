@@ -24,12 +24,29 @@ using detail::counted;
 using detail::is_folder;
 using detail::throw_data_error;
 
+[[noreturn]] void throw_neither(const std::string& folder, const std::string& extension) {
+  throw_data_error(
+      folder,
+      -1,
+      "expected MNIST's four files (train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+      "t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain or with .gz), or files "
+      "named *",
+      extension,
+      " in the folder, found neither");
+}
+
 std::string format_of(const DataSource& source, const std::string& path) {
   if (source.format != "auto") {
     return source.format;
   }
   if (is_folder(path)) {
-    return detail::holds_idx(path) ? "idx" : "text";
+    if (detail::holds_idx(path)) {
+      return "idx";
+    }
+    if (path != detail::kLicenses && detail::files_in(path, ".txt").empty()) {
+      throw_neither(path, ".txt");
+    }
+    return "text";
   }
   if (!detail::is_there(path)) {
     throw_data_error(path,
@@ -77,9 +94,10 @@ Parts open_idx_parts(const DataSource& source, const std::string& path) {
   const std::string images =
       is_folder(path) ? detail::require(path, "train-images-idx3-ubyte") : path;
   // Only beside MNIST's own training file are the test files those that belong to it.
-  const auto test_images = fs::path(images).filename().string().starts_with("train-images-idx3")
-                               ? detail::plain_or_packed(folder, "t10k-images-idx3-ubyte")
-                               : std::nullopt;
+  const bool has_test =
+      !source.for_folds && fs::path(images).filename().string().starts_with("train-images-idx3");
+  const auto test_images =
+      has_test ? detail::plain_or_packed(folder, "t10k-images-idx3-ubyte") : std::nullopt;
   const std::shared_ptr<Dataset> train =
       open_idx(images,
                is_folder(path) ? detail::require(path, "train-labels-idx1-ubyte")
@@ -107,11 +125,7 @@ std::vector<std::string> files_of_tokens(const std::string& path, const std::str
                                                           : ".txt";
   std::vector<std::string> files = detail::files_in(path, extension);
   if (files.empty()) {
-    throw_data_error(path,
-                     -1,
-                     "expected MNIST's four files, or files named *",
-                     extension,
-                     " in the folder, found neither");
+    throw_neither(path, extension);
   }
   return files;
 }

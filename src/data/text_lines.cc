@@ -5,6 +5,7 @@
 
 #include <locale.h>
 
+#include "data/gzip.h"
 #include "trireme/core/printable.h"
 
 namespace trireme::detail {
@@ -62,6 +63,9 @@ const char* text_begin(const MappedFile& file) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (const std::string problem = utf16_problem(file.bytes()); !problem.empty()) {
     throw_text_error(file, file.begin(), problem);
+  }
+  if (is_packed_name(file.path()) && is_gzip(file)) {
+    throw_text_error(file, file.begin(), packed_twice_problem());
   }
   return file.begin() + (file.bytes().starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
 }

@@ -42,6 +42,12 @@ inline std::string zero_byte_problem() {
   return "expected text, found a zero byte, which no text in UTF-8 has";
 }
 
+// What is wrong with a gzip file that is found in one.
+inline std::string packed_twice_problem() {
+  return "expected text, found a gzip file in the gzip file: it was compressed twice, unpack it "
+         "once (gunzip)";
+}
+
 // Where a text begins: after a byte order mark, which spreadsheets like to write. Throws DataError
 // for a text in UTF-16.
 const char* text_begin(const MappedFile& file);

@@ -99,11 +99,14 @@ std::string Fleet::why_lease_is_over() const {
   if (handed_over_) {
     return concat(roster_.name_of(roster_.leader), " leaves the job, and another is to lead it");
   }
+  if (leaderless_) {
+    return concat(roster_.name_of(roster_.leader),
+                  ", which led the job, has hung up; another machine is to lead it");
+  }
   const double seconds = std::chrono::duration<double>(*lease_).count();
   return concat(
-      "{} {}, so that the others may go on without this machine",
-      {roster_.name_of(roster_.leader),
-       leaderless_ ? "has hung up" : concat("has not been heard from for ", seconds, " s")});
+      "{} has not been heard from for {} s, so that the others may go on without this machine",
+      {roster_.name_of(roster_.leader), seconds});
 }
 
 }  // namespace trireme::detail

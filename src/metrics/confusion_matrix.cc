@@ -100,17 +100,27 @@ std::string score_columns(const ClassScores& of) {
 ConfusionMatrix::ConfusionMatrix(std::int64_t classes) : classes_(classes) {
   TRIREME_CHECK(classes > 0, "a confusion matrix needs at least one class, found ", classes);
   counts_.resize(static_cast<std::size_t>(classes * classes));
+  unpredicted_.resize(static_cast<std::size_t>(classes));
 }
 
 void ConfusionMatrix::add(std::int64_t target, std::int64_t prediction, std::int64_t times) {
-  TRIREME_CHECK(target >= 0 && target < classes_ && prediction >= 0 && prediction < classes_,
+  TRIREME_CHECK(target >= 0 && target < classes_ && prediction >= kNoClass && prediction < classes_,
                 "expected classes from 0 to {}, found target {} and prediction {}",
                 {classes_ - 1, target, prediction});
-  counts_[static_cast<std::size_t>(target * classes_ + prediction)] += times;
+  auto& count = prediction == kNoClass
+                    ? unpredicted_[static_cast<std::size_t>(target)]
+                    : counts_[static_cast<std::size_t>(target * classes_ + prediction)];
+  count += times;
+}
+
+bool ConfusionMatrix::lacks_predictions() const {
+  return std::ranges::any_of(unpredicted_, [](std::int64_t count) { return count != 0; });
 }
 
 std::int64_t ConfusionMatrix::total() const {
-  return std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
+  return std::accumulate(unpredicted_.begin(),
+                         unpredicted_.end(),
+                         std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}));
 }
 
 double ConfusionMatrix::accuracy() const {
@@ -122,7 +132,7 @@ ClassScores ConfusionMatrix::of_class(std::int64_t which) const {
                 "expected a class from 0 to {}, found {}",
                 {classes_ - 1, which});
   std::int64_t predicted = 0;
-  std::int64_t support = 0;
+  std::int64_t support = unpredicted_[static_cast<std::size_t>(which)];
   for (std::int64_t other = 0; other < classes_; ++other) {
     predicted += counts_[static_cast<std::size_t>(other * classes_ + which)];
     support += counts_[static_cast<std::size_t>(which * classes_ + other)];
@@ -135,7 +145,7 @@ ClassScores ConfusionMatrix::macro() const {
   // cache at every step.
   const auto classes = static_cast<std::size_t>(classes_);
   std::vector<std::int64_t> predicted(classes);
-  std::vector<std::int64_t> support(classes);
+  std::vector<std::int64_t> support = unpredicted_;
   for (std::size_t target = 0; target < classes; ++target) {
     for (std::size_t prediction = 0; prediction < classes; ++prediction) {
       const std::int64_t count = counts_[target * classes + prediction];
@@ -213,7 +223,13 @@ std::string ConfusionMatrix::to_string(const std::vector<std::string>& names) co
   }
   text += padded("average", name_width);
   text += std::string(with_counts ? width * static_cast<std::size_t>(classes_) : 0, ' ');
-  return text + score_columns(macro()) + "\n";
+  text += score_columns(macro()) + "\n";
+  if (lacks_predictions()) {
+    const auto without = std::accumulate(unpredicted_.begin(), unpredicted_.end(), std::int64_t{0});
+    text += std::to_string(without) + " of " + std::to_string(total()) +
+            " samples have no prediction, since a score is not a number: they count as wrong\n";
+  }
+  return text;
 }
 
 }  // namespace trireme

@@ -88,6 +88,23 @@ MeanEstimate mean_of(std::span<const double> values) {
   return result;
 }
 
+std::vector<double> parts_of_root(std::span<const double> roots) {
+  std::vector<double> parts(roots.begin(), roots.end());
+  const double largest = largest_of(roots);
+  if (largest == 0 || !std::isfinite(largest)) {
+    return parts;
+  }
+  double squares = 0;  // of shares of the largest, which neither over- nor underflow
+  for (const double root : roots) {
+    squares += root / largest * (root / largest);
+  }
+  const double root = largest * std::sqrt(squares / static_cast<double>(roots.size()));
+  for (double& part : parts) {
+    part = (part * (part / root) + root) / 2;
+  }
+  return parts;
+}
+
 Interval within(const Interval& interval, const Interval& range) {
   // NaN stays what it is.
   return {interval.low < range.low ? range.low : interval.low,
@@ -140,6 +157,19 @@ Difference welch_t_test(std::span<const double> a, std::span<const double> b) {
   const double degrees = 1 / (part_a * part_a / (count_a - 1) + part_b * part_b / (count_b - 1));
   const double error = beyond_rounding(std::sqrt(square), std::max(largest_of(a), largest_of(b)));
   return student_difference(mean, error, degrees, "Welch's t-test");
+}
+
+Difference widened(const Difference& difference, const Interval& other) {
+  const Interval& own = difference.interval95;
+  const bool without_0 = difference.p_value < kLevel;
+  Difference result = difference;
+  if (!(without_0 && other.low <= 0 && own.low > 0)) {
+    result.interval95.low = std::min(own.low, other.low);
+  }
+  if (!(without_0 && other.high >= 0 && own.high < 0)) {
+    result.interval95.high = std::max(own.high, other.high);
+  }
+  return result;
 }
 
 Difference mcnemar_test(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {

@@ -81,7 +81,7 @@ class MaskedTokens final : public Task {
     const at::NoGradGuard no_grad;
     const Masked made = masked(batch, shape().classes);
     const Tensor each = losses(scores, made).view({batch.samples, -1}).sum(1).cpu();
-    const Tensor correct = scores.argmax(-1).eq(made.targets).sum(1).cpu();
+    const Tensor correct = predicted_classes(scores).eq(made.targets).sum(1).cpu();
     Judged judged;
     judged.losses.assign(each.const_data_ptr<float>(), each.const_data_ptr<float>() + each.numel());
     judged.correct.assign(correct.const_data_ptr<std::int64_t>(),

@@ -132,7 +132,10 @@ Tensor GptImpl::loss(const Tensor& text) {
     return trireme::nn::linear_cross_entropy(x, head(), targets);
   }
   const Tensor scores = trireme::nn::padded_word_scores(x, head());
-  return nn::functional::cross_entropy(scores.flatten(0, 1), targets.flatten());
+  constexpr std::int64_t kIgnored = -100;  // LibTorch's own
+  return nn::functional::cross_entropy(
+      scores.flatten(0, 1),
+      trireme::nn::targets_in(scores, head().size(0), targets.flatten(), kIgnored));
 }
 
 const Tensor& GptImpl::head() const {

@@ -25,6 +25,13 @@ std::vector<T> copied(const Tensor& tensor, at::ScalarType type) {
 
 }  // namespace
 
+Tensor predicted_classes(const Tensor& scores) {
+  // What is not a number is the largest one to argmax.
+  const Tensor best = scores.argmax(-1);
+  const Tensor highest = scores.gather(-1, best.unsqueeze(-1)).squeeze(-1);
+  return best.masked_fill(highest.isnan(), -1);
+}
+
 std::uint64_t TensorBatch::key(std::int64_t i) const {
   const auto at = static_cast<std::size_t>(i);
   return seed != 0 ? mix(seed, i) : mix(0, at < ids.size() ? ids[at] : i);
@@ -147,11 +154,11 @@ Task::Judged Task::judge(const Tensor& scores, const TensorBatch& batch) const {
     const Tensor targets = batch.tokens.slice(1, 1).contiguous();
     const Tensor losses = F::cross_entropy(exact.flatten(0, 1), targets.flatten(), each);
     judged.losses = copied<float>(losses.view({batch.samples, -1}).sum(1), at::kFloat);
-    judged.correct = copied<std::int64_t>(exact.argmax(-1).eq(targets).sum(1), at::kLong);
+    judged.correct = copied<std::int64_t>(predicted_classes(exact).eq(targets).sum(1), at::kLong);
     return judged;
   }
   judged.losses = copied<float>(F::cross_entropy(exact, batch.labels, each), at::kFloat);
-  judged.predictions = copied<std::int64_t>(exact.argmax(1), at::kLong);
+  judged.predictions = copied<std::int64_t>(predicted_classes(exact), at::kLong);
   judged.targets = copied<std::int64_t>(batch.labels, at::kLong);
   return judged;
 }

@@ -161,6 +161,7 @@ struct Attention : torch::autograd::Function<Attention> {
     saved.insert(saved.end(), made.left.begin(), made.left.end());
     context->save_for_backward(std::move(saved));
     context->saved_data["heads"] = heads;
+    context->saved_data["bias"] = bias && bias->defined();
     context->saved_data["causal"] = causal;
     context->saved_data["most"] = std::vector<std::int64_t>{made.most_queries, made.most_keys};
     return output;
@@ -190,7 +191,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const Tensor rows = x.reshape({-1, x.size(-1)});
     return {context->needs_input_grad(0) ? of_qkv.mm(weight).view_as(x) : Tensor(),
             context->needs_input_grad(1) ? of_qkv.t().mm(rows) : Tensor(),
-            of_bias,
+            context->saved_data["bias"].toBool() ? of_bias : Tensor(),
             Tensor(),
             Tensor()};
   }
@@ -224,7 +225,7 @@ Tensor attention_by_kernels(const Tensor& qkv, std::int64_t heads, bool causal) 
 }
 
 Tensor attention(const Tensor& qkv, std::int64_t heads, bool causal) {
-  check_qkv(qkv.size(-1), heads, qkv.dim());
+  check_qkv(qkv.dim() > 0 ? qkv.size(-1) : 0, heads, qkv.dim());
   const bool aligned = address_of(qkv) % kAlignment == 0;
   if (can_use_kernels({qkv}) && aligned && flash_takes(qkv, qkv.size(2) / 3 / heads)) {
     return attention_by_kernels(qkv, heads, causal);
@@ -237,8 +238,9 @@ Tensor attention(const Tensor& qkv, std::int64_t heads, bool causal) {
 
 Tensor self_attention(
     const Tensor& x, const Tensor& weight, const Tensor& bias, std::int64_t heads, bool causal) {
-  check_qkv(weight.size(0), heads, x.dim());
-  if (can_use_kernels({x, weight, bias}) && flash_takes(x, weight.size(0) / 3 / heads)) {
+  check_qkv(weight.dim() > 0 ? weight.size(0) : 0, heads, x.dim());
+  if (can_use_kernels({x, weight, bias}) && weight.numel() > 0 &&
+      flash_takes(x, weight.size(0) / 3 / heads)) {
     return self_attention_by_kernels(x, weight, bias, heads, causal);
   }
   // As a module computes it, bit for bit: at::linear adds the bias before it rounds.

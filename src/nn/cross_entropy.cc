@@ -151,7 +151,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const variable_list saved = context->get_saved_variables();
     const auto type = static_cast<at::ScalarType>(context->saved_data["type"].toInt());
     const at::AutoDispatchBelowADInplaceOrView guard;
-    const Tensor factor = gradients[0] / saved[2];
+    // Where all targets are ignored, the mean is of nothing, and depends on nothing.
+    const Tensor factor =
+        at::where(saved[2] > 0, gradients[0] / saved[2], at::zeros_like(saved[2]));
     variable_list results(7);
     for (std::size_t i = 0; i < 2; ++i) {
       results[i] = saved[i].defined() ? scaled(saved[i], factor, type) : Tensor();
@@ -206,7 +208,7 @@ Tensor linear_cross_entropy(const Tensor& x,
   const Tensor scores = padded_word_scores(x, weight).flatten(0, -2);
   return torch::nn::functional::cross_entropy(
       scores.element_size() == 2 ? scores.to(at::kFloat) : scores,
-      targets.flatten(),
+      targets_in(scores, weight.size(0), targets.flatten(), ignored),
       torch::nn::functional::CrossEntropyFuncOptions().ignore_index(ignored));
 }
 

@@ -120,8 +120,8 @@ Tensor bias_gelu(const Tensor& x, const Tensor& bias) {
 }
 
 Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check_bias(bias, weight.size(0));
-  return can_use_kernels({x, weight, bias}) && x.numel() > 0
+  check_bias(bias, weight.dim() > 0 ? weight.size(0) : 0);
+  return can_use_kernels({x, weight, bias}) && x.numel() > 0 && weight.numel() > 0
              ? bias_gelu_by_kernels(at::linear(x, weight), bias)
              : at::gelu(torch::nn::functional::linear(x, weight, bias), kTanh);
 }

@@ -33,6 +33,16 @@ Tensor padded_word_scores(const Tensor& x, const Tensor& weight) {
   return word_scores_padded_to(x.is_cuda() && half ? kColumnsOfGpu : 1, x, weight);
 }
 
+Tensor targets_in(const Tensor& scores,
+                  std::int64_t words,
+                  const Tensor& targets,
+                  std::int64_t ignored) {
+  const std::int64_t more = scores.size(-1) - words;
+  return more == 0
+             ? targets
+             : targets.where((targets < words).logical_or(targets == ignored), targets + more);
+}
+
 Tensor word_scores(const Tensor& x, const Tensor& weight) {
   const Tensor scores = padded_word_scores(x, weight);
   const bool padded = scores.size(-1) > weight.size(0);

@@ -18,6 +18,13 @@ torch::Tensor word_scores(const torch::Tensor& x, const torch::Tensor& weight);
 // some out would copy the scores, the largest tensor of a training.
 torch::Tensor padded_word_scores(const torch::Tensor& x, const torch::Tensor& weight);
 
+// Targets for such scores of so many words: one that is no word is none of the other columns
+// either, but one that LibTorch refuses.
+torch::Tensor targets_in(const torch::Tensor& scores,
+                         std::int64_t words,
+                         const torch::Tensor& targets,
+                         std::int64_t ignored);
+
 // The same for any device: columns are padded to a multiple of this number.
 torch::Tensor word_scores_padded_to(std::int64_t multiple,
                                     const torch::Tensor& x,

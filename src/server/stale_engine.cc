@@ -317,6 +317,7 @@ int StaleEngineBase::workers() const {
 }
 void StaleEngineBase::backward(const at::Tensor& loss) {
   impl_->check_computes("backward()");
+  impl_->check_kept("backward()");
   impl_->worker().backward(loss);
 }
 bool StaleEngineBase::step() {

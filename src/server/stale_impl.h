@@ -45,6 +45,8 @@ class StaleEngineBase::Impl {
   void go_on_from_newest();
   void restore(const std::function<void(const StateView& into)>& fill, const std::string& progress);
   void keep(const Notes& notes);
+  // Throws where a loss would not find what there is now.
+  void check_kept(const char* what) const;
   std::size_t state_bytes();
   int replicas() const { return stale_.replicas; }
   const std::optional<Notes>& kept() const { return kept_; }

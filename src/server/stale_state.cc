@@ -79,6 +79,10 @@ void StaleEngineBase::Impl::begin_here() {
   }
   share_loss_scale();
   first_ = e.steps;
+  if (standby_) {  // the next keep() begins with what there is now
+    standby_->stop();
+    shard_->keep_with({});
+  }
   service_->set_version(version);
   // Nobody goes on before all have begun: gradients that come sooner would be forgotten.
   on_all_ranks(*ranks_, [&] { shard_->begin_at(e.steps, version); });
@@ -171,10 +175,6 @@ EngineState StaleEngineBase::Impl::state() {
 void StaleEngineBase::Impl::restore(const std::function<void(const StateView& into)>& fill,
                                     const std::string& progress) {
   TRIREME_CHECK(!finished_, "restore() was called after finish(): build another engine");
-  if (standby_) {
-    standby_->stop();  // the next keep() begins with what is restored
-    shard_->keep_with({});
-  }
   on_all_ranks(*ranks_, [&] {
     as_owner([&] {
       worker_->restore([&](const StateView& own) { fill(of_all_ranks(own, /*saved=*/false)); },

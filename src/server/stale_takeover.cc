@@ -17,16 +17,12 @@ using detail::index;
 
 namespace {
 
-bool is_of_worker(const StateTensor& tensor) {
-  return tensor.kind == kBufferKind || tensor.kind == kRandomKind;
-}
-
 // The slices of a view that are a worker's own, or those that are not.
 StateView part_of_view(const StateView& view, bool of_worker) {
   StateView part;
   for (const StateSlice& slice : view.slices) {
     const StateTensor& tensor = view.tensors[slice.tensor];
-    if (is_of_worker(tensor) == of_worker) {
+    if (detail::is_of_worker(tensor) == of_worker) {
       part.tensors.push_back(tensor);
       part.slices.push_back({part.tensors.size() - 1, slice.range, slice.data});
     }
@@ -48,7 +44,10 @@ std::optional<std::int64_t> kept_by_servers(const std::shared_ptr<World>& world,
   if (stale.replicas == 0 || !launcher_keeps_memory()) {
     return std::nullopt;
   }
-  const detail::Standby standby(world, world->size() - stale.servers, stale.bound);
+  const detail::Standby standby(world,
+                                world->size() - stale.servers,
+                                stale.bound,
+                                detail::KeptVersions::next_number(*world, /*take=*/false));
   return standby.point() ? std::optional(standby.point()->step) : std::nullopt;
 }
 
@@ -56,7 +55,8 @@ void StaleEngineBase::Impl::go_on_from_kept() {
   if (stale_.replicas == 0) {
     return;
   }
-  standby_ = std::make_unique<detail::Standby>(world_, workers_, stale_.bound);
+  standby_ = std::make_unique<detail::Standby>(
+      world_, workers_, stale_.bound, detail::KeptVersions::next_number(*world_, /*take=*/true));
   if (!standby_->point()) {
     return;
   }
@@ -103,6 +103,15 @@ void StaleEngineBase::Impl::go_on_from_kept() {
   drill(DrillPoint::kTakenOver);
 }
 
+void StaleEngineBase::Impl::check_kept(const char* what) const {
+  TRIREME_CHECK(
+      standby_ == nullptr || standby_->keeps(),
+      "{}: expected keep() before it, as Stale::replicas wants it before the first step, and "
+      "again after state(), restore() and go_on_from_newest(), which change what all ranks go "
+      "on from",
+      {what});
+}
+
 void StaleEngineBase::Impl::keep(const Notes& notes) {
   EngineParts& e = parts();
   e.check_between_steps("keep()");
@@ -116,7 +125,10 @@ void StaleEngineBase::Impl::keep(const Notes& notes) {
     return;
   }
   const EngineState state = as_owner([&] { return worker_->state(); });
-  const StateView local = part_of_view(state.view, /*of_worker=*/true);
+  StateView local = part_of_view(state.view, /*of_worker=*/true);
+  if (!owns()) {  // parts of frozen parameters, which nobody updates
+    append(local, part_of_view(state.view, /*of_worker=*/false));
+  }
   Notes all = notes;
   all["first"] = std::to_string(first_);
   shard_->quietly([&] { all["engine"] = worker_->progress(); });

@@ -1,6 +1,7 @@
 #include "server/standby.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "trireme/core/environment.h"
@@ -15,8 +16,11 @@ constexpr const char* kEngineNote = "engine";
 
 }  // namespace
 
-Standby::Standby(std::shared_ptr<World> world, int workers, std::int64_t bound)
-    : world_(std::move(world)), workers_(workers), bound_(bound), memory_(world_, kShelves) {
+Standby::Standby(std::shared_ptr<World> world, int workers, std::int64_t bound, std::int64_t number)
+    : world_(std::move(world)),
+      workers_(workers),
+      bound_(bound),
+      memory_(world_, kShelves, number) {
   if (memory_.ranks() != world_->size()) {
     return;  // nothing is there: the number of ranks stays what it is (check_elastic)
   }
@@ -39,9 +43,13 @@ Standby::Standby(std::shared_ptr<World> world, int workers, std::int64_t bound)
       first = false;
     }
   }
-  if (common.empty()) {
-    return;
-  }
+  // Of ranks that go on together there is always one. Gradients of one that has left are not waited
+  // for, and it has nothing of the versions since.
+  TRIREME_CHECK(
+      !common.empty(),
+      "Stale::replicas: what was kept before the loss cannot be gone on from, since a rank "
+      "had called finish() long before the others: resume from a checkpoint, or give every "
+      "rank as many steps");
   Point point{.step = *common.rbegin(), .notes = memory_.notes(kLocal, 0, *common.rbegin())};
   point.first = parse_integer(point.notes.at(kFirstNote)).value_or(0);
   point.notes.erase(kFirstNote);
@@ -50,13 +58,24 @@ Standby::Standby(std::shared_ptr<World> world, int workers, std::int64_t bound)
 }
 
 std::vector<StateView> Standby::own() const {
+  const int rank = world_->rank();
   std::vector<StateView> views;
-  if (!memory_.versions(kPart, world_->rank()).empty()) {
-    views.push_back(memory_.state(kPart, world_->rank(), point_->step));
+  if (rank >= workers_) {
+    // A server has no buffers of its own; what it has of them, nobody sees. The rest of it that is
+    // no owner's does not change, so that any version will do.
+    views.push_back(memory_.state(kLocal, rank, memory_.versions(kLocal, rank).front()));
+    const StateView first = memory_.state(kLocal, 0, point_->step);
+    StateView buffers{first.tensors, {}};
+    std::ranges::copy_if(first.slices, std::back_inserter(buffers.slices), [&](const auto& slice) {
+      return is_of_worker(first.tensors[slice.tensor]);
+    });
+    views.push_back(std::move(buffers));
+  } else {
+    views.push_back(memory_.state(kLocal, rank, point_->step));
   }
-  // A server has no buffers of its own; what it has of them, nobody sees.
-  views.push_back(world_->rank() < workers_ ? memory_.state(kLocal, world_->rank(), point_->step)
-                                            : memory_.state(kLocal, 0, point_->step));
+  if (!memory_.versions(kPart, rank).empty()) {
+    views.push_back(memory_.state(kPart, rank, point_->step));
+  }
   return views;
 }
 
@@ -82,12 +101,13 @@ void Standby::begin(const Kept& kept) {
   const int places = static_cast<int>(bound_) + 2;
   std::vector<KeptVersions::Shelf> shelves(kShelves);
   shelves[kPart] = {.like = part_, .notes = {}};
-  if (!part_.slices.empty()) {
+  const bool owns = !part_.slices.empty();
+  if (owns) {
     shelves[kWeights] = {.like = view_of(*kept.weights.front()), .notes = {}, .places = places};
   }
   shelves[kLocal] = {.like = kept.local, .notes = kept.notes, .places = places};
   memory_.make_room(shelves);
-  if (!part_.slices.empty()) {
+  if (owns) {
     for (const auto& weights : kept.weights) {
       memory_.keep(kWeights, weights->version, view_of(*weights));
     }

@@ -11,6 +11,11 @@
 
 namespace trireme::detail {
 
+// Of a worker's engine alone: buffers, and its generator.
+inline bool is_of_worker(const StateTensor& tensor) {
+  return tensor.kind == kBufferKind || tensor.kind == kRandomKind;
+}
+
 // What ranks of stale training keep of themselves (Stale::replicas), so that those who come after a
 // loss go on without a checkpoint.
 //
@@ -31,7 +36,8 @@ namespace trireme::detail {
 class Standby {
  public:
   // Looks at what there is. Throws ConfigError where nothing can be kept, by name.
-  Standby(std::shared_ptr<World> world, int workers, std::int64_t bound);
+  // `number`: see KeptVersions.
+  Standby(std::shared_ptr<World> world, int workers, std::int64_t bound, std::int64_t number);
 
   // --- what there is to go on from
 

@@ -67,7 +67,7 @@ DeviceChoice choose_device(TrainSettings settings, const UsableGpus& gpus) {
                   {gpus.why_none, kOnTheCpu});
     TRIREME_CHECK(why.empty(), "device: on a GPU, {}. {}", {why, kOnTheCpu});
   } else if (gpus.names.empty() || !why.empty()) {
-    check_on_cpu(s, gpus.names.empty() ? gpus.why_none : why);
+    check_on_cpu(s, gpus.names.empty() ? "no GPU can be used" : why);
     s.device = TrainDevice::kCpu;
     if (!why.empty()) {
       choice.remark = concat("training on the CPU and not on ", gpus_text(gpus), ": ", why);

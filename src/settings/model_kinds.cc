@@ -35,8 +35,9 @@ std::vector<ModelKind> kinds_by_what_is_their_own() {
                   settings.hidden.size());
   };
   const auto names_data = [](const TrainSettings& settings) {
-    TRIREME_CHECK(!settings.data.empty(),
-                  "data: expected a file in libsvm's format for the model wide, found none");
+    TRIREME_CHECK(
+        !settings.data.empty(),
+        "data: expected a CSV file or one in libsvm's format for the model wide, found none");
   };
   return {
       {"gpt",

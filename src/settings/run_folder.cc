@@ -10,6 +10,7 @@
 #include "trireme/core/error.h"
 #include "trireme/core/json_depth.h"
 #include "trireme/core/printable.h"
+#include "trireme/core/shell_text.h"
 #include "trireme/settings/values.h"
 
 namespace trireme {
@@ -86,7 +87,8 @@ fs::path run_inside(const fs::path& path) {
 
 std::string what_to_give(const fs::path& path) {
   if (config_in(path).contains("model_type")) {
-    return concat("trireme ckpt import ", path.string(), " NEW makes a checkpoint of a GPT-2");
+    return concat("trireme ckpt import {} NEW makes a checkpoint of a GPT-2",
+                  {detail::shell_text({path.string()})});
   }
   std::error_code error;
   if (fs::exists(path, error)) {

@@ -1,7 +1,6 @@
 #include "settings/sync_settings.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "settings/step_schedule.h"
 #include "trireme/compress/compressor.h"
@@ -12,11 +11,18 @@
 
 namespace trireme {
 
+namespace {
+
+// Beyond all trainings, and far from where numbers of steps could not be added.
+constexpr std::int64_t kMostSteps = 1'000'000'000'000;
+
+}  // namespace
+
 std::vector<SyncChange> sync_changes(const TrainSettings& settings) {
   detail::StepSchedule schedule{"sync_schedule",
                                 "STEP:STEPS like 500:8, or STEP:exact",
                                 0,
-                                std::numeric_limits<std::int64_t>::max(),
+                                kMostSteps,
                                 {{"exact", SyncChange::kExact}}};
   if (settings.sync == Synchronisation::kAutomatic) {
     schedule.expected = "STEP:STEPS like 500:8, STEP:exact or STEP:auto";
@@ -30,6 +36,10 @@ std::vector<SyncChange> sync_changes(const TrainSettings& settings) {
 }
 
 bool has_phases(const TrainSettings& settings) {
+  // Of a run that is resumed with another one, the schedule is still there.
+  if (settings.sync == Synchronisation::kExact || trains_stale(settings)) {
+    return false;
+  }
   return settings.sync == Synchronisation::kAutomatic ||
          std::ranges::any_of(sync_changes(settings), [](const SyncChange& change) {
            return change.every == SyncChange::kExact;

@@ -66,6 +66,24 @@ Trainable model_on_cpu(const TrainSettings& settings,
   return model;
 }
 
+// What helps a job of these ranks. One alone has nobody to divide the model with.
+std::string how_to_fit_model(const TrainSettings& settings, int ranks) {
+  return ranks == 1          ? "a smaller model, or --zero 3 with more ranks or machines"
+         : settings.zero < 3 ? "--zero 3, fewer ranks, or a smaller model"
+                             : "a smaller model";
+}
+
+// A file of another type or byte order has tokens that nobody meant.
+std::string about_vocabulary(const TrainSettings& settings, const SampleShape& shape) {
+  constexpr std::int64_t kBytes = 256;  // of a text
+  return shape.kind == SampleKind::kTokens && shape.classes > kBytes && settings.vocabulary == 0
+             ? detail::concat(
+                   ". The vocabulary is {}, one more than the largest token of the data: if that "
+                   "is too many, check the size and the byte order of its tokens",
+                   {shape.classes})
+             : "";
+}
+
 }  // namespace
 
 Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Communicator& ranks) {
@@ -76,9 +94,11 @@ Trainable make_model(const TrainSettings& settings, const SampleShape& shape, Co
     if (!detail::ran_out_of_memory(error)) {
       throw;
     }
-    throw MemoryError(detail::concat(
-        "the model is too large for the memory of a rank: {}: use {}a smaller model",
-        {detail::reason_of(error), settings.zero < 3 ? "--zero 3, fewer ranks, or " : ""}));
+    throw MemoryError(
+        detail::concat("the model is too large for the memory of a rank: {}: use {}{}",
+                       {detail::reason_of(error),
+                        how_to_fit_model(settings, ranks.size()),
+                        about_vocabulary(settings, shape)}));
   }
 }
 

@@ -203,6 +203,7 @@ Evaluation evaluate(const Trainable& model,
   }
   if (tally.confusion) {
     ranks.all_reduce(tally.confusion->counts()).wait();
+    ranks.all_reduce(tally.confusion->unpredicted()).wait();
   }
   if (options.keep_samples) {
     ranks.all_reduce(tally.samples).wait();

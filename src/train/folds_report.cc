@@ -24,6 +24,10 @@ using detail::counted;
 using detail::metric_text;
 using detail::was_interrupted;
 
+std::int64_t reached_goal(const std::vector<TrainResult>& folds) {
+  return std::ranges::count_if(folds, [](const TrainResult& fold) { return fold.goal_step > 0; });
+}
+
 // What a metric can be at all.
 Interval range_of(const std::string& name) {
   constexpr double kAnything = std::numeric_limits<double>::infinity();
@@ -32,9 +36,42 @@ Interval range_of(const std::string& name) {
                               : Interval{0, kAnything};
 }
 
+// What is averaged over the folds, which differ by a sample at most: the mean is then that of all
+// samples, also of an rmse.
+std::vector<double> to_average(const std::string& name, const std::vector<double>& values) {
+  return name == "rmse" ? parts_of_root(values) : values;
+}
+
+// Means over folds of so few samples are not what they are called: of a single sample all of these
+// are its accuracy.
+void note_small_folds(std::string& table, const std::vector<TrainResult>& folds) {
+  constexpr std::int64_t kFewest = 30;
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  for (const TrainResult& fold : folds) {
+    if (fold.evaluation.evaluated > 0 && fold.evaluation.metrics.contains("f1")) {
+      fewest = std::min(fewest, fold.evaluation.evaluated);
+    }
+  }
+  if (fewest < kFewest) {
+    add_line(table,
+             "note",
+             concat("precision, recall and f1 are means over folds, of as few as {}: so few bias "
+                    "them; take fewer folds, of {} samples or more each",
+                    {counted(fewest, "sample"), kFewest}));
+  }
+}
+
+void add_goal(std::string& table, const std::string& goal, const std::vector<TrainResult>& folds) {
+  if (!goal.empty()) {
+    add_line(table,
+             "goal " + goal,
+             concat("reached in {} of {}", {reached_goal(folds), counted(folds.size(), "fold")}));
+  }
+}
+
 }  // namespace
 
-std::string folds_table(const std::vector<TrainResult>& all) {
+std::string folds_table(const std::vector<TrainResult>& all, const std::string& goal) {
   std::vector<TrainResult> folds = all;  // that have come to their end
   const bool interrupted = std::erase_if(folds, was_interrupted) > 0;
   std::string table = "cross-validation, ";
@@ -55,7 +92,7 @@ std::string folds_table(const std::vector<TrainResult>& all) {
         each += (each.empty() ? "" : ", ") + metric_text(name, found->second);
       }
     }
-    const MeanEstimate mean = mean_of(values);
+    const MeanEstimate mean = mean_of(to_average(name, values));
     if (mean.count == 1) {
       add_line(table,
                name,
@@ -82,6 +119,8 @@ std::string folds_table(const std::vector<TrainResult>& all) {
                          : concat("from {} to {}",
                                   {metric_text(name, *least), metric_text(name, *most)})}));
   }
+  note_small_folds(table, folds);
+  add_goal(table, goal, folds);
   return table;
 }
 
@@ -133,7 +172,7 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
   }
   total.per_second = time > 0 ? timed_steps / time : 0;
   for (const auto& [name, values] : metrics) {
-    total.evaluation.metrics[name] = mean_of(values).mean;
+    total.evaluation.metrics[name] = mean_of(to_average(name, values)).mean;
   }
   for (double* share : {&total.communication_share,
                         &total.data_share,
@@ -144,6 +183,11 @@ std::string folds_json(const TrainSettings& settings, const std::vector<TrainRes
   }
   json = Json::parse(summary_json(settings, total));
   json.erase("evaluated_step");  // each fold has one of its own
+  if (!settings.goal.empty()) {
+    std::vector<TrainResult> ended = folds;
+    std::erase_if(ended, was_interrupted);
+    json["goal"] = {{"reached", reached_goal(ended)}, {"folds", ended.size()}};
+  }
   json["folds"] = each;
   return json.dump(2) + "\n";
 }

@@ -4,14 +4,29 @@
 #include <cstdio>
 
 #include "train/micro_batch_search.h"
+#include "trireme/compress/compressor.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/shard/dealing.h"
 
 namespace trireme::detail {
 
+namespace {
+
+// Whether the settings go with micro-batches that are dealt by measured times.
+bool may_follow(const TrainSettings& settings) {
+  if (settings.sync != Synchronisation::kExact) {
+    return false;
+  }
+  return settings.compress == "none" || settings.compress == "auto" ||
+         !make_compressor(settings.compress)->format().feedback;
+}
+
+}  // namespace
+
 RankBalance::RankBalance(const TrainSettings& settings, int world)
     : follows_(settings.balance == Balance::kMeasured),
+      may_follow_(may_follow(settings)),
       factor_(settings.straggler_factor),
       speeds_(settings.balance == Balance::kSpeeds
                   ? settings.speeds
@@ -103,11 +118,13 @@ std::string RankBalance::news() {
     return {};
   }
   stragglers_ = slow;
-  return text.empty() ? "no rank is slow any more"
-                      : concat("slow: ",
-                               text,
-                               follows_ ? "; it is given fewer micro-batches"
-                                        : "; --balance measured would give it fewer micro-batches");
+  return text.empty()
+             ? "no rank is slow any more"
+             : concat("slow: ",
+                      text,
+                      follows_      ? "; it is given fewer micro-batches"
+                      : may_follow_ ? "; --balance measured would give it fewer micro-batches"
+                                    : "");
 }
 
 std::string idle_ranks(std::int64_t ranks,

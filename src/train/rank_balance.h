@@ -32,6 +32,7 @@ class RankBalance {
   static constexpr std::int64_t kWindow = 20;  // steps over which times are averaged
 
   bool follows_;
+  bool may_follow_;
   double factor_;
   std::vector<double> speeds_;
   std::vector<double> window_seconds_;

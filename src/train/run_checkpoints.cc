@@ -80,8 +80,11 @@ RunCheckpoints::RunCheckpoints(const TrainSettings& settings,
   }
   CheckpointOptions options;
   options.retention = {.keep_last = settings.keep_last, .keep_every = settings.keep_every};
+  // States that were put on a disk because memory is short are not to be there whole for a copy.
+  constexpr std::int64_t kBesideADisk = std::int64_t{64} << 20;
+  const std::int64_t automatic = settings.offload.starts_with("disk:") ? kBesideADisk : 0;
   options.snapshot_bytes =
-      static_cast<std::size_t>(snapshot_limit_bytes(settings.snapshot_limit).value_or(0));
+      static_cast<std::size_t>(snapshot_limit_bytes(settings.snapshot_limit).value_or(automatic));
   options.say = [this](const std::string& text) {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(text);

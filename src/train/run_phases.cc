@@ -92,14 +92,21 @@ bool RunPhases::may_choose() const {
 void RunPhases::begin() {
   if (settings_.sync == Synchronisation::kAutomatic) {
     const std::string now = words_of(engine_->mode());
-    say_(concat("sync auto: {}, {}",
-                {now,
-                 may_choose() ? concat("until measuring says something else, every {} steps",
-                                       {settings_.sync_window})
-                 : world_->one_machine()
-                     ? std::string("since all ranks are on one machine, where exchanging gradients "
-                                   "costs next to nothing")
-                     : std::string("since there is one replica")}));
+    const bool scheduled = !changes_.empty() && changes_.front().step == 0 &&
+                           changes_.front().every != SyncChange::kMeasured;
+    say_(concat(
+        "sync auto: {}, {}",
+        {now,
+         scheduled && !may_choose() ? concat("by the schedule{}",
+                                             {engine_->replicas().count() > 1
+                                                  ? ""
+                                                  : "; there is one replica: nothing is averaged"})
+         : may_choose()             ? concat("until measuring says something else, every {} steps",
+                                 {settings_.sync_window})
+         : world_->one_machine()
+             ? std::string("since all ranks are on one machine, where exchanging gradients "
+                           "costs next to nothing")
+             : std::string("since there is one replica")}));
   }
 }
 

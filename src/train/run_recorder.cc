@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -22,18 +23,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Empty where there is none.
 std::string text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 double norm_of(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) {
-    sum += static_cast<double>(value) * value;
-  }
-  return std::sqrt(sum);
+  const auto add_square = [](double sum, double value) { return sum + value * value; };
+  return std::sqrt(std::accumulate(values.begin(), values.end(), 0.0, add_square));
 }
 
 // Not by printf, whose point is a comma in some locales.

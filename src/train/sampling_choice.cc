@@ -7,6 +7,7 @@
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
 #include "trireme/core/random.h"
+#include "trireme/settings/settings_table.h"
 #include "trireme/settings/values.h"
 
 namespace trireme::detail {
@@ -18,6 +19,12 @@ SamplerOptions sampler_options(const TrainSettings& s,
   options.seed = mix(s.seed, 0x73616d706c6572u);  // "sampler"
   options.sampling = s.sampling;
   options.class_weights = s.class_weights;
+  const bool is_text = shape.kind == SampleKind::kTokens;
+  TRIREME_CHECK(
+      (s.sampling != Sampling::kBalanced && s.sampling != Sampling::kWeighted) ||
+          (!is_text && shape.classes > 0),
+      "sampling: expected shuffled or sequential for {}, which has no classes to draw by, found {}",
+      {is_text ? "a text" : "a number to predict", value_text("sampling", s)});
   TRIREME_CHECK(s.sampling != Sampling::kWeighted ||
                     static_cast<std::int64_t>(s.class_weights.size()) == shape.classes,
                 "class_weights: expected one for each of the {} classes, found {}",

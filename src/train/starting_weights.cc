@@ -12,6 +12,7 @@
 #include "trireme/checkpoint/tensor_source.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/core/shell_text.h"
 #include "trireme/settings/run_folder.h"
 #include "trireme/tensor/span.h"
 
@@ -30,9 +31,9 @@ std::string what_is_missing(const std::string& path) {
   return is_run_folder(path)
              ? concat(
                    ", a run that has saved no weights (it did not finish, or was told not to "
-                   "save them): train it again (trireme train --config {}/config.json --run "
-                   "NEW) and take those",
-                   {path})
+                   "save them): train it again (trireme train --config {} --run NEW) and take "
+                   "those",
+                   {shell_text({path + "/config.json"})})
              : "";
 }
 

@@ -8,6 +8,7 @@
 #include "train/step_runner.h"
 #include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
+#include "trireme/shard/micro_batches.h"
 
 namespace trireme::detail {
 namespace {
@@ -126,20 +127,28 @@ StepRunner::Outcome StepRunner::hear(Told& told, Outcome mine) {
   all.exchange_seconds = least_comm;
   all.network_bytes = static_cast<std::int64_t>(network_bytes);
   // The losses in the order of the micro-batches: replica by replica, there round by round, in rank
-  // order.
+  // order (Note [dealing]).
   double sum = 0;
   std::int64_t micro_batch = 0;
   // Workers of a server compute each for itself, as replicas of one rank do.
   const std::size_t replica = workers_ > 0  ? 1
                               : are_apart() ? world / static_cast<std::size_t>(replicas())
                                             : world;
+  std::vector<MicroBatches> of_replica;
+  for (auto first = told.dealt.begin(); first != told.dealt.end();
+       first += static_cast<std::ptrdiff_t>(replica)) {
+    of_replica.emplace_back(
+        std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(replica)));
+  }
   for (std::size_t place = 0; place < world * rounds; ++place) {
-    const std::size_t round = place / replica % rounds;
-    const std::size_t rank = place / (replica * rounds) * replica + place % replica;
-    if (told.dealt[rank] <= static_cast<std::int64_t>(round)) {
+    const std::size_t which = place / (replica * rounds);
+    const std::size_t rank = which * replica + place % replica;
+    const std::int64_t k = static_cast<std::int64_t>(place / replica % rounds) -
+                           of_replica[which].rounds_before(static_cast<int>(place % replica));
+    if (k < 0 || k >= told.dealt[rank]) {
       continue;
     }
-    const double loss = records[rank * stride + Told::kFirst + round];
+    const double loss = records[rank * stride + Told::kFirst + static_cast<std::size_t>(k)];
     if (!std::isfinite(loss) && settings_.precision != TrainPrecision::kFloat16) {
       throw GradientError(
           static_cast<int>(rank),

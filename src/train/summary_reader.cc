@@ -57,6 +57,11 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
     result.loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
     result.evaluation.metrics = numbers_in(json.at("metrics"));
     result.evaluated_step = json.value("evaluated_step", result.steps);
+    for (const Json& of_class : json.value("classes", Json::array())) {
+      result.evaluation.evaluated += of_class.at("support").get<std::int64_t>();
+    }
+    result.goal_step = json.value(Json::json_pointer("/goal/step"), std::int64_t{0});
+    result.goal_seconds = json.value(Json::json_pointer("/goal/seconds"), 0.0);
     result.evaluation.fingerprint = fingerprint_in(json, "evaluation_fingerprint");
     result.data_fingerprint = fingerprint_in(json, "data_fingerprint");
     const Json& throughput = json.at("throughput");
@@ -97,7 +102,8 @@ std::optional<TrainResult> result_in_summary(const std::string& text) {
       result.offload = {use.at("fetched_bytes").get<std::int64_t>(),
                         use.at("sent_bytes").get<std::int64_t>(),
                         use.at("wait_seconds").get<double>(),
-                        use.at("past_cache").get<bool>()};
+                        use.at("past_cache").get<bool>(),
+                        use.value("in_memory", false)};
     }
     if (json.contains("averaging")) {
       const Json& use = json.at("averaging");

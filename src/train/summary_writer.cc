@@ -74,6 +74,9 @@ std::string summary_json(const TrainSettings& settings,
     }
     json["classes"] = classes;
     json["confusion"] = result.evaluation.confusion->counts();
+    if (result.evaluation.confusion->lacks_predictions()) {
+      json["unpredicted"] = result.evaluation.confusion->unpredicted();  // by class
+    }
   }
   json["throughput"] = {{"unit", result.counts_tokens ? "tokens" : "samples"},
                         {"per_second", result.per_second},
@@ -125,7 +128,8 @@ std::string summary_json(const TrainSettings& settings,
     json["offload"] = {{"fetched_bytes", use.fetched_bytes},
                        {"sent_bytes", use.sent_bytes},
                        {"wait_seconds", use.wait_seconds},
-                       {"past_cache", use.past_cache}};
+                       {"past_cache", use.past_cache},
+                       {"in_memory", use.in_memory}};
   }
   if (result.pruned > 0) {
     json["pruned"] = result.pruned;

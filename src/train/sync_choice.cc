@@ -1,5 +1,6 @@
 #include "train/sync_choice.h"
 
+#include "trireme/core/error.h"
 #include "trireme/settings/differences.h"
 #include "trireme/settings/values.h"
 
@@ -14,6 +15,8 @@ Averaging::Mode averaging_mode(const TrainSettings& s) {
         .steps = s.sync_every,
         .outer = {.lr = s.outer_lr, .momentum = s.outer_momentum, .nesterov = s.outer_nesterov}};
   }
+  TRIREME_ASSERT(
+      s.sync == Synchronisation::kGossip, "sync has no replicas: ", value_text("sync", s));
   return Gossip{.steps = s.sync_every,
                 .graph = s.sync_graph == GossipGraph::kRing          ? Gossip::Graph::kRing
                          : s.sync_graph == GossipGraph::kExponential ? Gossip::Graph::kExponential

@@ -167,8 +167,9 @@ std::string summary_table(const TrainSettings& settings, const TrainResult& resu
                      megabytes_text(use.sent_bytes),
                      format("%.2f s", use.wait_seconds),
                      settings.offload == "optimizer" ? ""
-                     : use.past_cache                ? ", past the page cache"
-                                                     : ", through the page cache"}));
+                     : use.in_memory  ? ", in memory: the folder is no disk's but a tmpfs"
+                     : use.past_cache ? ", past the page cache"
+                                      : ", through the page cache"}));
   }
   if (const CompressionUse::Check& check = result.compression.check; check.step > 0) {
     add_line(table,

@@ -9,6 +9,7 @@
 #include "trireme/comm/kept_memory.h"
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
+#include "trireme/core/shell_text.h"
 #include "trireme/settings/settings_table.h"
 
 namespace trireme::detail {
@@ -112,7 +113,9 @@ std::string Training::how_to_train_longer(const std::string& flags) const {
   }
   return concat(
       "; to train longer: {}{} --allow-changes",
-      {settings_.run.empty() ? "" : concat("trireme train --resume ", settings_.run, " "), flags});
+      {settings_.run.empty() ? ""
+                             : concat("trireme train --resume {} ", {shell_text({settings_.run})}),
+       flags});
 }
 
 void Training::go_on(const TrainProgress& saved) {

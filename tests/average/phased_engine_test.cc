@@ -367,6 +367,55 @@ TEST(PhasedEngine, EndsEveryModeTogether) {
   });
 }
 
+// What a loop has entered, and outer optimizers and graphs that two phases have their own of, are
+// there when a training is resumed; a plan that has changed is followed.
+TEST(PhasedEngine, ResumesWhatWasEnteredWithAllThatItHas) {
+  const DiLoCo wide{.steps = 3, .outer = {.lr = 0.7, .momentum = 0.5}};
+  const DiLoCo narrow{.steps = 3, .outer = {.lr = 0.25, .momentum = 0.25}};
+  const Gossip ring{.steps = 1, .graph = Gossip::Graph::kRing};
+  const Gossip exponential{.steps = 1, .graph = Gossip::Graph::kExponential};
+  struct Case {
+    const char* name;
+    std::vector<SyncPhase> plan;
+    int at = -1;  // the loop enters `mode` there
+    SyncMode mode{};
+    int saved = 4;
+  };
+  const Case cases[] = {
+      {"entered at the first step of a phase", {{0, Exact{}}}, 0, Local{.steps = 3}},
+      {"entered where the plan enters another", {{0, Exact{}}, {3, Local{}}}, 3, Local{.steps = 2}},
+      {"an unplanned outer optimizer", {{0, Exact{}}}, 1, wide},
+      {"two outer optimizers", {{0, wide}, {8, narrow}}},
+      {"two graphs", {{0, ring}, {8, exponential}}}};
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    const TemporaryFolder folder;
+    in_loose_world(4, [&](const std::shared_ptr<World>& world) {
+      const auto train = [&](Training& training, int from, int to) {
+        for (int step = from; step < to; ++step) {
+          if (step == each.at) {
+            training.engine.enter(each.mode);
+          }
+          training.train(step, step + 1);
+        }
+      };
+      const EngineOptions options;
+      Training whole(world, 1, options, each.plan);
+      train(whole, 0, each.saved);
+      Checkpoints checkpoints(folder.path(), world);
+      checkpoints.save(whole.engine);
+      checkpoints.finish();
+      const std::string mode = to_text(whole.engine.mode());
+      train(whole, each.saved, kSteps);
+      Training resumed(world, 1, options, each.plan);
+      ASSERT_TRUE(checkpoints.resume(resumed.engine));
+      EXPECT_EQ(to_text(resumed.engine.mode()), mode);
+      train(resumed, each.saved, kSteps);
+      EXPECT_TRUE(same_bits(resumed.weights(), whole.weights()));
+    });
+  }
+}
+
 TEST(PhasedEngine, RefusesByName) {
   in_loose_world(2, [](const std::shared_ptr<World>& world) {
     const auto refused = [&](const std::vector<SyncPhase>& of, const EngineOptions& options) {
@@ -378,6 +427,7 @@ TEST(PhasedEngine, RefusesByName) {
         {refused({{0, Exact{}}, {5, Local{}}, {5, Exact{}}}, {}), "from step 5 after one from"},
         {refused({{0, Exact{}}, {5, Local{.steps = 0}}}, {}), "expected 1 or more steps"},
         {refused({{0, Exact{}}}, {.compress = make_compressor("sign")}), "sign keeps what"},
+        {refused({{0, Exact{}}}, {.shares = {1, 2}}), "EngineOptions::shares"},
         {refused({{0, Exact{}}}, {.prune = {.fraction = 0.5, .end = 9}}), "prune"},
         {message_of<ConfigError>([&] {
            LooseNet model;
@@ -397,7 +447,14 @@ TEST(PhasedEngine, RefusesByName) {
         message_of<ConfigError>([&] { training.engine.enter(Local{.steps = 2 + world->rank()}); });
     EXPECT_NE(apart.find("the phase differs between ranks"), std::string::npos) << apart;
     training.train(1, 2);  // and goes on as it was
-    // Saved in a phase that this one does not have.
+  });
+}
+
+// Saved in a mode that nobody has planned here: its state is taken, and the plan is followed.
+TEST(PhasedEngine, TakesUpAModeThatItHasNotPlanned) {
+  in_loose_world(2, [](const std::shared_ptr<World>& world) {
+    Training training(world, 1, {}, {{0, Exact{}}});
+    training.train(0, 2);
     const TemporaryFolder folder;
     const std::string path = all_texts(*world, folder.path()).front();
     Training gossip(world, 1, {}, {{0, Gossip{}}});
@@ -405,11 +462,9 @@ TEST(PhasedEngine, RefusesByName) {
     Checkpoints checkpoints(path, world);
     checkpoints.save(gossip.engine);
     checkpoints.finish();
-    EXPECT_NE(message_of<ConfigError>([&] {
-                checkpoints.resume(training.engine);
-              }).find("saved in a phase \"gossip:1\""),
-              std::string::npos);
-    training.train(2, 3);
+    ASSERT_TRUE(checkpoints.resume(training.engine));
+    EXPECT_EQ(to_text(training.engine.mode()), "exact");
+    training.train(1, 3);
     world->barrier().wait();
   });
 }

@@ -280,7 +280,8 @@ TEST(Compressor, FormatsThatCannotBeAreRefused) {
       {"topk:1.5", "found 1.5"},
       {"topk:nan", "found nan"},
       {"topk:0.1x", "found 0.1x"},
-      {"topk:0.1:1", "found 1 (Format::momentum)"},
+      {"topk:0.1:1", "compress: topk has a momentum of at least 0 and below 1, found 1"},
+      {"topk:0.1:-0.5", "compress: topk has a momentum of at least 0 and below 1, found -0.5"},
       {"randk:-1", "found -1"},
       {"sign:3", "found \"sign:3\""}};
   for (const auto& [name, expected] : numbers) {

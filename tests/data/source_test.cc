@@ -102,6 +102,36 @@ TEST(Source, FindsMnistsFilesInAFolderOrBesideTheImages) {
   EXPECT_EQ(other.parts.held_out->size(), 1);
 }
 
+TEST(Source, SaysWhatAFolderMayHold) {
+  const std::vector<std::string> words = {"train-images-idx3-ubyte",
+                                          "train-labels-idx1-ubyte",
+                                          "t10k-images-idx3-ubyte",
+                                          "t10k-labels-idx1-ubyte",
+                                          "*.txt",
+                                          "found neither"};
+  const DataFolder folder;
+  const auto refused = [&] {
+    expect_data_error([&] { data_format({.path = folder.path()}); }, folder.path(), -1, words);
+    expect_data_error([&] { open_data({.path = folder.path()}); }, folder.path(), -1, words);
+  };
+  refused();
+  folder.write("t10k-images-idx3-ubyte", idx_images(2, 4, 3));
+  refused();
+  folder.write("train-images.idx3-ubyte", idx_images(2, 4, 3));
+  refused();
+  folder.write("a.txt", "text");
+  EXPECT_EQ(data_format({.path = folder.path()}), "text");
+}
+
+TEST(Source, OpensNoTestFilesForFolds) {
+  const DataFolder folder;
+  write_mnist(folder, {0, 2, 1, 0}, {1, 0});
+  const OpenedData opened =
+      open_data({.path = folder.path(), .evaluation_fraction = 0, .for_folds = true});
+  EXPECT_EQ(opened.parts.held_out, nullptr);
+  EXPECT_TRUE(opened.description.ends_with(": 4 images of 4x3, 3 classes")) << opened.description;
+}
+
 TEST(Source, HoldsImagesOutWhereThereAreNoTestFiles) {
   const DataFolder folder;
   write_mnist(folder, {0, 2, 1, 0, 1, 1, 0, 0, 2, 1}, {});
@@ -339,6 +369,15 @@ TEST(Source, TakesNothingForTextThatIsNone) {
                     zero,
                     500,
                     {"zero byte"});
+  // The advice that its name should end with .gz has been followed.
+  packed(folder.write("twice", text));
+  std::filesystem::rename(folder.path() + "/twice.gz", folder.path() + "/twice");
+  const std::string twice = packed(folder.path() + "/twice");
+  expect_data_error(
+      [&] { open_data({.path = twice, .sequence = 9}); }, twice, 0, {"compressed twice", "gunzip"});
+  const std::string table = folder.path() + "/twice.csv.gz";
+  std::filesystem::rename(twice, table);
+  expect_data_error([&] { open_data({.path = table}); }, table, 0, {"compressed twice"});
   packed(folder.write("hidden", "PAR1" + text));
   expect_data_error([&] { open_data({.path = folder.path() + "/hidden.gz", .sequence = 9}); },
                     folder.path() + "/hidden.gz",

@@ -662,6 +662,17 @@ TEST(NewRows, OfSparseFeaturesMayLackTheirLabels) {
   EXPECT_FALSE(without.has_targets);
   EXPECT_EQ(read_all(*without.data).indices, (std::vector<std::int64_t>{0, 1, 4}));
   EXPECT_EQ(without.data->shape(), with.data->shape());
+  // Labels that are not looked at may be any, on some lines or on all.
+  const NewData ignored = open_new_data(
+      training, folder.write("d.svm", "7 1:2\nword 2:3 5:1\n1:4\n"), {.targets = Targets::kNo});
+  EXPECT_FALSE(ignored.has_targets);
+  EXPECT_TRUE(ignored.notes.empty()) << "it has labels";
+  EXPECT_EQ(read_all(*ignored.data).indices, (std::vector<std::int64_t>{0, 1, 4, 0}));
+  const std::string wrong = folder.write("e.svm", "1 2 1:2\n");
+  expect_data_error([&] { open_new_data(training, wrong, {.targets = Targets::kNo}); },
+                    wrong,
+                    2,
+                    {"index:value", "\"2\""});
   const std::string beyond = folder.write("c.svm", "6:1\n");
   expect_data_error([&] { open_new_data(training, beyond); }, beyond, 0, {"at most 5"});
 }

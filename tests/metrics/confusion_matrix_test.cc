@@ -112,6 +112,31 @@ TEST(ConfusionMatrix, TheAverageLeavesOutClassesThatDoNotOccur) {
   EXPECT_NEAR(matrix.macro().precision, 2.0 / 3, kRounding);
 }
 
+// Such a sample is missing among the hits of its class and is among the predictions of none.
+TEST(ConfusionMatrix, ASampleWithoutAPredictionIsWrongWhateverItsClass) {
+  ConfusionMatrix matrix(3);
+  EXPECT_FALSE(matrix.lacks_predictions());
+  matrix.add(0, 0, 6);
+  matrix.add(1, 1, 3);
+  matrix.add(0, ConfusionMatrix::kNoClass, 2);
+  matrix.add(1, ConfusionMatrix::kNoClass);
+  EXPECT_TRUE(matrix.lacks_predictions());
+  EXPECT_EQ(matrix.total(), 12);
+  EXPECT_DOUBLE_EQ(matrix.accuracy(), 9.0 / 12);
+  EXPECT_DOUBLE_EQ(matrix.micro().f1, 9.0 / 12);
+  EXPECT_EQ(matrix.of_class(0).support, 8);
+  EXPECT_DOUBLE_EQ(matrix.of_class(0).recall, 6.0 / 8);
+  EXPECT_DOUBLE_EQ(matrix.of_class(0).precision, 1);
+  EXPECT_DOUBLE_EQ(matrix.of_class(0).f1, 2 * 6.0 / (6 + 8));
+  EXPECT_DOUBLE_EQ(matrix.macro().recall, (6.0 / 8 + 3.0 / 4) / 2);
+  EXPECT_DOUBLE_EQ(matrix.macro().f1, (12.0 / 14 + 6.0 / 7) / 2);
+  EXPECT_NE(matrix.to_string().find("3 of 12 samples have no prediction"), std::string::npos)
+      << matrix.to_string();
+  // A class of which no sample has one does occur.
+  matrix.add(2, ConfusionMatrix::kNoClass);
+  EXPECT_DOUBLE_EQ(matrix.macro().recall, (6.0 / 8 + 3.0 / 4) / 3);
+}
+
 TEST(ConfusionMatrix, MatricesOfRanksAddUpToThatOfAllSamples) {
   const auto samples = random_samples(300, 4, 9);
   ConfusionMatrix sum(4);

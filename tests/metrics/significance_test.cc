@@ -336,6 +336,41 @@ TEST(Significance, IntervalsHoldTheTruthNineteenTimesOfTwenty) {
   EXPECT_NEAR(proportions, 0.95 * kTrials, 69 + 40);
 }
 
+// Their mean is the root of the mean of squares, and a small change of one root changes the mean as
+// much as it changes that root.
+TEST(PartsOfRoot, AddUpToTheRootOfAllSquares) {
+  for (const double scale : {1.0, 1e200, 1e-200}) {
+    const std::vector<double> roots = {3 * scale, 4 * scale, 0, 5 * scale};
+    const std::vector<double> parts = parts_of_root(roots);
+    const double root = std::sqrt(50.0 / 4) * scale;
+    EXPECT_NEAR(mean_of(parts).mean / root, 1, 1e-14);
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      const double share = roots[i] / root;
+      EXPECT_NEAR(parts[i] / root, (share * share + 1) / 2, 1e-14) << i;
+    }
+  }
+  EXPECT_EQ(parts_of_root(std::vector<double>{0, 0}), (std::vector<double>{0, 0}));
+  EXPECT_EQ(parts_of_root(std::vector<double>{2}), std::vector<double>{2});
+  EXPECT_TRUE(std::isnan(parts_of_root(std::vector<double>{std::nan(""), 1})[0]));
+}
+
+// The wider one of two intervals, but for an end that would let 0 in where the test left it out.
+TEST(Widened, AgreesWithThePValue) {
+  const auto ends = [](const Difference& difference, const Interval& other) {
+    const Interval found = widened(difference, other).interval95;
+    return std::vector<double>{found.low, found.high};
+  };
+  const Difference sure = {2, {0.5, 3.5}, 0.01, "test"};
+  EXPECT_EQ(ends(sure, {0.3, 5}), (std::vector<double>{0.3, 5}));
+  EXPECT_EQ(ends(sure, {-0.1, 5}), (std::vector<double>{0.5, 5}));
+  EXPECT_EQ(ends(sure, {1, 3}), (std::vector<double>{0.5, 3.5}));
+  const Difference less = {-2, {-3.5, -0.5}, 0.01, "test"};
+  EXPECT_EQ(ends(less, {-5, 0.1}), (std::vector<double>{-5, -0.5}));
+  const Difference unsure = {2, {0, 4}, 0.06, "test"};
+  EXPECT_EQ(ends(unsure, {0.5, 5}), (std::vector<double>{0, 5}));
+  EXPECT_EQ(ends(unsure, {-0.5, 3}), (std::vector<double>{-0.5, 4}));
+}
+
 // The mean of differences of pairs, some of them the other way round, with its standard error.
 Estimate mean_swapped(const std::vector<double>& differences,
                       std::span<const std::uint8_t> swapped) {

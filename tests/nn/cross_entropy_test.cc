@@ -63,6 +63,12 @@ TEST(CrossEntropy, WithoutATargetIsTheMeanOfNoNumbers) {
   const Tensor none = torch::full({3}, 7, torch::kLong);
   EXPECT_TRUE(linear_cross_entropy_by_kernels(in[0], in[1], none, 7, 2).isnan().item<bool>());
   EXPECT_TRUE(linear_cross_entropy(in[0], in[1], none, 7).isnan().item<bool>());
+  // It depends on nothing, as LibTorch says.
+  const Tensor x = in[0].clone().set_requires_grad(true);
+  const Tensor weight = in[1].clone().set_requires_grad(true);
+  linear_cross_entropy_by_kernels(x, weight, none, 7, 2).backward();
+  EXPECT_TRUE(x.grad().equal(torch::zeros_like(x)));
+  EXPECT_TRUE(weight.grad().equal(torch::zeros_like(weight)));
 }
 
 TEST(CrossEntropy, OnACpuIsLibTorchs) {

@@ -105,6 +105,17 @@ TEST(Layers, AttentionHasTheGradientsOfItsFormula) {
           kInDouble,
           1e-7,
           "self_attention");
+      expect_same(
+          [&](const Tensors& in) -> Tensors {
+            return {self_attention_by_kernels(in[0], in[1], Tensor(), 2, causal)};
+          },
+          [&](const Tensors& in) -> Tensors {
+            return {attention_formula(at::linear(in[0], in[1]), 2, causal)};
+          },
+          {random({3, length, 5}), random({24, 5})},
+          kInDouble,
+          1e-7,
+          "self_attention without a bias");
     }
   }
 }

@@ -50,6 +50,20 @@ TEST(WordScores, PaddingChangesNeitherTheLossNorItsGradients) {
   EXPECT_EQ(padded.of_weight.sizes(), at::IntArrayRef({kWords, kWidth}));
 }
 
+// A number that is none of the words is refused, though there is a column for it.
+TEST(WordScores, ATargetIsNoneOfTheColumnsThatWereAdded) {
+  const Tensor scores = word_scores_padded_to(8, torch::randn({3, 4}), torch::randn({13, 4}));
+  const Tensor good = torch::tensor({0, 12, -100});
+  EXPECT_TRUE(targets_in(scores, 13, good, -100).equal(good));
+  const auto loss = [&](std::int64_t word) {
+    return torch::nn::functional::cross_entropy(
+        scores, targets_in(scores, 13, torch::tensor({word, word, word}), -100));
+  };
+  EXPECT_TRUE(loss(12).isfinite().item<bool>());
+  EXPECT_THROW(loss(13), c10::Error);
+  EXPECT_THROW(loss(15), c10::Error);
+}
+
 TEST(WordScores, NothingIsPaddedOnTheCpuOrWhereTheColumnsFit) {
   const Tensor x = torch::randn({4, kWidth}, at::kBFloat16);
   const Tensor weight = torch::randn({kWords, kWidth}, at::kBFloat16);

@@ -8,13 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "parallel/engine/micro_batches.h"
 #include "parallel/engine/step_phase.h"
 #include "parallel/engine/thread_pool.h"
 #include "parallel/engine/update.h"
 #include "support/ranks.h"
 #include "support/torch.h"
 #include "trireme/core/error.h"
+#include "trireme/shard/micro_batches.h"
 
 namespace trireme::detail::engine_pieces_test {
 namespace {

@@ -359,6 +359,42 @@ TEST(OffloadedEngine, ThatLosesItsDiskSaysSoAndIsNotTrainedFurther) {
   });
 }
 
+// What the disk of one rank has lost, all hear of; together they can still leave.
+TEST(OffloadedEngine, ThatLosesTheDiskOfOneRankEndsOnAll) {
+  using Call = std::function<void(Engine<Large>&)>;
+  const std::pair<const char*, Call> calls[] = {
+      {"an update", [](Engine<Large>& engine) { train(engine, 1, 2); }},
+      {"gathered()",
+       [](Engine<Large>& engine) {
+         Gathered scope = engine.gathered({"wide.weight"});
+         const torch::NoGradGuard no_grad;
+         engine.model().wide->weight.fill_(0.125);
+         scope.close();
+       }},
+      {"average()", [](Engine<Large>& engine) { engine.average("wide.weight"); }},
+      {"restore()",
+       [](Engine<Large>& engine) { engine.restore([](const StateView&) {}, engine.progress()); }}};
+  const TemporaryFolder folder;
+  for (const auto& [name, call] : calls) {
+    for (const int zero : {1, 3}) {
+      SCOPED_TRACE(std::string(name) + " at stage " + std::to_string(zero));
+      in_world(2, [&, &call = call](std::shared_ptr<World> world) {
+        EngineOptions options = large_options(zero, Precision::kBFloat16);
+        options.offload = Offload::disk(folder.path());
+        Engine engine(std::make_shared<Large>(), AdamW({.lr = 0.01}), options, world);
+        train(engine, 0, 1);
+        if (world->rank() == 1) {
+          ASSERT_EQ(ftruncate(states_descriptor(folder.path()), 4096), 0);
+        }
+        const std::string lost = message_of<DataError>([&] { call(engine); });
+        EXPECT_TRUE(contains(lost, "trireme-states-of-rank-1")) << lost;
+        engine.unwrap();
+        world->barrier().wait();  // and can still be talked to
+      });
+    }
+  }
+}
+
 TEST(OffloadedEngine, RefusesByNameWhatItDoesNotHave) {
   const TemporaryFolder folder;
   in_world(1, [&](std::shared_ptr<World> world) {

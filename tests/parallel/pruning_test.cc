@@ -193,6 +193,38 @@ TEST(Pruning, KeepsTheBitsOfOneProcess) {
   }
 }
 
+// What the model computes with is pruned, too, and not only the masters of it.
+TEST(Pruning, IsSeenInHalfPrecision) {
+  for (const Precision precision : {Precision::kBFloat16, Precision::kFloat16}) {
+    for (const int size : {1, 2}) {
+      in_world(size, [&](const std::shared_ptr<World>& world) {
+        for (const Mode& mode : kModes) {
+          SCOPED_TRACE(name_of(mode));
+          OddNet model = make_model(false);
+          EngineBase engine(model.ptr(),
+                            AdamW({.lr = 1e-2}),
+                            {.zero = mode.zero,
+                             .placement = mode.placement,
+                             .micro_batches = kMicroBatches,
+                             .precision = precision,
+                             .prune = kPruning},
+                            world);
+          take_steps(engine, model, 1, kSteps + 1);
+          auto scope = engine.gathered();
+          for (const torch::Tensor& weights : model->parameters()) {
+            if (weights.dim() == 2) {
+              EXPECT_EQ(weights.element_size(), 2);
+              EXPECT_EQ((weights == 0).sum().item<std::int64_t>(),
+                        std::llround(0.7 * static_cast<double>(weights.numel())));
+            }
+          }
+          scope.close();
+        }
+      });
+    }
+  }
+}
+
 // The weights are what says which are pruned: saved by two ranks, loaded by others, at any step.
 TEST(Pruning, GoesOnFromAStateWithAnyNumberOfRanks) {
   EngineOptions options{.zero = 1, .micro_batches = 5, .ema_decay = 0.5, .prune = kPruning};

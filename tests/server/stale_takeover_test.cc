@@ -23,7 +23,11 @@ class StaleTakeover : public ::testing::Test {
   StaleTakeover() { fs::create_directories(folder_); }
   ~StaleTakeover() override { fs::remove_all(folder_); }
 
-  Finished run(const std::string& name, int ranks, int bound, int servers, int seed) const {
+  struct Job {
+    int ranks, bound, servers, engines;
+  };
+  Finished run(const std::string& name, const Job& job, int seed) const {
+    const auto& [ranks, bound, servers, engines] = job;
     std::vector<std::string> command = {
         testing::trireme_binary(), "run", "-n", std::to_string(ranks), "--restart", "99"};
     if (seed > 0) {
@@ -42,7 +46,8 @@ class StaleTakeover : public ::testing::Test {
                                     std::string("30"),
                                     std::to_string(bound),
                                     std::to_string(servers),
-                                    std::to_string(seed > 0 ? 1 : 0)}) {
+                                    std::to_string(seed > 0 ? 1 : 0),
+                                    std::to_string(engines)}) {
       command.push_back(each);
     }
     return testing::run_program(command);
@@ -54,15 +59,16 @@ class StaleTakeover : public ::testing::Test {
 
 TEST_F(StaleTakeover, HasTheWeightsOfARunInPeace) {
   std::set<std::string> moments;
-  const struct { int ranks, bound, servers; } cases[] = {{2, 2, 0}, {3, 3, 1}, {4, 0, 2}};
-  for (const auto& each : cases) {
+  // Of the second of two engines, ranks 4 and 5 own nothing that is trained.
+  const Job jobs[] = {{2, 2, 0, 1}, {3, 3, 1, 1}, {4, 0, 2, 1}, {6, 1, 0, 2}};
+  for (const Job& each : jobs) {
     const std::string calm = "calm-" + std::to_string(each.ranks);
-    const Finished peace = run(calm, each.ranks, each.bound, each.servers, 0);
+    const Finished peace = run(calm, each, 0);
     ASSERT_EQ(peace.code, 0) << peace.out << peace.err;
     for (const int seed : {3, 4}) {
       const std::string name = std::to_string(each.ranks) + "-" + std::to_string(seed);
       SCOPED_TRACE(name);
-      const Finished finished = run(name, each.ranks, each.bound, each.servers, seed);
+      const Finished finished = run(name, each, seed);
       ASSERT_EQ(finished.code, 0) << finished.out << finished.err;
       EXPECT_TRUE(read_file((folder_ / name).string()) == read_file((folder_ / calm).string()));
       const std::string drill = read_file((folder_ / (name + "-log") / "drill.json").string());

@@ -144,6 +144,12 @@ TEST(Configuration, NamesTheFlagOfWhatIsNoSetting) {
 
 TEST(FlagNames, StandForTheSettingsThatAMessageBeginsWith) {
   EXPECT_EQ(with_flags("batch: expected 3", {"batch"}), "--batch: expected 3");
+  // As the engine says it.
+  EXPECT_EQ(with_flags("EngineOptions::offload: no file (EngineOptions::zero)", {"offload"}),
+            "--offload: no file (--zero)");
+  EXPECT_EQ(with_flags("EngineOptions::offload: no file", {}), "offload (--offload): no file");
+  EXPECT_EQ(with_flags("a file (EngineOptions::other): none", {}),
+            "a file (EngineOptions::other): none");
   EXPECT_EQ(with_flags("micro_batch: expected 3", {"batch"}),
             "micro_batch (--micro-batch): expected 3");
   EXPECT_EQ(with_flags("ranks: expected 3", {"ranks"}), "-n: expected 3");

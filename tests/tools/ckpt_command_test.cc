@@ -18,6 +18,7 @@ using testing::Finished;
 using testing::made;
 using testing::MadeTensor;
 using testing::save_checkpoint;
+using Words = std::vector<std::string>;
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -215,6 +216,14 @@ TEST_F(CkptCommand, ExportsAndImportsSafetensors) {
   EXPECT_EQ(values[23], 11.5F);
   expect({"export", run(), out}, 2, {"already exists", "--force"});
   expect({"export", run(), out, "--force"}, 0);
+  // A folder is not replaced by a file.
+  fs::create_directories(path("there"));
+  for (const Words& more : {Words{}, Words{"--force"}, Words{"--format", "torch", "--force"}}) {
+    Words call = {"export", run(), path("there")};
+    call.insert(call.end(), more.begin(), more.end());
+    expect(call, 2, {"expected the name of a file", "the folder \"" + path("there") + "\""});
+  }
+  EXPECT_TRUE(fs::is_empty(path("there")));
   expect({"export", run(), path("average"), "--average"}, 2, {"no moving averages"});
   expect({"export", out, path("average"), "--average"}, 2, {"--average", "average.safetensors"});
   expect({"export", run(), path("x"), "--dtype", "int8"}, 2, {"--dtype"});

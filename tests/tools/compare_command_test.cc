@@ -989,6 +989,46 @@ TEST_F(CompareCommand, LossesThatAreNotFiniteAreNotCompared) {
   ASSERT_EQ(done.code, 0) << done.err;
   EXPECT_TRUE(metric("loss").at("p_value").is_null());
   EXPECT_TRUE(has(done.out, "loss cannot be compared")) << done.out;
+  EXPECT_TRUE(has(done.out, "not tested\n")) << done.out;
+  EXPECT_FALSE(has(done.out, "nan to nan")) << done.out;
+}
+
+// Of five metrics, one has no p-value: the others are four.
+TEST_F(CompareCommand, PValuesAreAdjustedForThoseThatThereAre) {
+  std::vector<SampleRow> rows = rows_with(0.80, 2);
+  write_run(a(), kClassMetrics);
+  write_run(b(), kClassMetrics);
+  write_evaluation(a(), rows);
+  write_evaluation(b(), rows_with(0.82, 3));
+  EXPECT_TRUE(has(compare().out, "p adjusted for 5 metrics"));
+  rows[7].loss = std::nan("");
+  write_evaluation(a(), rows);
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(has(done.out, "p adjusted for 4 metrics")) << done.out;
+  EXPECT_FALSE(has(done.out, "for 5 metrics")) << done.out;
+  EXPECT_TRUE(metric("loss").at("p_adjusted").is_null());
+}
+
+// -1 stands for a prediction that there is none of: a miss of the sample's class, and no class.
+TEST_F(CompareCommand, ASampleWithoutAPredictionIsAMiss) {
+  std::vector<SampleRow> rows = rows_with(0.80, 2);
+  ConfusionMatrix matrix(4);
+  write_run(a(), kClassMetrics);
+  write_run(b(), kClassMetrics);
+  write_evaluation(a(), rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].prediction = i % 9 == 0 ? -1 : rows[i].prediction;
+    matrix.add(rows[i].target, rows[i].prediction);
+  }
+  write_evaluation(b(), rows);
+  const Finished done = compare();
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_NEAR(metric("accuracy").at("b"), matrix.accuracy(), 1e-12);
+  EXPECT_NEAR(metric("f1").at("b"), matrix.macro().f1, 1e-12);
+  EXPECT_NEAR(metric("precision").at("b"), matrix.macro().precision, 1e-12);
+  EXPECT_NEAR(metric("recall").at("b"), matrix.macro().recall, 1e-12);
+  EXPECT_EQ(metric("recall").at("better"), "a");
 }
 
 TEST_F(CompareCommand, SpeedLeavesOutTheFirstSteps) {

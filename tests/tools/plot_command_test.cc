@@ -185,6 +185,14 @@ TEST_F(PlotCommand, SaysWhatThereIsInsteadOfAMetricThatIsNotThere) {
   const Finished unwritable = plot({run("first"), "-o", run("no/such/folder.svg")});
   EXPECT_EQ(unwritable.code, 2);
   EXPECT_TRUE(has(unwritable.err, "No such file or directory")) << unwritable.err;
+  // Another name is that of another file.
+  for (const std::string name : {"victim.txt", "x.html", "x.csv", "x.png", "svg", "x.svg.bak"}) {
+    write_file(run(name), "mine");
+    const Finished other = plot({run("first"), "-o", run(name)});
+    EXPECT_EQ(other.code, 2);
+    EXPECT_TRUE(has(other.err, "end it with .svg")) << other.err;
+    EXPECT_EQ(read_file(run(name)), "mine");
+  }
   const Finished full = plot({run("first"), "-o", "/dev/full"});
   EXPECT_TRUE(has(full.err, "No space left on device")) << full.err;
 }

@@ -374,6 +374,11 @@ TEST_F(PredictCommand, RefusesWhatItCannotPredict) {
   expect_refusal(
       "run", "--data " + path("no.csv"), {"--data: expected a file or folder", "no.csv"});
   EXPECT_EQ(predict("run", "--data " + path("no.csv")).code, 2) << "as trireme train";
+  for (const std::string name : {"fashion-mnist", "licenses"}) {
+    expect_refusal("run",
+                   "--data " + name,
+                   {"--data: expected a file like the table", '"' + name + '"', "of a data set"});
+  }
   expect_refusal("run",
                  "--data " + data_.write("new.csv", "age,city,income\n30,Paris,20000\n"),
                  {"\"Paris\"", "\"Oslo\"", "--unseen ignore"});
@@ -489,6 +494,94 @@ TEST_F(PredictCommand, WritesThroughLinksAndPipes) {
   EXPECT_EQ(write_to("/proc/self/fd/1"), wanted);
   EXPECT_EQ(write_to("-"), wanted);
   EXPECT_FALSE(fs::exists("-"));
+}
+
+// What it is to read, by whatever name.
+TEST_F(PredictCommand, DoesNotReplaceItsData) {
+  data_.write("people.csv", csv_of(people(60, 1)));
+  const std::string file = data_.write("test.csv", csv_of(people(20, 3)));
+  const std::string before = read_file(file);
+  train_well("run", people_settings() + " --epochs 1");
+  fs::create_symlink("test.csv", path("link.csv"));
+  fs::create_hard_link(file, path("other.csv"));
+  for (const std::string& output :
+       {file, data_.path() + "/./test.csv", path("link.csv"), path("other.csv")}) {
+    expect_refusal("run",
+                   "--data " + file + " --output " + output,
+                   {"--output: expected a file of its own", '"' + output + '"', '"' + file + '"'});
+    EXPECT_EQ(read_file(file), before);
+  }
+  EXPECT_TRUE(fs::is_symlink(path("link.csv")));
+  // In a folder, what is read of it.
+  train_well("images", mlp() + "--steps 1");
+  for (const std::string name : {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    const std::string content = read_file(path(name));
+    for (const std::string& data : {data_.path(), path("t10k-images-idx3-ubyte")}) {
+      expect_refusal("images", "--data " + data + " --output " + path(name), {"--output", name});
+    }
+    EXPECT_EQ(read_file(path(name)), content);
+  }
+  data_.write("predictions.csv", "old");
+  predicted("images", "--data " + data_.path() + " --output " + path("predictions.csv"));
+  EXPECT_TRUE(read_file(path("predictions.csv")).starts_with("row,"));
+}
+
+TEST_F(PredictCommand, GivesNothingWhereScoresAreNotNumbers) {
+  std::string rows = "x,kind\n";
+  for (int i = 0; i < 40; ++i) {
+    rows += "0.0" + std::to_string(10 + i) + (i % 2 == 0 ? ",b\n" : ",a\n");
+  }
+  const std::string training = data_.write("rows.csv", rows);
+  train_well("run",
+             "--model mlp --hidden 8 --epochs 1 --batch 10 -n 1 --normalise standard "
+             "--eval-fraction 0 --data " +
+                 training);
+  const std::string file = data_.write("new.csv", "x\n0.05\n3e38\n-3e38\n0.02\n");
+  const Finished finished = predict("run", "--data " + file);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  const std::string text = "\n" + finished.out;
+  testing::expect_parts(text, {"\n1,,,\n", "\n2,,,\n"});
+  EXPECT_EQ(text.find("nan"), std::string::npos) << text;
+  EXPECT_FALSE(rows_of(finished.out).at(1).at(1).empty());
+  EXPECT_FALSE(rows_of(finished.out).at(4).at(1).empty());
+  testing::expect_parts(finished.err,
+                        {"2 rows without a prediction, the first is row 1", "scores"});
+  const Json out = testing::parse_json(predict("run", "--format json --data " + file).out);
+  ASSERT_FALSE(out.is_discarded());
+  const Json& each = out.at("predictions").at(1);
+  EXPECT_TRUE(each.at("prediction").is_null());
+  EXPECT_EQ(each.at("probabilities"), Json::array({nullptr, nullptr}));
+  EXPECT_TRUE(out.at("predictions").at(0).at("prediction").is_string());
+}
+
+TEST_F(PredictCommand, AdviceAboutAFolderWithABlankCanBeTyped) {
+  data_.write("people.csv", csv_of(people(60, 1)));
+  const std::string file = data_.write("test.csv", csv_of(people(20, 3)));
+  train_well("run", people_settings() + " --epochs 1 --save-every 1");
+  const std::string run = path("my run");
+  fs::rename(path("run"), run);
+  const std::string config = "trireme train --config '" + run + "/config.json' ";
+  const auto refused = [&](const Words& parts) {
+    const Finished finished = run_program({trireme_binary(), "predict", run, "--data", file});
+    EXPECT_EQ(finished.code, 2) << finished.err;
+    testing::expect_parts(finished.err, parts);
+  };
+  data_.write("test.csv", "age,city,income\n30,Paris,20000\n");
+  refused({config + "--unseen ignore --run NEW"});
+  fs::rename(run + "/preprocessing.json", path("kept.json"));
+  refused({config + "--run NEW", "trireme train --resume '" + run + "'"});
+  fs::rename(path("kept.json"), run + "/preprocessing.json");
+  fs::remove(run + "/model.safetensors");
+  fs::remove_all(run + "/checkpoints");
+  refused({"to train it again: " + config + "--run NEW"});
+  const Finished unfit = run_program({trireme_binary(), "sample", run});
+  EXPECT_EQ(unfit.code, 2) << unfit.err;
+  testing::expect_parts(unfit.err, {"use trireme predict '" + run + "' --data FILE"});
+  Words other = command("other", gpt() + "--steps 1 --weights-from");
+  other.push_back(run);
+  const Finished without = run_program(other);
+  EXPECT_EQ(without.code, 2) << without.err;
+  testing::expect_parts(without.err, {config + "--run NEW"});
 }
 
 TEST_F(PredictCommand, FindsOutFirstWhetherItCanWrite) {

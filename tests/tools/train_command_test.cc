@@ -419,6 +419,8 @@ TEST_F(TrainCommand, StopsWhenNothingImproves) {
 
 TEST_F(TrainCommand, ValidatesWithEveryFoldOnce) {
   const Finished finished = train("run", mlp() + "--steps 3 --folds 4 -n 2 --zero 1");
+  EXPECT_EQ(finished.out.find("to evaluate"), std::string::npos)
+      << "MNIST's test files have no part";
   ASSERT_EQ(finished.code, 0) << finished.err;
   const Json summary = this->summary("run");
   ASSERT_EQ(summary.at("folds").size(), 4U);

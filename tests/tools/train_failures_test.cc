@@ -365,6 +365,21 @@ TEST_F(TrainFailures, SayThatAModelDoesNotFitItsData) {
   expect_failure(mlp() + "--steps 1 --loss-weights 1,2", 2, {"loss_weights", "3"});
   expect_failure(
       mlp() + "--steps 1 --sampling weighted --class-weights 1,2", 2, {"class_weights", "3"});
+  for (const std::string how : {"balanced", "weighted --class-weights 1,2"}) {
+    expect_failure(
+        gpt() + "--steps 1 --sampling " + how,
+        2,
+        {"sampling (--sampling): expected shuffled or sequential for a text", how.substr(0, 8)});
+  }
+  // What the engine refuses is told with flags, too.
+  const std::string file = data_.write("states", "");
+  const std::pair<std::string, std::string> places[] = {{path("none"), "make the folder"},
+                                                        {file, "it is a file: name a folder"}};
+  for (const auto& [folder, advice] : places) {
+    expect_failure(gpt() + "--steps 1 --offload disk:" + folder,
+                   2,
+                   {"offload (--offload): no file could be made in \"" + folder, advice});
+  }
   expect_failure(gpt() + "--steps 1 --best f1", 2, {"best", "f1", "expected loss or accuracy"});
   expect_failure(gpt() + "--steps 1 --goal rmse:1", 2, {"goal", "no rmse", "perplexity"});
   expect_failure(mlp() + "--steps 1 --goal perplexity:2", 2, {"no perplexity", "accuracy or f1"});

@@ -117,6 +117,19 @@ TEST_F(TrainSync, GoesOnFromAnExactRun) {
   expect_parts(more.err, {"one of 2 replicas, found 4"});
 }
 
+// A schedule of replicas is nothing to a run that goes on without them.
+TEST_F(TrainSync, GoesOnExactlyAfterPhases) {
+  train_well("phased",
+             settings("local --sync-every 2 --sync-schedule 0:exact,3:2 --steps 4 --save-every 2 "
+                      "--keep-last 0"));
+  const Finished exact = train("phased", "--resume 2 --sync exact --allow-changes");
+  EXPECT_EQ(exact.code, 0) << exact.out << exact.err;
+  EXPECT_EQ(exact.out.find("gossip"), std::string::npos) << exact.out;
+  EXPECT_FALSE(summary("phased").contains("averaging"));
+  train_well("plain", settings("exact --steps 4"));
+  EXPECT_EQ(weights("phased"), weights("plain"));
+}
+
 // Exact up to a step, then replicas, then exact again: as one run, and as a run that is resumed in
 // each of its phases.
 TEST_F(TrainSync, HasExactPhases) {

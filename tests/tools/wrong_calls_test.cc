@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "support/free_port.h"
 #include "tools/train_runs.h"
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/version.h"
@@ -139,6 +140,7 @@ TEST_F(WrongCalls, WhatIsLeftOutIsNamed) {
       {"scale 1", {"N: expected how many ranks it is to have, found none"}},
       {"predict a", {"--data: expected a file like the one", "found none"}},
       {"sample", {"RUN: expected the folder of the run, found none"}},
+      {"train --model wide", {"a CSV file or one in libsvm's format"}},
       {"compare --run a b", {"found --run; expected no flag: trireme compare A B"}},
       {"bench collectives --bytes 5XB", {"--bytes: expected a size such as 64MiB", "\"xb\""}},
       {"bench train --epochs 0", {"--epochs: expected a number above 0, found \"0\""}}};
@@ -151,6 +153,28 @@ TEST_F(WrongCalls, HelpOfBenchmarksSaysHowToGoOn) {
   const Finished help = run_program({trireme_binary(), "bench", "--help"});
   EXPECT_EQ(help.code, 0);
   expect_parts(help.out, {"trireme bench NAME --help", "--json FILE", "--peers", "needs root"});
+}
+
+TEST_F(WrongCalls, HelpShowsAnArgumentOnce) {
+  const auto help = [](const std::string& call) {
+    Words all = words(call + " --help");
+    all.insert(all.begin(), trireme_binary());
+    return run_program(all).out;
+  };
+  for (const std::string call : {"sample", "predict", "plot", "drill"}) {
+    const std::string text = help(call);
+    EXPECT_EQ(text.find("RUN RUN"), std::string::npos) << text;
+    const std::size_t flag = text.find("  --run RUN");
+    ASSERT_NE(flag, std::string::npos) << text;
+    const std::string line = text.substr(flag, text.find('\n', flag) - flag);
+    EXPECT_EQ(line.find("REQUIRED"), std::string::npos) << line;
+    EXPECT_NE(line.find("The same as RUN"), std::string::npos) << line;
+  }
+  expect_parts(help("sample"), {"\n  RUN REQUIRED "});
+  expect_parts(help("plot"), {"\n  RUN ... REQUIRED "});
+  expect_parts(help("ckpt export"), {"\n  OUT REQUIRED ", "CHECKPOINT|RUN|FILE REQUIRED"});
+  expect_parts(help("ckpt diff"), {"\n  A REQUIRED ", "\n  B REQUIRED "});
+  expect_parts(help("ckpt import"), {"\n  FILE REQUIRED ", "\n  FOLDER REQUIRED "});
 }
 
 TEST_F(WrongCalls, AFileThatIsNoProgramIsNamed) {
@@ -282,6 +306,24 @@ TEST_F(WrongCalls, NothingIsLeftOfARunThatCouldNotBegin) {
   EXPECT_TRUE(fs::is_empty(path("old")));
 }
 
+// No rank has ever begun, so that there is nothing to resume either.
+TEST_F(WrongCalls, NothingIsLeftOfAJobWhoseMachinesDidNotMeet) {
+  const auto settings = [&](const std::string& timeout) {
+    return gpt() + "--steps 1 --nnodes 2 --node-rank 0 --timeout " + timeout +
+           " --rendezvous 127.0.0.1:" + std::to_string(testing::free_port());
+  };
+  EXPECT_EQ(train("new/inner/run", settings("1")).code, 4);
+  EXPECT_FALSE(fs::exists(path("new")));
+  fs::create_directories(path("old"));
+  EXPECT_EQ(train("old", settings("1")).code, 4);
+  EXPECT_TRUE(fs::is_empty(path("old")));
+  testing::Program program(command("new/run", settings("60")));
+  ASSERT_TRUE(testing::comes_true([&] { return fs::exists(path("new/run/logs")); }));
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().code, 128 + SIGTERM);
+  EXPECT_FALSE(fs::exists(path("new")));
+}
+
 // As rank 0 finds a folder that its launcher took for free: another run is in it by now.
 TEST_F(WrongCalls, ARefusalTakesNothingOfARunThatIsThere) {
   const std::string table = data_.write("a.csv", "x,kind\n1,a\nzwei,b\n");
@@ -336,6 +378,38 @@ TEST_F(WrongCalls, ARefusalAfterALossTakesNothingOfTheRun) {
   for (const char* name : {"config.json", "metrics.jsonl", "logs"}) {
     EXPECT_TRUE(fs::exists(path("run") + "/" + name)) << name;
   }
+}
+
+// Whatever the model: there is nothing that another one would take.
+TEST_F(WrongCalls, AFolderWithoutDataIsNoMatterOfTheModel) {
+  fs::create_directories(path("empty"));
+  for (const std::string model : {"gpt", "mlp", "convnet", "wide"}) {
+    const Finished finished =
+        train("new", "-n 1 --steps 1 --model " + model + " --data " + path("empty"));
+    EXPECT_EQ(finished.code, 2) << finished.out << finished.err;
+    expect_parts(finished.err, {"train-images-idx3-ubyte", "*.txt", "found neither"});
+    EXPECT_EQ(finished.err.find("--model"), std::string::npos) << finished.err;
+    EXPECT_FALSE(fs::exists(path("new")));
+  }
+}
+
+// One rank has nobody to divide the model with.
+TEST_F(WrongCalls, AModelThatIsTooLargeForOneRankIsNotDivided) {
+  const auto refused = [&](const std::string& settings) {
+    const Finished finished = train("new", "--steps 1 " + settings);
+    EXPECT_EQ(finished.code, 2) << finished.out << finished.err;
+    return finished.err;
+  };
+  const std::string alone = refused(gpt() + "--width 131072 -n 1");
+  expect_parts(alone, {"use a smaller model, or --zero 3 with more ranks or machines"});
+  EXPECT_EQ(alone.find("ocabulary"), std::string::npos) << alone;
+  expect_parts(refused(gpt() + "--width 131072 -n 2"), {"use --zero 3, fewer ranks, or a smaller"});
+  // The tokens of a file, read as another type.
+  std::vector<std::uint32_t> tokens(3000, 7);
+  tokens.back() = 3'000'000'000;
+  const std::string file = data_.write("a.u32", testing::token_bytes(tokens));
+  expect_parts(refused(gpt() + "-n 1 --data " + file),
+               {"The vocabulary is 3000000001", "byte order"});
 }
 
 TEST_F(WrongCalls, WhatCannotBeWrittenIsSaid) {

@@ -137,6 +137,37 @@ TEST(RankBalance, OthersStayAsTheyAre) {
       << news;
 }
 
+// What is advised can be done.
+TEST(RankBalance, AdvisesNothingThatSettingsRefuse) {
+  const auto news_with = [](const TrainSettings& settings) {
+    detail::RankBalance balance(settings, 2);
+    std::string news;
+    for (int step = 0; step < 2 * kWindow; ++step) {
+      balance.observe({0.1, 0.5}, {1, 1});
+      news += balance.news();
+    }
+    return news;
+  };
+  const std::string advice = "--balance measured";
+  EXPECT_NE(news_with({}).find(advice), std::string::npos);
+  TrainSettings settings;
+  for (const Synchronisation sync : {Synchronisation::kLocal,
+                                     Synchronisation::kDiLoCo,
+                                     Synchronisation::kGossip,
+                                     Synchronisation::kStale,
+                                     Synchronisation::kAsynchronous}) {
+    settings.sync = sync;
+    const std::string news = news_with(settings);
+    EXPECT_NE(news.find("rank 1 takes 5.0 times"), std::string::npos) << news;
+    EXPECT_EQ(news.find(advice), std::string::npos) << news;
+  }
+  settings.sync = Synchronisation::kExact;
+  settings.compress = "int8";
+  EXPECT_NE(news_with(settings).find(advice), std::string::npos);
+  settings.compress = "topk:0.01";
+  EXPECT_EQ(news_with(settings).find(advice), std::string::npos);
+}
+
 // On a machine that does something else, too, now this rank takes longer and now that.
 TEST(RankBalance, ARankIsSlowThatIsSoInTwoWindows) {
   detail::RankBalance balance(TrainSettings{}, 2);

@@ -181,6 +181,46 @@ TEST(Evaluate, ALossOfZeroIsTheSameForAnyNumberOfRanks) {
   });
 }
 
+// Of three samples one has no numbers for scores, of six one has a single such score: half of all.
+TEST(Evaluate, ScoresThatAreNoNumbersAreWrong) {
+  in_world(2, [](std::shared_ptr<World> world) {
+    constexpr std::int64_t kTotal = 12;
+    const auto target_of = [](std::int64_t i) { return i % kClasses; };
+    const FormulaDataset data(kTotal, {kFeatures}, kClasses, target_of, value_of);
+    const Task task(data.shape());
+    Net net(kClasses);
+    const float no_number = std::numeric_limits<float>::quiet_NaN();
+    const Trainable model{net.ptr(), [&](const TensorBatch& batch) {
+                            Tensor scores = at::zeros({batch.samples, kClasses});
+                            for (std::int64_t i = 0; i < batch.samples; ++i) {
+                              const std::int64_t sample = batch.ids[static_cast<std::size_t>(i)];
+                              scores[i][target_of(sample)] = sample % 6 == 1 ? no_number : 1000;
+                              if (sample % 3 == 0) {
+                                scores[i].fill_(no_number);
+                              }
+                            }
+                            return scores;
+                          }};
+    const Evaluation found =
+        evaluate(model, task, data, {.batch = 5, .keep_samples = true}, *world);
+    std::vector<double> hits(kClasses);
+    for (std::int64_t i = 0; i < kTotal; ++i) {
+      const bool told = i % 3 != 0 && i % 6 != 1;
+      const SampleResult& sample = found.samples[static_cast<std::size_t>(i)];
+      EXPECT_EQ(sample.prediction, static_cast<double>(told ? target_of(i) : -1)) << i;
+      hits[static_cast<std::size_t>(target_of(i))] += told ? 1 : 0;
+    }
+    EXPECT_EQ(found.metrics.at("accuracy"), 0.5);
+    EXPECT_EQ(found.metrics.at("f1_micro"), 0.5);
+    double f1 = 0;
+    for (const double each : hits) {
+      f1 += 2 * each / (each + 3) / kClasses;  // three samples of each class, and no wrong class
+    }
+    EXPECT_NEAR(found.metrics.at("f1"), f1, 1e-12);
+    EXPECT_EQ(found.confusion->total(), kTotal);
+  });
+}
+
 TEST(Evaluate, PredictsTokens) {
   in_world(2, [](std::shared_ptr<World> world) {
     SampleShape shape;

@@ -480,6 +480,44 @@ TEST(Train, RefusesWhatIsNotFinite) {
   });
 }
 
+// However the micro-batches of a step are dealt, they have the numbers of one process.
+TEST(Train, NamesTheMicroBatchWhoseLossIsNotFinite) {
+  const auto message_with = [](const std::vector<double>& speeds,
+                               const std::shared_ptr<World>& world) {
+    LinearNet net;
+    // One sample of the first step cannot be told from its scores; its gradients are finite.
+    const Trainable model{net.ptr(), [net = net.ptr()](const TensorBatch& batch) {
+                            Tensor scores = net->forward(batch.dense);
+                            for (std::size_t i = 0; i < batch.ids.size(); ++i) {
+                              if (batch.ids[i] == 17) {
+                                const auto row = static_cast<std::int64_t>(i);
+                                Tensor out_of_reach = torch::zeros_like(scores.detach());
+                                out_of_reach[row][batch.labels[row].item<std::int64_t>()] =
+                                    -std::numeric_limits<double>::infinity();
+                                scores = scores + out_of_reach;
+                              }
+                            }
+                            return scores;
+                          }};
+    TrainSettings settings = settings_of(1, world->size());
+    settings.batch = 96;
+    settings.micro_batch = "16";
+    settings.balance = speeds.empty() ? Balance::kEqual : Balance::kSpeeds;
+    settings.speeds = speeds;
+    const std::string message =
+        message_of<GradientError>([&] { train(resolve(settings), model, parts(96, 0), world); });
+    return message.substr(0, message.find(" on rank"));
+  };
+  const std::string expected = message_with({}, world_of_one());
+  EXPECT_NE(expected.find("the loss of micro-batch "), std::string::npos) << expected;
+  for (const std::vector<double>& speeds :
+       {std::vector<double>{1, 1}, {1, 3}, {3, 1}, {1, 5, 2}, {2, 1, 5}}) {
+    in_world(static_cast<int>(speeds.size()), [&](const std::shared_ptr<World>& world) {
+      EXPECT_EQ(message_with(speeds, world), expected);
+    });
+  }
+}
+
 // What happens on one rank alone ends the others, too.
 TEST(Train, AnObserverThatFailsEndsEveryRank) {
   class Failing final : public TrainObserver {

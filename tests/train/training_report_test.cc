@@ -97,6 +97,54 @@ TEST(FoldsTable, FoldsWithoutSpreadHaveNoInterval) {
   expect_part(table, "85.00 % (95 % interval ");
 }
 
+// Of one sample per fold, errors of 3 and 4: the root of the mean of their squares is sqrt(12.5),
+// and not the mean error. To first order a fold adds (e^2 / root + root) / 2 to it: 3.04056 and
+// 4.03051, whose half difference is 0.49497; Student's t with one degree of freedom has 97.5 %
+// below 12.7062.
+TEST(FoldsTable, TheRmseIsThatOfAllSamples) {
+  const std::vector<TrainResult> folds = {fold_with({{"mae", 3}, {"rmse", 3}}),
+                                          fold_with({{"mae", 4}, {"rmse", 4}})};
+  const std::string table = folds_table(folds);
+  expect_part(table, "3.5000 (95 % interval 0.0000 to 9.8531; folds 3.0000, 4.0000)");
+  expect_part(table, "3.5355 (95 % interval 0.0000 to 9.8248; folds 3.0000, 4.0000)");
+  const std::string json = folds_json({}, folds);
+  expect_part(json, "\"rmse\": 3.53553390");
+  expect_part(json, "\"mae\": 3.5");
+}
+
+TEST(FoldsTable, SaysThatMeansOverFoldsOfFewSamplesAreBiased) {
+  TrainResult fold = fold_with({{"accuracy", 0.5}, {"f1", 0.4}});
+  fold.evaluation.evaluated = 30;
+  TrainResult small = fold;
+  EXPECT_EQ(folds_table({fold, small}).find("note"), std::string::npos);
+  small.evaluation.evaluated = 29;
+  expect_part(folds_table({fold, small}), "means over folds, of as few as 29 samples");
+  // There is nothing of the kind about an error.
+  TrainResult error = fold_with({{"mae", 0.5}});
+  error.evaluation.evaluated = 1;
+  EXPECT_EQ(folds_table({error, error}).find("note"), std::string::npos);
+}
+
+TEST(FoldsTable, SaysInHowManyFoldsTheGoalWasReached) {
+  TrainSettings settings;
+  settings.goal = "accuracy:0.9";
+  TrainResult reached = fold_with({{"accuracy", 0.92}});
+  reached.goal_step = 12;
+  reached.memory.ranks.resize(1);
+  const TrainResult missed = fold_with({{"accuracy", 0.8}});
+  TrainResult interrupted = reached;
+  interrupted.status = TrainResult::Status::kInterrupted;
+  const std::vector<TrainResult> folds = {reached, missed, reached, interrupted};
+  expect_part(folds_table(folds, settings.goal), "reached in 2 of 3 folds");
+  EXPECT_EQ(folds_table(folds).find("goal"), std::string::npos);
+  expect_part(folds_json(settings, folds), "\"reached\": 2");
+  EXPECT_EQ(folds_json({}, folds).find("\"reached\""), std::string::npos);
+  // As a fold that was finished before an interruption tells it.
+  const auto read = result_in_summary(summary_json(settings, reached));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->goal_step, 12);
+}
+
 // What it was evaluated to on the way is no result.
 TEST(FoldsTable, AFoldThatWasInterruptedDoesNotCount) {
   TrainResult interrupted = fold_with({{"accuracy", 0.9}});

@@ -9,6 +9,7 @@
 #include "sibling.h"
 #include "train_bench.h"
 #include "trireme/core/error.h"
+#include "trireme/core/shell_text.h"
 
 namespace trireme::tools {
 namespace {
@@ -64,7 +65,7 @@ void add_collectives(CLI::App& bench, Action& action) {
   collectives->add_option("--worker", options->worker_output, "")
       ->group("");  // for the ranks it starts
   collectives->callback([&action, options] {
-    options->command_line = shell_text(command_words());
+    options->command_line = detail::shell_text(command_words());
     action = [options] { return bench::run_collectives_bench(*options); };
   });
 }
@@ -121,7 +122,7 @@ void add_faults(CLI::App& bench, Action& action) {
           "--steps: expected --faults and --every instead: the training has as many steps "
           "as they need");
     }
-    options->command_line = shell_text(command_words());
+    options->command_line = detail::shell_text(command_words());
     action = [options] { return bench::run_faults_bench(*options); };
   });
 }
@@ -186,7 +187,7 @@ void add_bench_command(CLI::App& program, Action& action) {
   train->add_option("--json", train_options->json_path, "Also write the table as JSON")
       ->type_name("FILE");
   train->callback([&action, train_options] {
-    train_options->command_line = shell_text(command_words());
+    train_options->command_line = detail::shell_text(command_words());
     action = [train_options] { return bench::run_train_bench(*train_options); };
   });
 }

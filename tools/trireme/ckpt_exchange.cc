@@ -82,12 +82,24 @@ std::string format_of(const ExportOptions& options) {
   return "safetensors";
 }
 
-void refuse_to_replace(const ExportOptions& options) {
+// Else it is a folder, which is made.
+bool is_one_file(const ExportOptions& options, const std::string& format) {
+  return format != "gpt2" || fs::path(options.out).extension() == ".safetensors";
+}
+
+void refuse_to_replace(const ExportOptions& options, const std::string& format) {
   TRIREME_CHECK(!is_standard_output(options.out),
                 "expected the file or folder to write, found \"{}\": weights are not text, and "
                 "are not written to standard output",
                 {options.out});
   std::error_code error;
+  TRIREME_CHECK(
+      !is_one_file(options, format) || !fs::is_directory(options.out, error),
+      "expected the name of a file, which is what the format {} is, found the folder "
+      "\"{}\": name a file in it, such as \"{}\"",
+      {format,
+       options.out,
+       (fs::path(options.out) / (format == "torch" ? "model.pt" : "model.safetensors")).string()});
   TRIREME_CHECK(options.force || !fs::exists(options.out, error),
                 "\"{}\" already exists: choose another name, or replace it with --force",
                 {options.out});
@@ -223,11 +235,11 @@ int export_weights(const ExportOptions& options) {
                                ? options.source
                                : checkpoint_at(options.source, options.step);
   const std::string format = format_of(options);
-  refuse_to_replace(options);
+  refuse_to_replace(options, format);
   TRIREME_CHECK(!options.heads || format == "gpt2", "--heads: it applies to --format gpt2 only");
   Source source = weights_at(options, path);
-  if (format != "gpt2" || fs::path(options.out).extension() == ".safetensors") {
-    check_output(options.out);  // else it is a folder, which is made
+  if (is_one_file(options, format)) {
+    check_output(options.out);
   }
   if (format == "torch") {
     std::vector<std::string> words = {"export-archive", path, options.out};

@@ -13,7 +13,4 @@ std::vector<std::string> command_words();
 std::vector<std::string> without_flags(const std::vector<std::string>& words,
                                        const std::set<std::string>& flags);
 
-// As they are typed into a shell: "--prompt 'a b'".
-std::string shell_text(const std::vector<std::string>& words);
-
 }  // namespace trireme::tools

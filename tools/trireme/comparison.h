@@ -35,6 +35,9 @@ struct ComparedMetric {
   Scale scale = Scale::kDifference;
 };
 
+// Whether there is a p-value: of values that are not finite there is none.
+bool has_p_value(const ComparedMetric& metric);
+
 // As far as it was tested; judge() says what comes of it.
 ComparedMetric compared_metric(const std::string& name, const MeasuredDifference& found);
 

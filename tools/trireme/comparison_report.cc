@@ -50,7 +50,7 @@ std::string metrics_text(const Comparison& comparison) {
                                     value_text(name, metric.a),
                                     value_text(name, metric.b),
                                     compared ? difference_text(name, metric.b - metric.a) : "-"};
-    if (metric.difference) {
+    if (has_p_value(metric)) {
       row.push_back(interval_text(name, metric.difference->interval95, metric.scale));
       const bool bound = is_bound(*metric.difference);
       row.push_back(p_text(metric.difference->p_value, bound));
@@ -61,16 +61,16 @@ std::string metrics_text(const Comparison& comparison) {
                  {"-",
                   "-",
                   "-",
-                  metric.untested ? "not tested"
-                  : compared      ? "one number each"
-                                  : "not compared"});
+                  metric.untested || metric.difference ? "not tested"
+                  : compared                           ? "one number each"
+                                                       : "not compared"});
     }
     table.add(row);
     if (!metric.same_as.empty()) {
       verdicts += same_as_text(metric);
     } else if (metric.difference || metric.untested) {
       verdicts += "  " + metric.verdict.text + "\n";
-      tests += metric.untested ? 0 : 1;
+      tests += has_p_value(metric) ? 1 : 0;
     }
   }
   if (comparison.metrics.empty()) {

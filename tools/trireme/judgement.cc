@@ -1,6 +1,7 @@
 #include "judgement.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "trireme/core/error.h"
 
@@ -51,6 +52,10 @@ void compare_nothing(Comparison& comparison, const std::string& why) {
   }
 }
 
+bool has_p_value(const ComparedMetric& metric) {
+  return metric.difference && !std::isnan(metric.difference->p_value);
+}
+
 // What was not tested is no test among others that p-values are adjusted for.
 ComparedMetric compared_metric(const std::string& name, const MeasuredDifference& found) {
   ComparedMetric metric{name, found.a, found.b, found.difference, 1, {}};
@@ -66,7 +71,9 @@ void judge(std::vector<ComparedMetric>& metrics) {
   std::vector<double> p_values;
   std::vector<ComparedMetric*> tested;
   for (ComparedMetric& metric : metrics) {
-    if (metric.difference && same_question(metrics, metric) == nullptr) {
+    if (metric.difference && !has_p_value(metric)) {
+      metric.adjusted_p = metric.difference->p_value;
+    } else if (metric.difference && same_question(metrics, metric) == nullptr) {
       tested.push_back(&metric);
       p_values.push_back(metric.difference->p_value);
     }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "help_formatter.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/core/partial_file.h"
@@ -36,6 +37,7 @@ int run_program(int argc, char** argv) {
   CLI::App program("Distributed training for LibTorch.", "trireme");
   program.set_version_flag("--version", std::string("trireme ") + TRIREME_VERSION);
   program.require_subcommand(1);
+  trireme::tools::use_plain_help(program);
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words.front() == "help") {  // "help train" is "train --help"
     words.erase(words.begin());

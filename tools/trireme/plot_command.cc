@@ -156,6 +156,14 @@ Chart chart_of(const std::vector<Source>& sources, const PlotOptions& options) {
   return chart;
 }
 
+// Another name may be that of a file which is something else, and would be replaced. What is there
+// and no file (a pipe, a device) is written to.
+bool may_be_svg(const std::string& path) {
+  std::error_code error;
+  return path.empty() || is_standard_output(path) || path.ends_with(".svg") ||
+         std::filesystem::is_character_file(path, error) || std::filesystem::is_fifo(path, error);
+}
+
 int plot(const PlotOptions& options) {
   TRIREME_CHECK(options.runs.size() == 1 || !options.path.empty(),
                 "plot: expected -o FILE, to which the chart of {} runs is written, found none",
@@ -163,13 +171,11 @@ int plot(const PlotOptions& options) {
   TRIREME_CHECK(options.metric.find('/') == std::string::npos && !options.metric.empty(),
                 "plot: expected the name of a metric, found \"{}\"",
                 {options.metric});
-  for (const char* other : {".png", ".pdf", ".jpg", ".jpeg"}) {
-    TRIREME_CHECK(
-        !options.path.ends_with(other),
-        "plot: expected a name for an SVG file, found \"{}\": end it with .svg, and convert "
-        "the chart with a program such as rsvg-convert",
-        {options.path});
-  }
+  TRIREME_CHECK(
+      may_be_svg(options.path),
+      "plot: expected a name for an SVG file, found \"{}\": end it with .svg, and for another "
+      "format convert the chart with a program such as rsvg-convert",
+      {options.path});
   const std::string path =
       options.path.empty() ? options.runs[0] + "/" + options.metric + ".svg" : options.path;
   write_output(path, to_svg(chart_of(sources_of(options.runs), options)), "-o");

@@ -151,9 +151,12 @@ std::optional<MeasuredDifference> compare_samples(const std::string& metric,
 }
 
 MeasuredDifference compare_fold_values(const std::string& metric,
-                                       const std::vector<double>& a,
-                                       const std::vector<double>& b,
+                                       const std::vector<double>& of_a,
+                                       const std::vector<double>& of_b,
                                        bool paired) {
+  const bool roots = metric == "rmse";
+  const std::vector<double> a = roots ? parts_of_root(of_a) : of_a;
+  const std::vector<double> b = roots ? parts_of_root(of_b) : of_b;
   MeasuredDifference found{mean_of(a).mean, mean_of(b).mean, std::nullopt};
   if (a.size() < 2 || b.size() < 2) {
     found.why_untested = "a single fold has no spread";

@@ -40,10 +40,11 @@ std::optional<MeasuredDifference> compare_samples(const std::string& metric,
                                                   const Evaluation& b,
                                                   bool classes);
 
-// One metric of the folds of A and of B: as `paired`, fold by fold, or else as two sets.
+// One metric of the folds of A and of B: as `paired`, fold by fold, or else as two sets. It is the
+// mean over the folds; of rmse the root of the mean of its squares, which is that of all samples.
 MeasuredDifference compare_fold_values(const std::string& metric,
-                                       const std::vector<double>& a,
-                                       const std::vector<double>& b,
+                                       const std::vector<double>& of_a,
+                                       const std::vector<double>& of_b,
                                        bool paired);
 
 }  // namespace trireme::tools

@@ -144,6 +144,17 @@ void take_ranks(TrainSettings& settings, const TrainSettings& given, const Forei
   settings.ranks = foreign.size;
 }
 
+// Whether ranks of this run have been started here: each has a log from then on.
+bool ranks_have_begun(const fs::path& log_dir) {
+  std::error_code error;
+  for (fs::directory_iterator it(log_dir, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().filename().string().starts_with("rank-")) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // The worker, as one rank. What rank 0 is told here it tells the others.
 std::vector<std::string> worker_words(const std::optional<std::int64_t>& step) {
   std::vector<std::string> words = {"train"};
@@ -274,6 +285,7 @@ int run_training(const TrainCommand& command) {
     options.store.identity = to_json(alike);
   }
   std::vector<std::string> made;  // of this run, whose folder nobody had before
+  const bool is_new = !step && leads && !is_run_folder(settings.run);
   if (leads) {
     FolderLock::check_free(settings.run);
   }
@@ -308,8 +320,10 @@ int run_training(const TrainCommand& command) {
   options.end_seconds = kTimeToEnd;
   int code = kExitUsage;
   const auto undo = [&] {
-    // Rank 0 takes the settings back where the data cannot be used.
-    if (!made.empty() && (code == kExitUsage || !is_run_folder(settings.run))) {
+    // Rank 0 takes the settings back where the data cannot be used. Where there has never been a
+    // rank, because the machines did not meet, there is nobody to do that.
+    if ((!made.empty() && (code == kExitUsage || !is_run_folder(settings.run))) ||
+        (is_new && !ranks_have_begun(options.log_dir))) {
       take_back_run_folder(settings.run, made);
     }
   };
@@ -368,38 +382,6 @@ void add_train_command(CLI::App& program, Action& action) {
     option->expected(switches ? 0 : 1, 1);
   }
   train->callback([&action, command] { action = [command] { return run_training(*command); }; });
-}
-
-std::vector<std::string> split_off_worker_words(std::vector<std::string>& words) {
-  if (words.empty() || (words.front() != "sample" && words.front() != "predict")) {
-    return {};
-  }
-  std::vector<std::string> rest(words.begin() + 1, words.end());
-  words.resize(1);
-  return rest;
-}
-
-void add_worker_commands(CLI::App& program, Action& action, const std::vector<std::string>& words) {
-  const std::pair<std::string, std::string> commands[] = {
-      {"predict",
-       concat("Predict with a trained ",
-              models_for("predict"),
-              " model: trireme predict RUN --data FILE")},
-      {"sample",
-       concat("Generate text with a trained ",
-              models_for("sample"),
-              ": trireme sample RUN --prompt TEXT")}};
-  for (const auto& [name, what] : commands) {
-    CLI::App* command = program.add_subcommand(name, what);
-    command->set_help_flag();  // its program has one
-    command->callback([&action, words, name = name] {
-      action = [words, name] {
-        std::vector<std::string> arguments = words;
-        arguments.insert(arguments.begin(), name);
-        return run_worker(arguments);
-      };
-    });
-  }
 }
 
 }  // namespace trireme::tools

@@ -17,6 +17,7 @@
 #include "trireme/checkpoint/verify.h"
 #include "trireme/core/environment.h"
 #include "trireme/core/error.h"
+#include "trireme/core/shell_text.h"
 #include "trireme/observe/line_file.h"
 #include "trireme/settings/differences.h"
 #include "trireme/settings/run_folder.h"
@@ -27,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using detail::concat;
+using detail::shell_text;
 
 constexpr const char* kNever = "never";
 constexpr const char* kSettingsNote = "settings";  // of checkpoints that a run has saved

@@ -5,12 +5,14 @@
 
 #include <CLI/Error.hpp>
 
+#include "help_formatter.h"
 #include "trireme/launch/launcher.h"
 #include "usage_error.h"
 
 namespace trireme::worker {
 
 std::optional<int> exit_after(CLI::App& app, std::vector<std::string> words) {
+  tools::use_plain_help(app);
   tools::check_values(app, words);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {

@@ -23,6 +23,7 @@ DataSource source_of(const TrainSettings& s) {
   source.evaluation = data_path(s.eval_data, s);
   source.format = s.format;
   source.evaluation_fraction = s.folds > 0 ? 0 : s.eval_fraction;
+  source.for_folds = s.folds > 0;
   source.seed = s.seed;
   source.sequence = s.sequence > 0 ? s.sequence : 64;
   source.stride = s.stride;

@@ -15,6 +15,7 @@
 #include "trireme/core/counted.h"
 #include "trireme/core/error.h"
 #include "trireme/core/output_file.h"
+#include "trireme/core/shell_text.h"
 #include "trireme/data/source.h"
 #include "trireme/launch/launcher.h"
 #include "trireme/settings/model_kinds.h"
@@ -31,6 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using detail::concat;
 using detail::counted;
+using detail::shell_text;
 using Targets = NewDataOptions::Targets;
 using Header = CsvOptions::Header;
 
@@ -68,11 +70,12 @@ Preprocessing preprocessing_in(const std::string& run) {
       fs::exists(path),
       "expected \"{}\", which has the columns, categories and statistics of the training data, "
       "found none: the run has not begun to train, or the file was removed. Train again (trireme "
-      "train --config {}/config.json --run NEW){}",
+      "train --config {} --run NEW){}",
       {path,
-       run,
+       shell_text({run + "/config.json"}),
        fs::exists(concat(run, "/", kCheckpointsFolder))
-           ? concat(", or have them written from the same data (trireme train --resume ", run, ")")
+           ? concat(", or have them written from the same data (trireme train --resume {})",
+                    {shell_text({run})})
            : ""});
   return read_preprocessing(path);
 }
@@ -107,6 +110,7 @@ class Writer {
         (classifies ? scores.to(at::kDouble).softmax(1) : scores).to(at::kFloat).contiguous();
     const at::Tensor best = classifies ? scores.to(at::kFloat).argmax(1) : at::Tensor();
     const std::int64_t count = values.numel() / each;
+    const at::Tensor finite = scores.isfinite().reshape({count, each}).all(1);
     if (facts_.has_targets) {
       read_targets(first, count);
     }
@@ -115,6 +119,10 @@ class Writer {
       const float* at = values.const_data_ptr<float>() + i * each;
       PredictedSample sample;
       sample.row = row_of(first + i);
+      sample.has_prediction = finite.const_data_ptr<bool>()[i];
+      if (!sample.has_prediction && without_++ == 0) {
+        first_without_ = sample.row;
+      }
       if (classifies) {
         sample.prediction = name(best.const_data_ptr<std::int64_t>()[i]);
         sample.probabilities = {at, facts_.classes.size()};
@@ -135,6 +143,19 @@ class Writer {
     output_.write(
         format_->end(facts_.has_targets ? std::optional(evaluation.metrics) : std::nullopt));
     output_.finish();
+  }
+
+  // Of rows whose scores are no numbers; empty: there are none.
+  std::string what_is_missing() const {
+    return without_ == 0 ? ""
+                         : concat(
+                               "{} without a prediction, {}row {}: the model's scores for {} "
+                               "are not numbers, as where values are beyond what it can "
+                               "compute with",
+                               {counted(without_, "row"),
+                                without_ == 1 ? "" : "the first is ",
+                                first_without_,
+                                without_ == 1 ? "it" : "them"});
   }
 
  private:
@@ -165,6 +186,8 @@ class Writer {
   std::unique_ptr<PredictionFormat> format_;
   Batch batch_;
   std::size_t passed_ = 0;
+  std::int64_t without_ = 0;  // rows that have no prediction
+  std::int64_t first_without_ = 0;
 };
 
 // What is refused is told with flags of trireme train, where a model still takes what it is told.
@@ -174,7 +197,8 @@ std::string what_to_do(const std::string& refusal,
                        const std::string& run) {
   const auto names = [&](const char* flag) { return refusal.find(flag) != std::string::npos; };
   const auto train = [&](const char* flags) {
-    return concat("trireme train --config ", run, "/config.json ", flags, " --run NEW");
+    return concat("trireme train --config {} {} --run NEW",
+                  {shell_text({run + "/config.json"}), flags});
   };
   const bool takes_holes = preprocessing.missing == CsvOptions::Missing::kNan ||
                            preprocessing.missing == CsvOptions::Missing::kZero;
@@ -235,13 +259,25 @@ NewData open_file(const Preprocessing& preprocessing, const PredictOptions& opti
     throw ConfigError(text + what_to_do(text, preprocessing, options.run) +
                       about_header(text, options));
   } catch (const ConfigError& error) {
-    throw ConfigError(with_flags(error.what(), {"header"}));
+    throw ConfigError(with_flags(error.what(), {"data", "header"}));
+  }
+}
+
+// What is predicted would take the place of what it is predicted from.
+void refuse_to_replace_data(const PredictOptions& options) {
+  for (const std::string& file : files_of_new_data(options.data)) {
+    std::error_code ignored;  // one that is not there is no other file, either
+    TRIREME_CHECK(options.output.empty() || !fs::equivalent(options.output, file, ignored),
+                  "--output: expected a file of its own, found \"{}\", which is \"{}\" that "
+                  "--data reads, and would be replaced: choose another name",
+                  {options.output, file});
   }
 }
 
 int run_prediction(const PredictOptions& options) {
   const TrainSettings settings = settings_in(options.run);
   const Preprocessing preprocessing = preprocessing_in(options.run);
+  refuse_to_replace_data(options);
   OutputFile output(options.output, "--output");  // before anything takes time
   TRIREME_CHECK(data_is_there(options.data),
                 "--data: expected a file or folder like the one that was trained on, found nothing "
@@ -291,6 +327,9 @@ int run_prediction(const PredictOptions& options) {
        .scores = [&](std::int64_t first, const at::Tensor& scores) { writer.add(first, scores); }},
       *alone);
   writer.finish(evaluation);
+  if (const std::string missing = writer.what_is_missing(); !missing.empty()) {
+    say(missing);
+  }
   if (opened.has_targets) {
     say(concat(counted(evaluation.evaluated, "sample"), ": ", evaluation.to_string()));
   }

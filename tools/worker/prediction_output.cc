@@ -41,9 +41,9 @@ class CsvFormat final : public PredictionFormat {
     if (facts_.has_targets) {
       text += ',' + cell(sample.target);
     }
-    text += ',' + cell(sample.prediction);
+    text += ',' + (sample.has_prediction ? cell(sample.prediction) : "");
     for (const float probability : sample.probabilities) {
-      text += ',' + number_text(probability);
+      text += ',' + (sample.has_prediction ? number_text(probability) : "");
     }
     return text + '\n';
   }
@@ -96,11 +96,12 @@ class JsonFormat final : public PredictionFormat {
     if (facts_.has_targets) {
       text += ",\"target\":" + value(sample.target);
     }
-    text += ",\"prediction\":" + value(sample.prediction);
+    text += ",\"prediction\":" + (sample.has_prediction ? value(sample.prediction) : "null");
     if (!sample.probabilities.empty()) {
       text += ",\"probabilities\":[";
       for (std::size_t i = 0; i < sample.probabilities.size(); ++i) {
-        text += (i == 0 ? "" : ",") + json_number(number_text(sample.probabilities[i]));
+        const std::string number = number_text(sample.probabilities[i]);
+        text += (i == 0 ? "" : ",") + (sample.has_prediction ? json_number(number) : "null");
       }
       text += ']';
     }

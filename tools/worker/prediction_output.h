@@ -13,7 +13,8 @@
 namespace trireme::worker {
 
 struct PredictedSample {
-  std::int64_t row = 0;  // of the file, from 0
+  std::int64_t row = 0;        // of the file, from 0
+  bool has_prediction = true;  // else the model's scores are not numbers
   // Of classes their names, else numbers.
   std::string target{};  // empty where the file has none
   std::string prediction{};

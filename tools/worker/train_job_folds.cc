@@ -110,7 +110,7 @@ int TrainJob::validate() {
     write_whole_file(
         run_ + "/summary.json",
         folds_json(trains ? settings_ : recorded_settings(text_of(path), path), results));
-    print(concat("\n", folds_table(results)));
+    print(concat("\n", folds_table(results, settings_.goal)));
   }
   world_->barrier().wait();
   return exit_code(results.back());

@@ -9,6 +9,7 @@
 
 #include "trireme/checkpoint/checkpoint_folder.h"
 #include "trireme/core/error.h"
+#include "trireme/core/shell_text.h"
 #include "trireme/settings/model_kinds.h"
 #include "trireme/settings/settings_table.h"
 #include "trireme/tensor/torch_cuda.h"
@@ -86,8 +87,8 @@ RunWeights weights_in(const std::string& run, const std::string& which) {
        newest ? "; --weights checkpoint takes its newest checkpoint" : "",
        newest || fs::exists(run + "/model.safetensors")
            ? ""
-           : concat(
-                 "; to train it again: trireme train --config ", run, "/config.json --run NEW")});
+           : concat("; to train it again: trireme train --config {} --run NEW",
+                    {detail::shell_text({run + "/config.json"})})});
   const std::string path = CheckpointFolder(folder).path_of(*newest);
   return {path,
           /*is_checkpoint=*/true,
@@ -119,12 +120,13 @@ std::vector<std::string> names_of_devices() {
 
 std::string what_answers(const std::string& run, const TrainSettings& settings) {
   const std::string command = model_kind(settings.model).command;
-  return command == "sample"    ? detail::concat("use trireme sample ", run)
-         : command == "predict" ? detail::concat("use trireme predict ", run, " --data FILE")
+  const std::string typed = detail::shell_text({run});
+  return command == "sample"    ? detail::concat("use trireme sample ", typed)
+         : command == "predict" ? detail::concat("use trireme predict ", typed, " --data FILE")
                                 : detail::concat(
                                       "its evaluation is in {}/summary.json, and trireme train "
                                       "--weights-from {} begins with its weights",
-                                      {run, run});
+                                      {run, typed});
 }
 
 }  // namespace trireme::worker

@@ -77,7 +77,8 @@ class Vault {
   std::optional<Version> newest_;
   std::string lost_;
   std::vector<detail::VaultPart> parts_;  // of the newest version, by the rank that saved it
-  std::shared_ptr<detail::VaultSegment> own_;
+  std::vector<std::shared_ptr<detail::VaultSegment>> segments_;  // one for each form of the state
+  std::shared_ptr<detail::VaultSegment> own_;                    // the one saved into last
   std::unique_ptr<detail::VaultMirror> mirror_;
   std::int64_t mirrored_ = -1;  // the last step that another machine has, too
   std::int64_t saves_ = 0;

@@ -60,4 +60,8 @@ NewData open_new_data(const Preprocessing& training,
                       const std::string& path,
                       const NewDataOptions& options = {});
 
+// The files that are read of data with this name, as far as they are there: that file, and those
+// that belong to it by their names (labels beside images, MNIST's files of a folder).
+std::vector<std::string> files_of_new_data(const std::string& path);
+
 }  // namespace trireme

@@ -26,6 +26,7 @@ struct DataSource {
   std::int64_t vocabulary = 0;
   bool regression = false;  // targets of csv and libsvm files are numbers, not classes
   CsvOptions csv{};         // but for its `regression`, which is the one above
+  bool for_folds = false;   // which are divided among themselves: MNIST's test files are not opened
 };
 
 struct OpenedData {

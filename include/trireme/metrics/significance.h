@@ -24,6 +24,11 @@ struct MeanEstimate {
 };
 MeanEstimate mean_of(std::span<const double> values);
 
+// Of roots of mean squares, each of a set of as many values: what each contributes to the root of
+// the mean of all squares. The mean of these is that root, and their spread tells its error, to
+// first order. (The mean of the roots themselves is smaller.)
+std::vector<double> parts_of_root(std::span<const double> roots);
+
 // An interval cut to what its number can be at all: it holds the true one as often as before.
 Interval within(const Interval& interval, const Interval& range);
 
@@ -47,6 +52,10 @@ Difference student_difference(double mean, double error, double degrees, const c
 Difference paired_t_test(std::span<const double> a, std::span<const double> b);
 // Welch's t on two independent sets.
 Difference welch_t_test(std::span<const double> a, std::span<const double> b);
+// The same difference, whose interval also holds that of another method, as far as 0 stays out of
+// it where the p-value is below 5 %: at each end the method that reaches further decides. `other`
+// is finite.
+Difference widened(const Difference& difference, const Interval& other);
 // McNemar's exact test on paired hits and misses (1 and 0); the interval is that of the paired
 // difference of proportions, by Bonett and Price, widened to 0 where the exact test, which asks for
 // a little more, does not leave 0 out.
@@ -61,8 +70,10 @@ struct Estimate {
 // the pairs of the samples marked by 1 are swapped. Of `rounds` random markings, those are counted
 // whose difference is as many errors away from 0 as that found, or more. Counting errors makes the
 // test right also for runs that are equal in this statistic alone (Chung and Romano, 2013), and
-// gives the interval: as many errors to both sides as chance reaches in 95 % of the markings. The
-// p-value is never below 1 / (rounds + 1).
+// gives the interval: as many errors to both sides as chance reaches in 95 % of the markings. Where
+// few pairs differ, markings have few values, and chance may reach as far as what was found and no
+// further: such an interval ends at 0 and at twice the difference, whatever is true, and has to be
+// widened. The p-value is never below 1 / (rounds + 1).
 inline constexpr int kPermutations = 1000;
 Difference permutation_test(
     std::int64_t samples,

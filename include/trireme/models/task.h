@@ -12,6 +12,10 @@
 
 namespace trireme {
 
+// Along the last dimension, the class with the highest score; -1, which is no class, where a score
+// is not a number.
+at::Tensor predicted_classes(const at::Tensor& scores);
+
 // A batch as tensors; those that do not belong to its kind are undefined. As as_tensors makes it:
 // views of the Batch.
 struct TensorBatch {
@@ -85,7 +89,7 @@ class Task {
   struct Judged {
     std::vector<float> losses;              // of each sample (of its tokens: their sum)
     std::vector<std::int64_t> targets;      // classes: what it is ...
-    std::vector<std::int64_t> predictions;  // ... and what was predicted
+    std::vector<std::int64_t> predictions;  // ... and what was predicted; -1: no class
     std::vector<std::int64_t> correct;      // tokens: how many were predicted
     std::vector<float> outputs;             // numbers: what was predicted
     std::vector<float> wanted;

@@ -72,6 +72,8 @@ struct OffloadUse {
   double wait_seconds = 0;         // that updates have waited for either
   // Of a disk: the file system reads and writes past the page cache.
   bool past_cache = false;
+  // It is none, but memory after all: a tmpfs.
+  bool in_memory = false;
 };
 
 // How a backward pass is run; see EngineBase::backward.
@@ -226,7 +228,7 @@ class EngineBase : public Resumable {
   double pruned();
 
   MemoryUse memory() const;      // of this rank
-  MemoryReport memory_report();  // of all ranks
+  MemoryReport memory_report();  // of all ranks; collective
   Communicator& ranks() const override;
   const EngineOptions& options() const;
   // Parameters that were frozen when it was built, by name: it has no gradients and states for

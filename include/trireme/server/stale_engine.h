@@ -130,7 +130,8 @@ class StaleEngineBase : public Resumable {
   const std::optional<Notes>& kept() const;
   // Of this rank, what is not an owner's: buffers, generator, loss scale, `notes`. First before
   // the first step, after whatever is restored: then it is collective; from there on after each
-  // step, and waits for nobody.
+  // step, and waits for nobody. state() and go_on_from_newest() change what all go on from: then,
+  // too, the next one is collective, and comes before the next step.
   void keep(const Notes& notes = {});
 
   StaleUse use() const;

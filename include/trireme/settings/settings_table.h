@@ -65,8 +65,9 @@ std::string to_json(const TrainSettings& settings);
 
 // A message about settings ("batch: expected ...", "micro_batch, accumulate: ...") for somebody at
 // a command line: names the flag of each that was given by its flag, and the flag beside the name
-// of each other one. Any other message is returned as it is.
-std::string with_flags(const std::string& message, const std::set<std::string>& given_by_flag);
+// of each other one. The engine's options ("EngineOptions::zero") are named in the same way. Any
+// other message is returned as it is.
+std::string with_flags(const std::string& said, const std::set<std::string>& given_by_flag);
 
 // The variable by which `trireme train` hands its settings to rank 0, which tells the others: the
 // path of a file with JSON.

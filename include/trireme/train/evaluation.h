@@ -15,8 +15,9 @@ namespace trireme {
 
 // One sample's result.
 struct SampleResult {
-  double target = 0;      // class or number; of tokens: how many were to be predicted
-  double prediction = 0;  // class or number; of tokens: how many were predicted
+  double target = 0;  // class or number; of tokens: how many were to be predicted
+  // Class or number; of tokens: how many were predicted. -1 is no class: scores were not numbers.
+  double prediction = 0;
   double loss = 0;
 };
 

@@ -88,9 +88,7 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Device device) {
 }
 
 SharedBuffer Communicator::allocate_run(const Counts& bytes, Device device) {
-  TRIREME_CHECK(
-      one_machine(),
-      "allocate_run: the ranks are on several machines, and share no memory: use allocate");
+  TRIREME_CHECK(one_machine(), "allocate_run: ranks of several machines share none: use allocate");
   TRIREME_CHECK(bytes.size() == index(size()),
                 "allocate_run: expected a number of bytes for each of {} ranks, found {}",
                 {size(), bytes.size()});
@@ -102,13 +100,12 @@ SharedBuffer Communicator::allocate_run(const Counts& bytes, Device device) {
 
 SharedBuffer Communicator::take_memory(const detail::MemoryRequest& request) {
   detail::Backend& backend = parts_.queue->backend();
-  detail::Operation operation{.kind = OpKind::kAllocate,
-                              .counts = request.run,
-                              .total = static_cast<std::int64_t>(request.bytes),
-                              .device = request.device};
-  for (const std::int64_t part : request.run) {
-    operation.total += part;
-  }
+  const auto whole = static_cast<std::int64_t>(request.bytes);
+  detail::Operation operation{
+      .kind = OpKind::kAllocate,
+      .counts = request.run,
+      .total = std::accumulate(request.run.begin(), request.run.end(), whole),
+      .device = request.device};
   if (!request.device.is_host()) {
     backend.check_memory(operation);  // before anything is announced
   }

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "parallel/engine/micro_batches.h"
 #include "parallel/engine/pruning.h"
 #include "parallel/engine/row_bounds.h"
 #include "parallel/engine/sharded_optimizer.h"
@@ -20,6 +19,7 @@
 #include "parallel/model/unchanged_model.h"
 #include "trireme/core/pulse.h"
 #include "trireme/parallel/engine.h"
+#include "trireme/shard/micro_batches.h"
 
 namespace trireme::detail {
 

@@ -217,12 +217,18 @@ void append_generators(const Communicator& ranks, StateView& view, Copies& copie
 
 // What was written to the weights reaches everyone who reads them.
 void take_values(EngineParts& e, Update& update, bool averages) {
-  for (std::size_t u = 0; u < e.plan.units.size(); ++u) {
-    e.optimizer->memory().round_masters(u);
-    update.written(u);
-    if (averages) {
-      e.optimizer->memory().take_averages(u);
+  OptimizerMemory& memory = e.optimizer->memory();
+  on_all_ranks(*e.ranks, [&] {  // some of it may be on a disk
+    for (std::size_t u = 0; u < e.plan.units.size(); ++u) {
+      memory.round_masters(u);
+      if (averages) {
+        memory.take_averages(u);
+      }
     }
+    memory.flush();
+  });
+  for (std::size_t u = 0; u < e.plan.units.size(); ++u) {
+    update.written(u);
   }
   for (std::size_t p = 0; p < e.plan.parameters.size(); ++p) {
     update.changed(p);
@@ -320,6 +326,9 @@ void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
   detail::Update update(e.plan, *e.memory);
   try {
     on_all_ranks(*e.ranks, [&] { fill(state.view); });
+    static_cast<const detail::Copies*>(state.owner.get())->put_back();
+    detail::finish_work(e.plan.device);
+    detail::take_values(e, update, /*averages=*/progress.empty());
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
@@ -329,10 +338,6 @@ void EngineBase::restore(const std::function<void(const StateView& into)>& fill,
     }
     throw;
   }
-  static_cast<const detail::Copies*>(state.owner.get())->put_back();
-  detail::finish_work(e.plan.device);
-  detail::take_values(e, update, /*averages=*/progress.empty());
-  e.optimizer->memory().flush();
   detail::take_copies(state, /*generator=*/!progress.empty());
   if (!progress.empty()) {
     detail::take_progress(e, detail::parse_progress(progress));

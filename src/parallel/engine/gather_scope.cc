@@ -3,6 +3,7 @@
 #include "parallel/engine/gather_scope.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
 
 #include <ATen/ops/empty_like.h>
@@ -89,6 +90,8 @@ void GatherScope::close() {
     values.push_back(agreed_values(i));
   }
   Update update(parts_.plan, *parts_.memory);
+  const bool on_disk = parts_.optimizer->memory().disk() != nullptr;
+  std::exception_ptr failure;     // of a disk, which may fail on some ranks only
   std::set<std::size_t> rounded;  // units
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
     const std::size_t i = parameters_[k];
@@ -101,7 +104,11 @@ void GatherScope::close() {
     } else {
       parts_.memory->write(unit, range, const_run_of(values[k]));
     }
-    parts_.optimizer->memory().parameter_changed(i, before, values[k]);
+    try {
+      parts_.optimizer->memory().parameter_changed(i, before, values[k]);
+    } catch (const DataError&) {
+      failure = std::current_exception();
+    }
     parts_.memory->attach(i);
     update.changed(i);
   }
@@ -111,6 +118,19 @@ void GatherScope::close() {
   }
   update.finish();
   charge_ = {};
+  if (on_disk) {
+    try {
+      on_all_ranks(*parts_.ranks, [&] {
+        parts_.optimizer->memory().flush();
+        if (failure) {
+          std::rethrow_exception(failure);
+        }
+      });
+    } catch (const DataError&) {
+      parts_.phase.enter(Phase::kHalfLoaded);
+      throw;
+    }
+  }
 }
 
 }  // namespace detail

@@ -1,6 +1,7 @@
 #include "parallel/engine/model_move.h"
 
 #include "parallel/model/operator_watch.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/error.h"
 #include "trireme/core/log.h"
 #include "trireme/tensor/span.h"
@@ -23,7 +24,14 @@ void ModelMove::take(std::size_t unit) {
   OptimizerMemory& states = parts_.optimizer->memory();
   states.take_masters(unit);
   parts_.memory->adopt(unit);
-  states.take_averages(unit);
+  if (states.disk() == nullptr) {
+    states.take_averages(unit);
+    return;
+  }
+  on_all_ranks(*parts_.owners, [&] {  // whose disk may fail on some ranks only
+    states.take_averages(unit);
+    states.flush();
+  });
 }
 
 void ModelMove::give_back() {

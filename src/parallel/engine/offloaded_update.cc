@@ -2,8 +2,11 @@
 // the order of the units.
 
 #include <cstring>
+#include <exception>
 
 #include "parallel/engine/sharded_optimizer.h"
+#include "trireme/comm/tell.h"
+#include "trireme/core/error.h"
 #include "trireme/core/pulse.h"
 
 namespace trireme::detail {
@@ -15,6 +18,7 @@ OffloadUse ShardedOptimizer::offload() const {
     use.sent_bytes = disk->written_bytes();
     use.wait_seconds = disk->wait_seconds();
     use.past_cache = disk->file().past_cache();
+    use.in_memory = disk->file().in_memory();
   }
   if (copies_) {
     use.fetched_bytes += copies_->fetched_bytes();
@@ -54,25 +58,45 @@ void ShardedOptimizer::update_windows(Update& update,
       }
     }
   };
-  memory_.begin_windows(order);
-  if (copies_) {
-    copies_->begin();
-  }
-  fetch(0);
-  for (std::size_t turn = 0; turn < order.size(); ++turn) {
-    const StateWindow& window = windows[order[turn]];
-    tell_of_units_before(window.unit);
-    fetch(turn + 1);
-    memory_.next_window();
+  const auto update_all = [&] {
+    memory_.begin_windows(order);
     if (copies_) {
-      copies_->wait(turn);
+      copies_->begin();
     }
-    update_window(turn, window, gradients, step);
-    memory_.put_back_window();
-    mark(PulsePhase::kUpdate);
+    fetch(0);
+    for (std::size_t turn = 0; turn < order.size(); ++turn) {
+      const StateWindow& window = windows[order[turn]];
+      tell_of_units_before(window.unit);
+      fetch(turn + 1);
+      memory_.next_window();
+      if (copies_) {
+        copies_->wait(turn);
+      }
+      update_window(turn, window, gradients, step);
+      memory_.put_back_window();
+      mark(PulsePhase::kUpdate);
+    }
+    tell_of_units_before(context_.plan.units.size());
+    memory_.finish_windows();
+  };
+  if (!memory_.disk()) {
+    update_all();
+    return;
   }
-  tell_of_units_before(context_.plan.units.size());
-  memory_.finish_windows();
+  // A disk may fail on some ranks only. The others wait for what those have to tell them of their
+  // units, whatever it is, and then hear of it.
+  std::exception_ptr failure;
+  try {
+    update_all();
+  } catch (const DataError&) {
+    failure = std::current_exception();
+    tell_of_units_before(context_.plan.units.size());
+  }
+  on_all_ranks(context_.ranks, [&] {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  });
 }
 
 // Gradients of a window, each run with the owner of its sums.

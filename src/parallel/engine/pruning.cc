@@ -100,6 +100,14 @@ PrunedElements::PrunedElements(const Span& weights)
 }
 
 void PrunedElements::restore(const Span& run) const {
+  if (is_half(run.dtype())) {
+    constexpr std::uint16_t kNegativeZero = 0x8000;  // of both
+    auto* const elements = reinterpret_cast<std::uint16_t*>(run.bytes());
+    for (std::size_t i = 0; i < pruned_.size(); ++i) {
+      elements[i] = pruned_[i] != 0 ? kNegativeZero : elements[i];
+    }
+    return;
+  }
   with_elements(run, [&](auto elements) {
     using T = typename decltype(elements)::value_type;
     for (std::size_t i = 0; i < elements.size(); ++i) {

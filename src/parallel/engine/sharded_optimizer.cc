@@ -11,6 +11,7 @@
 
 #include "parallel/engine/pruning.h"
 #include "parallel/memory/runs.h"
+#include "trireme/comm/tell.h"
 #include "trireme/core/pulse.h"
 #include "trireme/optim/moving_average.h"
 #include "trireme/tensor/span.h"
@@ -220,6 +221,9 @@ void ShardedOptimizer::update(Update& update,
       }
       if (pruned) {
         pruned->restore(weights);
+        if (unit.narrow()) {  // which the update has written, too
+          pruned->restore(memory_.parameters(u, block.piece));
+        }
       }
       if (decay > 0) {
         const Span average = memory_.piece_of(memory_.averages(u), u, block.piece);
@@ -276,7 +280,12 @@ at::Tensor ShardedOptimizer::average(std::size_t parameter) {
   const Dtype dtype = context_.plan.units[u].sum_dtype();
   const device::Buffer values(static_cast<std::size_t>(mine.size()) * dtype_bytes(dtype));
   const Span here(values.data(), mine.size(), dtype);
-  memory_.read_averages(u, mine, here);
+  const auto read = [&] { memory_.read_averages(u, mine, here); };
+  if (memory_.disk() != nullptr) {
+    on_all_ranks(context_.owners, read);
+  } else {
+    read();
+  }
   return gather(parameter, here);
 }
 

@@ -68,7 +68,8 @@ bool StepEnd::leave_out_round(const Absence& absence) {
 }
 
 void StepEnd::leave_out_first_round() {
-  if (!parts_.context().one_communication()) {
+  // Once in a step, also where the backward pass that it came before has failed.
+  if (!parts_.context().one_communication() && first_left_out_ == 0) {
     take_no_part({}, /*last=*/false);
     first_left_out_ = 1;
   }

@@ -119,6 +119,7 @@ void OptimizerMemory::take_averages(std::size_t u) {
   }
   const Range updated = context_.plan.ownership.updated(u);
   device::Buffer copy;
+  // Writes that are still to come are waited for by whoever calls: flush().
   for (const Range& range : ranges(u)) {
     const Span values = has_masters(u)
                             ? read_masters(u, range, copy)

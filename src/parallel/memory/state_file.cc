@@ -3,25 +3,53 @@
 #include <cerrno>
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "trireme/core/error.h"
 
 namespace trireme::detail {
 
+namespace {
+
+const char* what_helps_a_folder(int reason) {
+  switch (reason) {
+    case ENOENT:
+      return "make the folder, or name another one";
+    case ENOTDIR:
+      return "it is a file: name a folder";
+    case EACCES:
+    case EROFS:
+      return "files cannot be made there: allow it, or name another folder";
+    default:
+      return "name another folder";
+  }
+}
+
+}  // namespace
+
 StateFile::StateFile(const std::string& folder, int rank, std::uint64_t bytes)
     : path_(concat(folder, "/trireme-states-of-rank-", rank, "-XXXXXX")) {
   file_ = FileDescriptor(mkostemp(path_.data(), O_CLOEXEC));
+  const int reason = errno;
   TRIREME_CHECK(file_.valid(),
                 "EngineOptions::offload: no file could be made in \"{}\" for the optimizer states "
-                "of rank {}: {}; make the folder, or name another one",
-                {folder, rank, errno_text(errno)});
-  unlink(path_.c_str());
+                "of rank {}: {}; {}",
+                {folder, rank, errno_text(reason), what_helps_a_folder(reason)});
+  TRIREME_CHECK(
+      unlink(path_.c_str()) == 0,
+      "EngineOptions::offload: the file \"{}\" cannot lose its name ({}), and would be left "
+      "behind: remove it, and name another folder",
+      {path_, errno_text(errno)});
   reserve(folder, rank, bytes);
+  struct statfs system {};
+  in_memory_ = fstatfs(file_.get(), &system) == 0 &&
+               (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
   const int flags = fcntl(file_.get(), F_GETFL);
-  direct_ = flags >= 0 && fcntl(file_.get(), F_SETFL, flags | O_DIRECT) == 0;
+  direct_ = !in_memory_ && flags >= 0 && fcntl(file_.get(), F_SETFL, flags | O_DIRECT) == 0;
 }
 
 void StateFile::reserve(const std::string& folder, int rank, std::uint64_t bytes) const {

@@ -26,6 +26,8 @@ class StateFile {
   void write(std::uint64_t to, const std::byte* from, std::size_t bytes) const;
 
   bool past_cache() const { return direct_; }
+  // The folder is no disk's, but memory after all: a tmpfs.
+  bool in_memory() const { return in_memory_; }
   const std::string& path() const { return path_; }
 
  private:
@@ -37,6 +39,7 @@ class StateFile {
   std::string path_;  // as it was
   FileDescriptor file_;
   mutable std::atomic<bool> direct_{false};
+  bool in_memory_ = false;
 };
 
 }  // namespace trireme::detail

@@ -1,4 +1,4 @@
-#include "parallel/engine/micro_batches.h"
+#include "trireme/shard/micro_batches.h"
 
 #include <algorithm>
 #include <numeric>
