@@ -17,8 +17,10 @@ std::int64_t steps_of(const Averaging::Mode& mode) {
 
 void check_steps(std::int64_t steps) {
   constexpr std::int64_t kMost = std::int64_t{1} << 60;  // steps are added to it
-  TRIREME_CHECK(steps >= 1 && steps <= kMost,
-                "averaging: expected 1 or more steps between averagings (at most {}), found {}",
+  TRIREME_CHECK(
+      steps >= 1, "averaging: expected 1 or more steps between averagings, found ", steps);
+  TRIREME_CHECK(steps <= kMost,
+                "averaging: expected at most {} steps between averagings, found {}",
                 {kMost, steps});
 }
 

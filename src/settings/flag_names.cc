@@ -41,7 +41,7 @@ std::string without_engine_options(std::string message) {
 }  // namespace
 
 std::string with_flags(const std::string& said, const std::set<std::string>& given_by_flag) {
-  const std::string message = without_engine_options(said);
+  std::string message = without_engine_options(said);
   const std::size_t end = message.find(": ");
   if (end == std::string::npos) {
     return message;

@@ -9,6 +9,7 @@ namespace trireme::detail {
 
 MicroBatches MicroBatches::in_turn(std::int64_t total, std::int64_t ranks) {
   std::vector<std::int64_t> dealt;
+  dealt.reserve(static_cast<std::size_t>(ranks));
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     dealt.push_back(std::max<std::int64_t>(0, (total - rank + ranks - 1) / ranks));
   }

@@ -167,8 +167,11 @@ TEST(CompressionMachines, SendsTheBytesOfRoundedWeights) {
         engine.step();
       };
       step();
+      // At stage 3 the other rank may otherwise have read for its next step by then.
+      world->barrier().wait();
       const std::int64_t before = world->use().network_bytes;
       const CompressionUse use = engine.compression();
+      world->barrier().wait();
       step();
       const std::int64_t sent = world->use().network_bytes - before;
       const CompressionUse now = engine.compression();

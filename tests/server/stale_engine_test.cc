@@ -543,8 +543,8 @@ TEST(StaleEngine, RefusesWhatItCannotDo) {
     has(refusal({}, Lamb({.lr = 0.1})), "LAMB");
     has(refusal({.replicas = 2}), "Stale::replicas: expected 0 or 1, found 2");
     has(refusal({.replicas = 1}),
-        world->one_machine() ? "Stale::replicas: expected a launcher"
-                             : "Stale::replicas: expected a world on one machine");
+        world->machines() == 1 ? "Stale::replicas: expected a launcher"
+                               : "Stale::replicas: expected a world on one machine");
     has(refusal({.order = Order::kArrival, .replicas = 1}), "Order::kArrival");
     has(refusal({.bound = world->rank()}), "differs between ranks");
   });

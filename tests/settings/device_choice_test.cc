@@ -90,7 +90,7 @@ TEST(DeviceChoice, OffloadsToTheHostFromAGpuAlone) {
   const std::string json = R"({"model": "mlp", "offload": "optimizer")";
   EXPECT_EQ(chosen(json + "}", kOne).settings.device, TrainDevice::kCuda);
   expect_parts(refusal([&] { chosen(json + "}", kNone); }),
-               {"offload: optimizer", "there is no driver", "disk:DIR"});
+               {"offload: optimizer", "no GPU can be used", "disk:DIR"});
   expect_parts(refusal([&] { chosen(json + R"(, "device": "cpu"})", kOne); }),
                {"offload: optimizer", "on the CPU,"});
   expect_parts(refusal([&] { chosen(json + R"(, "prune": 0.5})", kOne); }),

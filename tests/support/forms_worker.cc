@@ -2,9 +2,11 @@
 // every second step, as that of replicas has, and rank 0 prints how many pieces of memory the
 // launcher then holds. In its middle rank 1 is lost, once: what was kept last is gone on from.
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include "trireme/checkpoint/vault.h"
@@ -49,6 +51,8 @@ int train(std::int64_t steps, const std::shared_ptr<trireme::World>& world) {
   }
   world->barrier().wait();
   if (world->rank() == 0) {
+    // The launcher reads what each rank has told it when it comes to that.
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
     std::printf("kept %zu\n", trireme::kept_memory().size());
   }
   world->barrier().wait();

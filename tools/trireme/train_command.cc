@@ -286,6 +286,7 @@ int run_training(const TrainCommand& command) {
   }
   std::vector<std::string> made;  // of this run, whose folder nobody had before
   const bool is_new = !step && leads && !is_run_folder(settings.run);
+  const bool is_there = fs::exists(settings.run);
   if (leads) {
     FolderLock::check_free(settings.run);
   }
@@ -325,6 +326,11 @@ int run_training(const TrainCommand& command) {
     if ((!made.empty() && (code == kExitUsage || !is_run_folder(settings.run))) ||
         (is_new && !ranks_have_begun(options.log_dir))) {
       take_back_run_folder(settings.run, made);
+    }
+    if (!leads && !is_there) {  // another machine's, but for a folder that may be empty
+      std::error_code not_empty;
+      fs::remove(options.log_dir, not_empty);
+      fs::remove(settings.run, not_empty);
     }
   };
   try {
