@@ -45,11 +45,29 @@ Parts adjoining_parts(int rank, std::span<const std::int64_t> bytes, std::size_t
     const std::size_t last = std::min(parts.begins[at + 1], end);
     return last > first ? last - first : 0;
   };
+  const auto append = [&](const Block& block) {
+    Block* const before = parts.blocks.empty() ? nullptr : &parts.blocks.back();
+    if (before != nullptr && before->first_writer == block.first_writer &&
+        before->last_writer == block.last_writer && before->maker == block.maker) {
+      before->bytes += block.bytes;
+    } else {
+      parts.blocks.push_back(block);
+    }
+  };
   const std::size_t pages = pages_of(parts.begins.back(), page);
   int first = 0;  // who writes the page at hand
-  for (std::size_t at = 0; at < pages * page; at += page) {
+  for (std::size_t at = 0; at < pages * page;) {
     while (first + 1 < parts.size() && parts.begins[static_cast<std::size_t>(first) + 1] <= at) {
       ++first;
+    }
+    // Pages that one rank alone writes at once: there may be more of them than can be counted, in a
+    // model that no machine has room for.
+    const std::size_t end = parts.begins[static_cast<std::size_t>(first) + 1];
+    if (end >= at + page) {
+      const std::size_t whole = (end - at) / page * page;
+      append({whole, first, first, first});
+      at += whole;
+      continue;
     }
     Block block{page, first, first, first};
     for (int other = first + 1; other < parts.size(); ++other) {
@@ -62,13 +80,8 @@ Parts adjoining_parts(int rank, std::span<const std::int64_t> bytes, std::size_t
         break;
       }
     }
-    Block* const before = parts.blocks.empty() ? nullptr : &parts.blocks.back();
-    if (before != nullptr && before->first_writer == block.first_writer &&
-        before->last_writer == block.last_writer && before->maker == block.maker) {
-      before->bytes += page;
-    } else {
-      parts.blocks.push_back(block);
-    }
+    append(block);
+    at += page;
   }
   return parts;
 }

@@ -100,5 +100,17 @@ TEST(SeparateParts, AreInPagesOfTheirOwn) {
   EXPECT_EQ(separate_parts(0, 1, 0, 16).bytes(), 16U) << "never nothing";
 }
 
+// Of a model that no machine has room for, too, which is refused afterwards.
+TEST(Parts, OfAnyNumberOfPages) {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 61;
+  const Parts parts = adjoining_parts(0, std::vector<std::int64_t>{kHuge, 5, kHuge + 1}, 4096);
+  ASSERT_EQ(parts.blocks.size(), 3U);
+  EXPECT_EQ(parts.blocks[0].bytes, static_cast<std::size_t>(kHuge));
+  EXPECT_EQ(parts.blocks[1].bytes, 4096U);
+  EXPECT_EQ(parts.blocks[1].first_writer, 1);
+  EXPECT_EQ(parts.blocks[1].maker, 2);
+  EXPECT_EQ(parts.blocks[2].bytes, static_cast<std::size_t>(kHuge));
+}
+
 }  // namespace
 }  // namespace trireme::device
