@@ -101,7 +101,7 @@ class HierarchicalBackend final : public Backend {
                      rank(), call, [this](const Call& staged) { return start_on_host(staged); })
                : start_on_host(call);
   }
-  void check_memory(const Operation& op) const override { Staging::check(op); }
+  void check_memory(const Operation& op) const override { check_works_on_devices(op); }
   void completed(const Call& call) override { watch_.completed(call); }
   bool pump() override { return watch_.pump(); }
 

@@ -79,7 +79,7 @@ class NetBackend final : public Backend {
     return channel_.bytes_between_machines() + *window_bytes_;
   }
 
-  void check_memory(const Operation& op) const override { Staging::check(op); }
+  void check_memory(const Operation& op) const override { check_works_on_devices(op); }
   Steps start(const Call& call) override;
   void completed(const Call& call) override {
     if (watch_) {

@@ -14,22 +14,6 @@
 
 namespace trireme::detail {
 
-void Staging::check(const Operation& op) {
-  switch (op.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kReduceScatter:
-    case OpKind::kAllGather:
-    case OpKind::kBroadcast:
-    case OpKind::kAllocate:
-      return;
-    default:
-      throw ConfigError(
-          concat("{}: memory of {} cannot be communicated by this operation, only by all_reduce, "
-                 "reduce_scatter, all_gather and broadcast: copy it to the host first",
-                 {op_name(op.kind), device_name(op.device)}));
-  }
-}
-
 bool Staging::is_for(const Operation& op) {
   return !op.device.is_host() && op.kind != OpKind::kAllocate;
 }

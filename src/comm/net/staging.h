@@ -19,8 +19,6 @@ namespace trireme::detail {
 // but the operation. It is otherwise one on the host: with its order, so with its bits.
 class Staging {
  public:
-  // Throws ConfigError for an operation that has no way to be staged.
-  static void check(const Operation& op);
   // Whether there is data of it on a device.
   static bool is_for(const Operation& op);
 

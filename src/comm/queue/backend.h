@@ -41,6 +41,9 @@ std::string describe(const Call& call);
 // A rank that is gone, in the words that all backends have for it; `name` is the rank's.
 CommError lost_rank(CommError::Reason reason, int rank, const std::string& name);
 
+// Throws ConfigError where no backend carries this operation out on memory of a device.
+void check_works_on_devices(const Operation& operation);
+
 // What Communicator::allocate asks for, or allocate_run.
 struct MemoryRequest {
   std::size_t bytes = 0;            // for each rank, in pages of its own,

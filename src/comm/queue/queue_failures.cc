@@ -25,6 +25,22 @@ CommError lost_rank(CommError::Reason reason, int rank, const std::string& name)
                               : " left the world while others were still waiting for it"));
 }
 
+void check_works_on_devices(const Operation& operation) {
+  switch (operation.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduceScatter:
+    case OpKind::kAllGather:
+    case OpKind::kBroadcast:
+    case OpKind::kAllocate:
+      return;
+    default:
+      throw ConfigError(
+          concat("{}: memory of {} cannot be communicated by this operation, only by all_reduce, "
+                 "reduce_scatter, all_gather and broadcast: copy it to the host first",
+                 {op_name(operation.kind), device_name(operation.device)}));
+  }
+}
+
 std::unique_ptr<Window> Backend::expose(Communicator& /*ranks*/,
                                         std::span<const std::byte> /*memory*/,
                                         const FindFailure& /*find_failure*/) {

@@ -30,23 +30,13 @@ std::vector<int> descriptors_of(std::span<const FileDescriptor> owned) {
 }  // namespace
 
 void check_device_memory(const Endpoint& endpoint, const Operation& op) {
-  switch (op.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kReduceScatter:
-    case OpKind::kAllGather:
-    case OpKind::kBroadcast:
-      break;
-    case OpKind::kAllocate:
-      TRIREME_CHECK(2 * endpoint.size() <= static_cast<int>(kMostDescriptors),
-                    "allocate: memory of {} can be shared by {} ranks at most, found {}: use fewer "
-                    "ranks, or the host",
-                    {device_name(op.device), kMostDescriptors / 2, endpoint.size()});
-      return;
-    default:
-      throw ConfigError(
-          concat("{}: memory of {} cannot be communicated by this operation, only by all_reduce, "
-                 "reduce_scatter, all_gather and broadcast: copy it to the host first",
-                 {op_name(op.kind), device_name(op.device)}));
+  check_works_on_devices(op);
+  if (op.kind == OpKind::kAllocate) {
+    TRIREME_CHECK(2 * endpoint.size() <= static_cast<int>(kMostDescriptors),
+                  "allocate: memory of {} can be shared by {} ranks at most, found {}: use fewer "
+                  "ranks, or the host",
+                  {device_name(op.device), kMostDescriptors / 2, endpoint.size()});
+    return;
   }
   std::uint32_t id = 0;
   std::uint64_t offset = 0;

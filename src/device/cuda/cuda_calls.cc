@@ -19,8 +19,7 @@ const char* advice(Result result) {
   constexpr Result kLastOfMps = 810;
   if (result >= kFirstOfMps && result <= kLastOfMps) {
     return "; it is used through MPS, whose daemon does not answer or refuses this process: start "
-           "it "
-           "(nvidia-cuda-mps-control -d), or do without it (no CUDA_MPS_PIPE_DIRECTORY, and no "
+           "it (nvidia-cuda-mps-control -d), or do without it (no CUDA_MPS_PIPE_DIRECTORY, and no "
            "daemon)";
   }
   switch (result) {
